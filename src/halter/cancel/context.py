@@ -1,0 +1,57 @@
+"""The token of the code that is running: bound for a block, inherited by tasks and halter threads."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import TYPE_CHECKING
+
+from halter.cancel.token import NEVER, CancellationToken
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_current: contextvars.ContextVar[CancellationToken] = contextvars.ContextVar("halter.token", default=NEVER)
+
+
+def current_token() -> CancellationToken:
+    """Return the token bound here, else NEVER."""
+    return _current.get()
+
+
+def checkpoint() -> None:
+    """Raise Cancelled if the current token is cancelled."""
+    token = _current.get()
+    if token.is_cancelled:
+        token.raise_if_cancelled()
+
+
+class Binding:
+    """What ``token.bind()`` returns: a block with a current token. Use each one once."""
+
+    __slots__ = ("_previous", "_token")
+
+    def __init__(self, token: CancellationToken) -> None:
+        self._token = token
+        self._previous: contextvars.Token[CancellationToken] | None = None
+
+    def __enter__(self) -> CancellationToken:
+        if self._previous is not None:
+            msg = "this binding is in use already; call token.bind() again for each block"
+            raise RuntimeError(msg)
+        self._previous = _current.set(self._token)
+        return self._token
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._previous is None:
+            msg = "this binding was never entered; write `with token.bind():`"
+            raise RuntimeError(msg)
+        try:
+            _current.reset(self._previous)
+        except ValueError as error:
+            msg = (
+                "a binding was left in another task or thread than it was entered in; bind inside the function "
+                "that runs there, and do not keep a binding open across the yield of a generator"
+            )
+            raise RuntimeError(msg) from error

@@ -1,0 +1,284 @@
+"""A family: some processes and everything they have started, however it tried to get away.
+
+Members are found in four ways, for each of which there is a way out, and together none that was
+ever met: as children of members; by the session they were started in; by a cookie in their
+environment, which survives ``setsid`` and double forks; and by their control group, where there is
+one. Finding needs Linux's ``/proc``. Elsewhere only the process group of the session is known.
+
+A process is named by its number *and* its start time, and is signalled through a descriptor that
+was checked against both, so a recycled number is never hit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from halter.cancel.cgroup import ControlGroup
+
+HAS_PROC: Final = Path("/proc/self/stat").exists() and hasattr(os, "pidfd_open")
+# How long a killed process may take to disappear before we say that it will not.
+PATIENCE: Final = 1.0
+
+
+class Status(NamedTuple):
+    """What ``/proc/PID/stat`` says of a process."""
+
+    parent: int
+    session: int
+    start: int  # clock ticks since boot
+    is_dead: bool  # it has ended, and nobody has asked for its exit code yet
+
+
+class Family:
+    """Processes that belong together and are stopped together."""
+
+    def __init__(
+        self,
+        roots: Iterable[int],
+        *,
+        session: int | None = None,
+        cookie: bytes | None = None,
+        cgroup: ControlGroup | None = None,
+        reap: Callable[[], object] | None = None,
+    ) -> None:
+        self._sessions = set() if session is None else {session}
+        self._cookies = [] if cookie is None else [cookie]
+        self._cgroups = [] if cgroup is None else [cgroup]
+        # Collects the exit code of our own child, which else would stay a zombie.
+        self._reapers = [] if reap is None else [reap]
+        self.roots = frozenset(roots)
+        # Start times by number, of everybody ever seen here: an orphan is remembered.
+        self._known: dict[int, int] = {}
+        self._learn(self.roots)
+
+    @classmethod
+    def of_families(cls, families: Iterable[Family]) -> Family:
+        """All members of several families, to be stopped in one go."""
+        union = cls(())
+        for family in families:
+            union._sessions |= family._sessions
+            union._cookies += family._cookies
+            union._cgroups += family._cgroups
+            union._reapers += family._reapers
+            union._known |= family._known
+        return union
+
+    def may_have_members(self) -> bool:
+        return bool(self._known or self._sessions)
+
+    def stop(self, grace: float) -> list[int]:
+        """Ask all to end, kill after *grace* seconds, and return the numbers of those who survived even that.
+
+        Blocks for at most ``grace + PATIENCE`` seconds; returns as soon as nobody is left.
+        """
+        if not HAS_PROC:
+            return self._stop_groups(grace)
+        self._learn(self._descendants())  # before the first of them dies and its children lose their parent
+        end = time.monotonic() + grace
+        if grace > 0:
+            self._signal(self._living(), signal.SIGTERM)
+            if self._press(signal.SIGTERM, end):
+                return []
+        self._press(signal.SIGKILL, end + PATIENCE)
+        return sorted(self.members())
+
+    def members(self) -> dict[int, int]:
+        """Everybody alive in the family, as start times by number; looks through the whole process table."""
+        self.reap()
+        table = dict(_process_table())
+        found = {pid for pid, start in self._known.items() if pid in table and table[pid].start == start}
+        for cgroup in self._cgroups:
+            found |= cgroup.members() & table.keys()
+        # A member is no older than the family, so most of the table needs no look at its environment.
+        since = min(self._known.values(), default=0)
+        for pid, status in table.items():
+            if pid not in found and status.start >= since and self._is_marked(pid, status):
+                found.add(pid)
+        children: dict[int, list[int]] = {}
+        for pid, status in table.items():
+            children.setdefault(status.parent, []).append(pid)
+        todo = list(found)
+        while todo:
+            born = [pid for pid in children.get(todo.pop(), ()) if pid not in found]
+            found.update(born)
+            todo.extend(born)
+        self._known.update((pid, table[pid].start) for pid in found)
+        return {pid: table[pid].start for pid in found if not table[pid].is_dead}
+
+    def _is_marked(self, pid: int, status: Status) -> bool:
+        if status.session in self._sessions:
+            return True
+        if not self._cookies:
+            return False
+        environment = _environment(pid)
+        return any(cookie in environment for cookie in self._cookies)
+
+    def reap(self) -> None:
+        for reap in self._reapers:
+            reap()
+
+    def _learn(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            status = _status(pid)
+            if status is not None:
+                self._known.setdefault(pid, status.start)
+
+    def _descendants(self) -> list[int]:
+        """Children of children, by the short way that needs no look at the whole table."""
+        found = []
+        todo = list(self._known)
+        while todo:
+            born = [child for child in children_of_process(todo.pop()) if child not in self._known]
+            found.extend(born)
+            todo.extend(born)
+        return found
+
+    def _living(self) -> dict[int, int]:
+        return {pid: start for pid, start in self._known.items() if _is_alive(pid, start)}
+
+    def _press(self, number: signal.Signals, end: float) -> bool:
+        """Signal everybody, those born meanwhile too, until nobody is left (True) or it is *end* (False)."""
+        told: set[tuple[int, int]] = set()
+        while members := self.members():
+            fresh = {pid: start for pid, start in members.items() if (pid, start) not in told}
+            self._signal(fresh, number)
+            told.update(fresh.items())
+            if time.monotonic() >= end:
+                return False
+            _wait_until_gone(members, end)
+        return True
+
+    def _signal(self, members: dict[int, int], number: signal.Signals) -> None:
+        for pid, start in members.items():
+            with _descriptor(pid, start) as process:
+                if process is not None:
+                    _send(process, number)
+                    if number is signal.SIGTERM:
+                        _send(process, signal.SIGCONT)  # one that is paused could not obey
+
+    def _stop_groups(self, grace: float) -> list[int]:
+        """Without ``/proc`` all we know is the process groups, and waiting for them means looking again."""
+        pause = threading.Event()
+        left = set(self._sessions)
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, PATIENCE)):
+            end = time.monotonic() + seconds
+            while left := {group for group in left if _signal_group(group, number)}:
+                if time.monotonic() >= end:
+                    break
+                pause.wait(0.02)
+                self.reap()
+        return sorted(left)
+
+
+def children_of_thread(thread: int) -> list[int]:
+    """The processes that one thread of this process has started and not waited for."""
+    return _numbers(f"/proc/self/task/{thread}/children")
+
+
+def children_of_process(pid: int) -> Iterator[int]:
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for thread in threads:
+        yield from _numbers(f"/proc/{pid}/task/{thread}/children")
+
+
+def _numbers(path: str) -> list[int]:
+    return [int(word) for word in _read(path).split()]
+
+
+def _process_table() -> Iterator[tuple[int, Status]]:
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            status = _status(int(name))
+            if status is not None:
+                yield int(name), status
+
+
+def _status(pid: int) -> Status | None:
+    # The name of the program stands in brackets and may itself hold any character, brackets too.
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not fields:
+        return None
+    return Status(parent=int(fields[1]), session=int(fields[3]), start=int(fields[19]), is_dead=fields[0] in b"ZX")
+
+
+def _environment(pid: int) -> bytes:
+    return _read(f"/proc/{pid}/environ")
+
+
+def _read(path: str) -> bytes:
+    """Read a small file of ``/proc``; empty if the process is gone or not ours to look at."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        pieces = []
+        while piece := os.read(descriptor, 65536):
+            pieces.append(piece)
+        return b"".join(pieces)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def _is_alive(pid: int, start: int) -> bool:
+    status = _status(pid)
+    return status is not None and status.start == start and not status.is_dead
+
+
+@contextlib.contextmanager
+def _descriptor(pid: int, start: int) -> Iterator[int | None]:
+    """A descriptor of exactly this process, or None if it is gone."""
+    try:
+        process = os.pidfd_open(pid)
+    except OSError:
+        yield None
+        return
+    try:
+        yield process if _is_alive(pid, start) else None
+    finally:
+        os.close(process)
+
+
+def _send(process: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        signal.pidfd_send_signal(process, number)
+
+
+def _wait_until_gone(members: dict[int, int], end: float) -> None:
+    """Block until all have ended, or it is *end*."""
+    with contextlib.ExitStack() as stack:
+        poll = select.poll()
+        waiting = set()
+        for pid, start in members.items():
+            process = stack.enter_context(_descriptor(pid, start))
+            if process is not None:
+                poll.register(process, select.POLLIN)
+                waiting.add(process)
+        while waiting and (seconds := end - time.monotonic()) > 0:
+            for process, _ in poll.poll(seconds * 1000):
+                poll.unregister(process)
+                waiting.discard(process)
+
+
+def _signal_group(group: int, number: signal.Signals) -> bool:
+    """Signal a process group; False if there is nobody in it."""
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True

@@ -1,0 +1,109 @@
+"""``async with token.scope():`` the body's task is cancelled with the token.
+
+The protocol, between the thread that cancels the token, the loop, and the body's task:
+
+1. Entering raises ``Cancelled`` at once if the token is cancelled already: a stop before the first
+   ``await`` is not lost. Otherwise it registers a waker and notes how many cancellations the task
+   has pending from others (``Task.cancelling()``).
+2. The waker runs in the thread that cancels. All it does is ``call_soon_threadsafe``, which wakes
+   an idle loop at once.
+3. In the loop, if the body has not been left meanwhile, ``Task.cancel()`` is called once and
+   counted. The task is suspended at an ``await`` of the body at that moment (a loop runs one thing
+   at a time), so ``CancelledError`` is raised inside the body and can not leak out behind it.
+   Nothing is sent twice: a body that swallows the error has heard it and is not told again.
+4. Leaving takes back exactly the cancellation that we counted (``Task.uncancel()``). If the task
+   then still has more pending than on entry, somebody else cancelled it too, and that one wins.
+
+What leaving does with what the body raised:
+
+=================================  ==========================  ==================================
+the body raised                    somebody else cancelled     only the token was cancelled
+=================================  ==========================  ==================================
+``CancelledError``, ``Cancelled``  ``token.cancel("external")``  ``Cancelled``
+of this token, a group of those    and ``CancelledError``
+another exception                  that exception              that exception
+nothing: it has finished           nothing                     nothing
+=================================  ==========================  ==================================
+
+Races. The token is cancelled while the body returns: either step 3 came first, and the body was
+told, or it finds the body left and does nothing; the finished work stands either way. The token
+and a stranger cancel together: asyncio merges the two into one ``CancelledError``, the count of
+step 4 tells them apart, and the stranger wins, so ``wait_for`` and ``TaskGroup`` around us keep
+working. A stranger alone: the token is cancelled with reason "external" as the body is left, so
+threads and processes below hear of it. The loop is closed: nobody is left to wake; not an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from halter.cancel.token import NEVER, CancellationToken, Cancelled, Waker, call_in_loop
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from halter.cancel.token import Registration
+
+
+class Scope:
+    """One body of one task under one token. Use each one once."""
+
+    __slots__ = ("_is_told", "_left", "_loop", "_others", "_registration", "_task", "_token")
+
+    def __init__(self, token: CancellationToken) -> None:
+        self._token = token
+        self._task: asyncio.Task[object] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._registration: Registration | None = None
+        self._others = 0  # cancellations of the task that were pending before us
+        self._is_told = False  # whether we have called Task.cancel()
+        self._left = False
+
+    async def __aenter__(self) -> CancellationToken:
+        if self._task is not None:
+            msg = "this scope was used already; call token.scope() again for each block"
+            raise RuntimeError(msg)
+        self._task = asyncio.current_task()
+        if self._task is None:
+            msg = "token.scope() cancels a task, and this code does not run in one; use asyncio.run() or create_task()"
+            raise RuntimeError(msg)
+        self._token.raise_if_cancelled()
+        self._others = self._task.cancelling()
+        self._loop = asyncio.get_running_loop()
+        self._registration = self._token._register(Waker(self._token, self._wake))
+        return self._token
+
+    def _wake(self) -> None:
+        call_in_loop(self._loop, self._tell)
+
+    def _tell(self) -> None:
+        if not self._left and self._task is not None:
+            self._is_told = True
+            self._task.cancel()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._left = True
+        if self._task is None or self._registration is None:
+            msg = "this scope was never entered; write `async with token.scope():`"
+            raise RuntimeError(msg)
+        self._registration()
+        pending = self._task.uncancel() if self._is_told else self._task.cancelling()
+        if exc is None or not _is_stop(exc, self._token):
+            return
+        if pending > self._others:
+            if self._token is not NEVER:
+                self._token.cancel("external", detail="its task was cancelled")
+            if not isinstance(exc, asyncio.CancelledError):
+                raise asyncio.CancelledError from exc
+        elif self._token.is_cancelled and not isinstance(exc, Cancelled):
+            raise Cancelled(self._token) from exc
+
+
+def _is_stop(exc: BaseException, token: CancellationToken) -> bool:
+    """Whether *exc* is how a stop leaves a body: alone, or in the group that a TaskGroup makes of it."""
+    if isinstance(exc, BaseExceptionGroup):
+        return all(_is_stop(each, token) for each in exc.exceptions)
+    return isinstance(exc, asyncio.CancelledError) or (isinstance(exc, Cancelled) and exc.belongs_to(token))

@@ -1,0 +1,83 @@
+"""Daemon threads that run one job after another, and that nobody ever joins.
+
+The standard pools are not used: their exit hooks and ``with`` blocks join every thread, so one deaf
+job holds up the program for as long as it likes. Here a thread that is stuck is simply not in the
+idle set; new work takes an idle thread or starts one, so stuck threads take no slot from anybody.
+
+A free thread is claimed by ``dict.popitem`` and withdraws by ``dict.pop``; both are atomic, so either
+the submitter gets the thread or the thread gets to end, never both.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import queue
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+_IDLE_SECONDS: Final = 10.0
+_numbers = itertools.count(1)
+_idle: dict[WorkerThread, bool] = {}
+
+
+class WorkerThread:
+    """One thread and the queue of what it is to do next."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=f"halter-worker-{next(_numbers)}", daemon=True)
+        self._thread.start()
+
+    def give(self, job: Callable[[], object] | None) -> None:
+        self._jobs.put(job)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=_IDLE_SECONDS)
+            except queue.Empty:
+                if _idle.pop(self, False):
+                    return
+                job = self._jobs.get()  # somebody has just claimed us: the job is on its way
+            if job is None:
+                return
+            _run_job(job)
+            del job  # keep nothing alive while idle
+            _idle[self] = True
+
+
+def _run_job(job: Callable[[], object]) -> None:
+    """Run one job. A boundary: jobs report their own errors, so one that raises is a defect of ours."""
+    try:
+        job()
+    except BaseException:
+        _log.exception("a job of a halter thread raised")
+
+
+def submit(job: Callable[[], object]) -> None:
+    """Run *job* on a thread of ours, at once. The job must not raise."""
+    try:
+        worker, _ = _idle.popitem()
+    except KeyError:
+        worker = WorkerThread()
+    worker.give(job)
+
+
+def end_idle_threads() -> None:
+    """End the threads that wait for work; the next submit() starts new ones."""
+    while _idle:
+        try:
+            worker, _ = _idle.popitem()
+        except KeyError:
+            return
+        worker.give(None)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # the child has none of these threads

@@ -1,0 +1,144 @@
+"""A worker process, from the side of the parent: started, spoken to, used again, killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from halter.cancel import families
+from halter.cancel.family import PATIENCE, Family
+from halter.cancel.frames import FrameReader, FrameWriter
+
+if TYPE_CHECKING:
+    from halter.cancel.token import CancellationToken
+
+_MOST_IDLE: Final = 4
+_START: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
+    "from halter.cancel.isolated import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+)
+_idle: Final[dict[WorkerProcess, bool]] = {}
+
+
+class WorkerCrashed(RuntimeError):
+    """The worker process ended while it ran a function."""
+
+
+class WorkerProcess:
+    """One child process that runs one function at a time for us."""
+
+    def __init__(self) -> None:
+        mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
+        requests, self_requests = os.pipe()
+        self_answers, answers = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(requests), str(answers), json.dumps(sys.path)],
+                env=os.environ | {mark: "1"},
+                stdin=subprocess.DEVNULL,
+                pass_fds=(requests, answers),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self_requests)
+            os.close(self_answers)
+            raise
+        finally:
+            os.close(requests)
+            os.close(answers)
+        self._requests = FrameWriter(self_requests)
+        self._answers = FrameReader(self_answers)
+        pid = self._process.pid
+        self._family = Family([pid], session=pid, cookie=mark.encode(), reap=self._process.poll)
+        families.add(self._family)
+        self._number = 0
+        self._is_new = True
+        # The call that may kill this process. Checked and changed under the lock, so that a kill that
+        # comes late cannot hit the next call of a process that is used again.
+        self._lock = threading.Lock()
+        self._owner: object = None
+        self._is_doomed = False
+
+    @classmethod
+    def take(cls, owner: object, payload: bytes, token: CancellationToken) -> WorkerProcess:
+        """Have an idle worker, or a new one, begin a call."""
+        while True:
+            try:
+                worker, _ = _idle.popitem()
+            except KeyError:
+                worker = cls()
+            worker._owner = owner
+            try:
+                worker._begin(payload, token)
+            except (EOFError, OSError) as error:
+                ending = worker.bury()
+                if worker._is_new:
+                    msg = f"a worker process {ending} before it could start; what it wrote to stderr says why"
+                    raise WorkerCrashed(msg) from error
+                continue  # it had died while it was idle: nothing has started yet
+            worker._is_new = False
+            return worker
+
+    def _begin(self, payload: bytes, token: CancellationToken) -> None:
+        self._number += 1
+        timeout = None if token.deadline is None else max(0.0, token.deadline - time.monotonic())
+        self._requests.write(("call", self._number, payload, _main_path(), timeout))
+        self._answers.read()  # "started": from here on the call is not given to another worker
+
+    def answer(self) -> tuple[str, bytes]:
+        """Block until the function has ended. Raises EOFError or OSError when the process has instead."""
+        _, kind, body = self._answers.read()
+        return kind, body
+
+    def cancel(self, token: CancellationToken, patience: float) -> None:
+        """Tell the function that its token is cancelled; not heard if it is dead or deaf."""
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the pipe is closed on our side
+            self._requests.write(("cancel", self._number, token.reason, token.detail), patience)
+
+    def give_back(self) -> None:
+        """The owner's call has ended well: keep the process for the next one."""
+        with self._lock:
+            self._owner = None
+            is_doomed = self._is_doomed
+        if is_doomed or len(_idle) >= _MOST_IDLE:
+            self.bury()
+        else:
+            _idle[self] = True
+
+    def kill(self, owner: object) -> None:
+        """Kill the process and all it started, if it still works for *owner*; blocks until that is done."""
+        with self._lock:
+            self._is_doomed = self._is_doomed or self._owner is owner
+            if not self._is_doomed:
+                return
+        families.stop(self._family, 0.0)
+
+    def bury(self) -> str:
+        """Take leave of a process that has ended, or ends now, and say how."""
+        self._requests.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(PATIENCE)
+        families.stop(self._family, 0.0)
+        self._answers.close()
+        code = self._process.poll()
+        if code is None:
+            return "did not end"
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
+def _main_path() -> str | None:
+    """The file of the program, whose functions the worker must find; None in an interactive session."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    return None if path is None else os.path.abspath(path)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # they are the parent's
