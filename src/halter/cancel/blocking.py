@@ -149,13 +149,15 @@ class BlockingCall:
                 finally:
                     end_of_call()
         is_late = self.token.is_cancelled
+        # Stored, then claimed, then announced: whoever loses the claim, or hears the news, finds it all in place.
+        self.value, self.error = value, error
+        is_delivered = not is_late and self._claim_outcome()
         self.has_ended = True
         del _running[self]
-        if not is_late and self._claim_outcome():
-            self.value, self.error = value, error
-        else:
-            self._report_late(value, error)
+        if not is_delivered:
+            self.value = self.error = None
             abandoned.discard(self)
+            self._report_late(value, error)
         self._registration()
         self._wake()
 

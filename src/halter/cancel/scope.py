@@ -78,7 +78,7 @@ class Scope:
         call_in_loop(self._loop, self._tell)
 
     def _tell(self) -> None:
-        if not self._left and self._task is not None:
+        if not self._left and not self._is_told and self._task is not None:
             self._is_told = True
             self._task.cancel()
 

@@ -17,8 +17,10 @@ first, at least one side sees the other, and claiming a callback is atomic, so i
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import queue
 import threading
 import time
 import weakref
@@ -110,7 +112,7 @@ class Registration:
 
 
 class Waker(Registration):
-    """A callback of our own that is quick and cannot fail; it runs before the others."""
+    """A callback of our own: quick, unable to fail, harmless when run twice; it runs before the others."""
 
     __slots__ = ()
 
@@ -219,7 +221,8 @@ class CancellationToken:
         fatal: BaseException | None = None
         while True:
             # A Ctrl+C may break off this block anywhere; its variables say where to go on. Doing a
-            # step twice does no harm: a token is marked once, and a callback is claimed once.
+            # step twice does no harm: a token is marked once, a callback is claimed once, and a
+            # waker may run twice.
             try:
                 while at < len(todo):
                     token = todo[at]
@@ -283,12 +286,11 @@ class CancellationToken:
         seconds = LONGEST if timeout is None else check_seconds("timeout", timeout)
         if self.is_cancelled:
             return True
-        # A bare lock and not an Event: Event.set() in a signal handler can deadlock with the
-        # Event.wait() that the handler interrupted, in the same thread.
-        gate = threading.Lock()
-        gate.acquire()
-        with self._register(Waker(self, gate.release)):
-            gate.acquire(timeout=seconds)
+        # Not an Event: Event.set() in a signal handler can deadlock with the Event.wait() that the
+        # handler interrupted, in the same thread.
+        bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        with self._register(Waker(self, lambda: bell.put(None))), contextlib.suppress(queue.Empty):
+            bell.get(timeout=seconds)
         return self.is_cancelled
 
     def sleep(self, seconds: float) -> None:

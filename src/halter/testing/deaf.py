@@ -1,0 +1,91 @@
+"""Things that ignore everything: a function, a coroutine and a process for tests of the stop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from typing import Final
+
+# Nothing here outlives a test by more than this, whatever goes wrong in the test.
+_AT_MOST: Final = 60.0
+
+
+class DeafTool:
+    """A blocking function that never looks at its token; it returns when the test releases it."""
+
+    def __init__(self, value: object = "late") -> None:
+        self.started = threading.Event()
+        self.returned = threading.Event()
+        self.calls = 0
+        self._value = value
+        self._gate = threading.Event()
+
+    def __call__(self) -> object:
+        self.calls += 1
+        self.started.set()
+        self._gate.wait(_AT_MOST)
+        self.returned.set()
+        return self._value
+
+    def release(self) -> None:
+        self._gate.set()
+
+    def __enter__(self) -> DeafTool:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+class DeafCoroutine:
+    """A coroutine function that swallows every cancellation; it returns when the test releases it."""
+
+    def __init__(self, value: object = "late") -> None:
+        self.started = threading.Event()
+        self.swallowed = 0
+        self._value = value
+        self._gate: asyncio.Event | None = None
+
+    async def __call__(self) -> object:
+        self._gate = asyncio.Event()
+        self.started.set()
+        while not self._gate.is_set():
+            try:
+                await asyncio.wait_for(self._gate.wait(), _AT_MOST)
+            except asyncio.CancelledError:
+                self.swallowed += 1
+        return self._value
+
+    def release(self) -> None:
+        """Let it return; to be called in its event loop."""
+        if self._gate is not None:
+            self._gate.set()
+
+
+_DEAF_PROCESS: Final = """
+import os, signal, sys, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+reader, writer = os.pipe()
+if "escape" in sys.argv and os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.write(writer, str(os.getpid()).encode())
+        os.close(writer)
+        time.sleep({at_most})
+    os._exit(0)
+os.close(writer)
+escapee = os.read(reader, 100).decode()
+print("ready", os.getpid(), escapee, flush=True)
+time.sleep({at_most})
+"""
+
+
+def deaf_process(*, escape: bool = False) -> list[str]:
+    """The command of a process that ignores TERM, INT and HUP, and prints ``ready``, its number and its escapee's.
+
+    With *escape* it has a grandchild, equally deaf, which left its session and lost its parent.
+    """
+    code = _DEAF_PROCESS.format(at_most=_AT_MOST)
+    return [sys.executable, "-c", code, *(["escape"] if escape else [])]
