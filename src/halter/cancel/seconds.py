@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-import threading
+from typing import Final
 
-# The longest wait the platform accepts; about 292 years on 64-bit Linux.
-LONGEST = threading.TIMEOUT_MAX
+# About three years: as good as for ever, and far from where platforms refuse to wait (Windows: 49 days
+# at a time, which Python handles; threading.TIMEOUT_MAX itself overflows once a clock is added to it).
+LONGEST: Final = 1e8
 
 
 def check_seconds(name: str, value: float) -> float:

@@ -108,7 +108,7 @@ class Timer:
         with self._lock:
             if not self._heap:
                 return None
-            return min(max(0.0, self._heap[0].when - time.monotonic()), threading.TIMEOUT_MAX)
+            return max(0.0, self._heap[0].when - time.monotonic())
 
 
 def _expire(entry: Deadline) -> None:

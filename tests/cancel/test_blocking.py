@@ -1,0 +1,341 @@
+"""Blocking functions: control comes back, outcomes are delivered once, threads are kept apart."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from halter import CancellationToken, Cancelled, checkpoint, current_token, run_blocking, run_blocking_async
+from halter.cancel import Late, TooManyAbandoned, abandoned, set_late_hook
+from halter.testing import DeafTool, assert_cancels_within, interrupt_everywhere
+from tests.helpers import run_python, wait_until
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+Door = Callable[..., Any]
+
+
+def run_in_loop(*args: Any, **kwargs: Any) -> Any:
+    return asyncio.run(run_blocking_async(*args, **kwargs))
+
+
+@pytest.fixture(params=[run_blocking, run_in_loop], ids=["sync", "async"])
+def door(request: pytest.FixtureRequest) -> Door:
+    """Both ways in: the rules are the same."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def late() -> Iterator[list[Late]]:
+    """Everything that ended late during the test."""
+    reports: list[Late] = []
+    previous = set_late_hook(reports.append)
+    yield reports
+    set_late_hook(previous)
+
+
+def test_the_result_and_the_error_of_the_function_come_back(door: Door) -> None:
+    """Arguments go in, the value comes out, and so does the function's own exception."""
+    assert door(divmod, 7, 2) == (3, 1)
+    assert door(int, "ff", base=16) == 255
+    with pytest.raises(ZeroDivisionError):
+        door(lambda: 1 / 0)
+
+
+def test_the_function_runs_in_the_callers_context(door: Door) -> None:
+    """Context variables are carried over, and the current token is one below the caller's."""
+    variable.set("set")
+    token = CancellationToken()
+    assert door(variable.get) == "set"
+    assert door(current_token, token=token)._parents() == (token,)
+
+
+def test_a_deaf_function_does_not_keep_its_caller(door: Door, late: list[Late]) -> None:
+    """Control is back at once, the thread is abandoned, and its late value goes to the hook only."""
+    with DeafTool("too late") as deaf:
+        with assert_cancels_within(5) as token:
+            door(deaf, token=token)
+        assert len(abandoned) == 1
+        deaf.release()
+    wait_until(lambda: late)
+    assert (late[0].value, late[0].error, late[0].reason) == ("too late", None, "stop")
+    assert late[0].seconds > 0
+    assert len(abandoned) == 0
+
+
+def test_the_cancelled_exception_is_of_the_token_that_was_given(door: Door) -> None:
+    """The caller can tell its own stop by identity."""
+    token = CancellationToken()
+    with DeafTool() as deaf, pytest.raises(Cancelled) as caught:
+        threading.Timer(0.02, token.cancel, ("interrupt",)).start()
+        door(deaf, token=token)
+    assert caught.value.token is token
+
+
+def test_a_failure_after_the_stop_is_a_cancellation(door: Door, late: list[Late]) -> None:
+    """abort() makes the function fail with a network error; the caller sees Cancelled, the hook the error."""
+    broken = threading.Event()
+
+    def read() -> None:
+        broken.wait(30)
+        raise ConnectionResetError("closed by ourselves")
+
+    token = CancellationToken()
+    threading.Timer(0.02, token.cancel).start()
+    with pytest.raises(Cancelled):
+        door(read, token=token, abort=broken.set, grace=10)
+    wait_until(lambda: late)
+    assert isinstance(late[0].error, ConnectionResetError)
+
+
+def test_half_a_result_after_the_stop_is_not_a_result(door: Door, late: list[Late]) -> None:
+    """A function that returns because it was aborted has not returned a result."""
+    broken = threading.Event()
+    token = CancellationToken()
+    threading.Timer(0.02, token.cancel).start()
+    with pytest.raises(Cancelled):
+        door(lambda: broken.wait(30) and "half", token=token, abort=broken.set, grace=10)
+    wait_until(lambda: late)
+    assert late[0].value == "half"
+
+
+def test_abort_is_called_once_before_cancelled_is_raised(door: Door) -> None:
+    """By the time the caller is back, abort() has been called."""
+    calls: list[int] = []
+    token = CancellationToken()
+    threading.Timer(0.02, token.cancel).start()
+    with DeafTool() as deaf, pytest.raises(Cancelled):
+        door(deaf, token=token, abort=lambda: calls.append(1))
+    assert calls == [1]
+
+
+def test_an_abort_that_hangs_or_fails_keeps_nobody(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    """abort() is foreign code: its blocking and its errors are not the caller's."""
+    with DeafTool() as deaf, DeafTool() as stuck:
+        with assert_cancels_within(5) as token:
+            door(deaf, token=token, abort=stuck)
+    with DeafTool() as deaf, caplog.at_level(logging.ERROR):
+        with assert_cancels_within(5) as token:
+            door(deaf, token=token, abort=lambda: 1 / 0)
+        wait_until(lambda: "abort()" in caplog.text)
+
+
+def test_a_function_that_obeys_is_not_abandoned(door: Door, late: list[Late]) -> None:
+    """With grace, a function that looks at its token is gone before the caller is back, and reports nothing."""
+
+    def obey() -> None:
+        while True:
+            checkpoint()
+            current_token().sleep(10)
+
+    with assert_cancels_within(5) as token:
+        door(obey, token=token, grace=10)
+    assert len(abandoned) == 0
+    assert late == []
+
+
+def test_grace_is_a_limit_and_not_a_wait(door: Door) -> None:
+    """A deaf function has its grace and no more."""
+    with DeafTool() as deaf:
+        start = time.monotonic()
+        token = CancellationToken(timeout=0.02)
+        with pytest.raises(Cancelled):
+            door(deaf, token=token, grace=0.1)
+        assert time.monotonic() - start >= 0.1
+
+
+def test_nothing_starts_after_the_stop(door: Door) -> None:
+    """With a cancelled token the function is not called at all."""
+    token = CancellationToken()
+    token.cancel()
+    deaf = DeafTool()
+    with pytest.raises(Cancelled):
+        door(deaf, token=token)
+    assert deaf.calls == 0
+
+
+def test_the_function_may_raise_another_tokens_cancelled(door: Door) -> None:
+    """Cancelled of a token of its own is the function's exception like any other."""
+    other = CancellationToken()
+    other.cancel("mine")
+    with pytest.raises(Cancelled) as caught:
+        door(other.raise_if_cancelled)
+    assert caught.value.token is other
+
+
+def test_a_late_worker_still_sees_its_own_cancelled_token(door: Door) -> None:
+    """Long after the caller has gone on, current_token() in the abandoned thread is the one that was stopped."""
+    seen: list[CancellationToken] = []
+    finished = threading.Event()
+    with DeafTool() as deaf:
+
+        def work() -> None:
+            deaf()
+            seen.append(current_token())
+            finished.set()
+
+        with assert_cancels_within(5) as token:
+            door(work, token=token)
+        with CancellationToken(name="next turn").bind():
+            deaf.release()
+            assert finished.wait(10)
+    assert seen[0].is_cancelled
+    assert seen[0]._parents() == (token,)
+
+
+def test_a_foreign_cancellation_reaches_the_function() -> None:
+    """wait_for() around the call raises TimeoutError; abort() is called and the thread's token is cancelled."""
+    seen = threading.Event()
+    aborted = threading.Event()
+
+    def listen() -> None:
+        current_token().wait(30)
+        if current_token().reason == "external":
+            seen.set()
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(run_blocking_async(listen, abort=aborted.set), 0.02)
+
+    asyncio.run(main())
+    assert seen.wait(10)
+    assert aborted.wait(10)
+
+
+def test_a_keyboard_interrupt_reaches_the_function() -> None:
+    """Ctrl+C in the waiting main thread is raised there, and the function hears of it too."""
+    program = """
+        import os, signal, threading
+        from halter import run_blocking, current_token
+        heard = threading.Event()
+        def listen():
+            os.kill(os.getpid(), signal.SIGINT)
+            current_token().wait(30)
+            heard.set()
+        try:
+            run_blocking(listen)
+        except KeyboardInterrupt:
+            raise SystemExit(0 if heard.wait(10) else 1)
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert run_python(program).returncode == 0
+
+
+def test_a_hook_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody is there to hear of it, so it is in the log."""
+    previous = set_late_hook(lambda _late: 1 / 0)
+    try:
+        with caplog.at_level(logging.ERROR):
+            with DeafTool() as deaf, assert_cancels_within(5) as token:
+                run_blocking(deaf, token=token)
+            wait_until(lambda: "hook for late results failed" in caplog.text)
+    finally:
+        set_late_hook(previous)
+
+
+def test_without_a_hook_a_late_end_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The default is a line in the log that names the function."""
+    with caplog.at_level(logging.INFO):
+        with DeafTool() as deaf, assert_cancels_within(5) as token:
+            run_blocking(deaf, token=token)
+        wait_until(lambda: "after it was stopped" in caplog.text)
+
+
+def test_abandoned_threads_have_a_limit_with_a_warning_before(caplog: pytest.LogCaptureFixture) -> None:
+    """Near the limit there is a warning that names the culprit; at the limit new calls are refused, not queued."""
+    limit, abandoned.limit = abandoned.limit, 5
+    deaf = DeafTool()
+    try:
+        with caplog.at_level(logging.WARNING):
+            for number in range(5):
+                assert ("threads are stuck" in caplog.text) == (number >= 4)
+                with pytest.raises(Cancelled):
+                    run_blocking(deaf, token=CancellationToken(timeout=0.01))
+        with pytest.raises(TooManyAbandoned, match="5 of at most 5 .*DeafTool"):
+            run_blocking(int)
+    finally:
+        abandoned.limit = limit
+        deaf.release()
+    wait_until(lambda: len(abandoned) == 0)
+    assert run_blocking(int) == 0
+
+
+def test_abandoned_threads_take_no_slot_from_new_work() -> None:
+    """Forty deaf calls later, forty new calls still run side by side."""
+    with DeafTool() as deaf:
+        for _ in range(40):
+            with pytest.raises(Cancelled):
+                run_blocking(deaf, token=CancellationToken(timeout=0.001))
+        barrier = threading.Barrier(40, timeout=10)
+
+        async def main() -> None:
+            await asyncio.gather(*(run_blocking_async(barrier.wait) for _ in range(40)))
+
+        asyncio.run(main())
+    wait_until(lambda: len(abandoned) == 0)
+
+
+def test_threads_are_reused() -> None:
+    """One call after the other runs on the same idle thread."""
+    idents = {run_blocking(threading.get_ident) for _ in range(50)}
+    assert len(idents) < 10
+
+
+def test_bad_use_gets_a_clear_error(door: Door) -> None:
+    """Not a function, a negative grace, an abort that cannot be called."""
+    with pytest.raises(TypeError, match="needs a function"):
+        door("print")
+    with pytest.raises(ValueError, match="grace must be zero or more"):
+        door(int, grace=-1)
+    with pytest.raises(TypeError, match="abort must be a function"):
+        door(int, abort=3)
+
+
+def blocking_scenario(token: CancellationToken) -> None:
+    finished: list[str] = []
+
+    def work() -> str:
+        current_token().wait(0.001)
+        finished.append("work")
+        return "value"
+
+    try:
+        assert run_blocking(work, token=token, abort=lambda: None, grace=0.05) == "value"
+    except Cancelled:
+        assert token.is_cancelled
+    else:
+        assert finished == ["work"]
+    with pytest.raises(ZeroDivisionError):
+        run_blocking(lambda: 1 / 0, token=CancellationToken())
+
+
+async def blocking_scenario_async(token: CancellationToken) -> None:
+    try:
+        assert await run_blocking_async(lambda: "value", token=token, grace=0.05) == "value"
+        await run_blocking_async(lambda: current_token().wait(0.001), token=token)
+    except Cancelled:
+        assert token.is_cancelled
+    await asyncio.sleep(0)
+
+
+async def blocking_scenario_foreign(token: CancellationToken) -> None:
+    loop = asyncio.get_running_loop()
+    task = asyncio.create_task(run_blocking_async(lambda: "value"))
+    token.on_cancel(lambda: loop.call_soon_threadsafe(task.cancel))
+    await asyncio.wait([task])
+    assert task.cancelled() or task.result() == "value"
+
+
+@pytest.mark.parametrize("scenario", [blocking_scenario, blocking_scenario_async, blocking_scenario_foreign])
+def test_a_stop_at_any_point_ends_the_call_in_one_way(scenario: Callable[[CancellationToken], Any]) -> None:
+    """Wherever the stop lands: a value, an error or Cancelled, exactly one of them, and no thread is lost."""
+    report = interrupt_everywhere(scenario, check=lambda: wait_until(lambda: len(abandoned) == 0))
+    assert len(report.points) > 100
+    assert len(report.missed) < len(report.points) / 5

@@ -1,0 +1,60 @@
+"""What several tests need: waiting for ends, and counting what is left."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait for something that has no event to wait for; fails after *seconds*."""
+    pause = threading.Event()
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"still not so after {seconds} s: {condition}"
+        pause.wait(0.002)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and only waits to be reaped does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def wait_dead(pid: int, seconds: float = 10.0) -> None:
+    """Wait for the end of any process, ours or not."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        assert poll.poll(seconds * 1000), f"process {pid} is still alive after {seconds} s"
+    finally:
+        os.close(descriptor)
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def run_python(code: str, *args: str, timeout: float = 30.0, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run a program of its own and return how it ended and what it said."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *args],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        **options,  # type: ignore[call-overload]
+    )
