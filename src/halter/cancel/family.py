@@ -94,8 +94,8 @@ class Family:
 
     def members(self) -> dict[int, int]:
         """Everybody alive in the family, as start times by number; looks through the whole process table."""
-        self.reap()
         table = dict(_process_table())
+        self.reap()  # after the look: whoever is not among the living now leaves no zombie either
         found = {pid for pid, start in self._known.items() if pid in table and table[pid].start == start}
         for cgroup in self._cgroups:
             found |= cgroup.members() & table.keys()

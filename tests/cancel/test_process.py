@@ -1,0 +1,345 @@
+"""run_process: control at once, output so far, and nobody left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halter import CancellationToken, ProcessResult, run_process
+from halter.cancel import families, process, pump, threads
+from halter.testing import assert_cancels_within, deaf_process, interrupt_everywhere
+from tests.helpers import is_alive, open_descriptors, wait_dead, wait_until
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(main, 60))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Any:
+    """After each test every family is ended."""
+    before = families.roots()
+    yield
+    wait_until(lambda: families.roots() <= before)
+
+
+def test_a_command_runs_and_its_output_comes_back() -> None:
+    """A list is run as it is, a string by the shell; both streams and the code are returned."""
+    assert run(run_process(["echo", "a b"])) == ProcessResult(0, b"a b\n", b"")
+    result = run(run_process("echo out; echo err >&2; exit 3"))
+    assert (result.returncode, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
+    assert (result.cancelled, result.reason) == (False, None)
+
+
+def test_input_environment_and_directory(tmp_path: Path) -> None:
+    """Bytes or text go in; env and cwd are as given; without input the command reads nothing."""
+    assert run(run_process("cat", input=b"bytes")).stdout == b"bytes"
+    assert run(run_process(["cat"], input="text")).stdout == b"text"
+    assert run(run_process("cat")).stdout == b""
+    result = run(run_process("pwd; echo $X", cwd=tmp_path, env={"X": "1", "PATH": os.environ["PATH"]}))
+    assert result.stdout.decode().split() == [str(tmp_path), "1"]
+
+
+def test_a_megabyte_goes_both_ways() -> None:
+    """Input and output larger than a pipe holds do not block each other."""
+    data = os.urandom(1_000_000)
+    assert run(run_process(["cat"], input=data)).stdout == data
+
+
+def test_input_that_nobody_reads_is_no_error() -> None:
+    """A command that exits, or closes its input, without reading all of it has simply ended."""
+    assert run(run_process("exec 0<&-; sleep 0.1; echo done", input=b"x" * 1_000_000)).stdout == b"done\n"
+
+
+def test_output_is_handed_over_as_it_comes() -> None:
+    """on_output is called in the loop's thread, in order, before the call returns."""
+    pieces: list[bytes] = []
+    idents: set[int] = set()
+
+    def on_output(piece: bytes) -> None:
+        pieces.append(piece)
+        idents.add(threading.get_ident())
+
+    result = run(run_process("echo 1; sleep 0.05; echo 2 >&2; sleep 0.05; echo 3", on_output=on_output))
+    assert b"".join(pieces) == b"1\n2\n3\n"
+    assert len(pieces) == 3
+    assert idents == {threading.get_ident()}
+    assert result.stdout == b"1\n3\n"
+
+
+def test_a_callback_that_fails_is_logged_and_the_process_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """The output is not lost because its listener was broken."""
+    with caplog.at_level(logging.ERROR):
+        assert run(run_process("echo 1", on_output=lambda _: 1 / 0)).stdout == b"1\n"
+    assert "on_output" in caplog.text
+
+
+def test_a_command_that_leaves_a_server_behind_has_ended() -> None:
+    """What a background child holds open is not waited for; what the command wrote is all there."""
+    result = run(run_process("sleep 30 & echo $!"))
+    pid = int(result.stdout)
+    assert is_alive(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_stop_returns_at_once_with_the_output_so_far() -> None:
+    """Deaf, escaped, double-forked: control is back, then all are dead within grace + 1 s."""
+    pids: list[int] = []
+
+    async def main() -> ProcessResult:
+        token = CancellationToken()
+
+        def on_output(piece: bytes) -> None:
+            pids.extend(int(word) for word in piece.split()[1:])
+            token.cancel("interrupt")
+
+        result = await run_process(deaf_process(escape=True), token=token, grace=0.5, on_output=on_output)
+        assert any(is_alive(pid) for pid in pids)  # we did not wait for that
+        return result
+
+    result = run(main())
+    assert (result.returncode, result.cancelled, result.reason) == (None, True, "interrupt")
+    assert result.stdout.startswith(b"ready")
+    assert len(pids) == 2
+    for pid in pids:
+        wait_dead(pid)
+
+
+def test_nothing_that_is_written_after_the_stop_is_handed_over() -> None:
+    """The last words of a process that is being ended go nowhere."""
+    pieces: list[bytes] = []
+
+    async def main() -> None:
+        token = CancellationToken()
+
+        def on_output(piece: bytes) -> None:
+            pieces.append(piece)
+            token.cancel()
+
+        await run_process("trap 'echo bye; exit' TERM; echo hi; while :; do sleep 0.01; done", token=token, on_output=on_output)
+        await asyncio.to_thread(wait_until, lambda: not families.roots())
+        await asyncio.sleep(0.01)
+
+    run(main())
+    assert pieces == [b"hi\n"]
+
+
+def test_the_timeout_is_a_stop_with_reason_timeout() -> None:
+    """A command that takes too long is ended, and its output so far is kept."""
+    result = run(run_process("echo early; sleep 30", timeout=0.2))
+    assert (result.cancelled, result.reason, result.stdout) == (True, "timeout", b"early\n")
+
+
+def test_nothing_starts_after_the_stop(tmp_path: Path) -> None:
+    """With a cancelled token the command is not run."""
+    token = CancellationToken()
+    token.cancel("stop")
+    result = run(run_process(["touch", str(tmp_path / "file")], token=token))
+    assert (result.returncode, result.cancelled) == (None, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stop_between_the_call_and_the_start_starts_nothing(tmp_path: Path) -> None:
+    """The thread that is to start the command looks once more before it does."""
+
+    async def main() -> ProcessResult:
+        token = CancellationToken()
+        asyncio.get_running_loop().call_soon(token.cancel)
+        gate = threading.Event()
+        original = process._Run.run
+
+        def delayed(self: process._Run) -> None:
+            gate.wait(10)
+            original(self)
+
+        process._Run.run = delayed  # type: ignore[method-assign]  # only to hold the thread at its start
+        try:
+            return await run_process(["touch", str(tmp_path / "file")], token=token)
+        finally:
+            process._Run.run = original  # type: ignore[method-assign]
+            gate.set()
+            threads.end_idle_threads()
+
+    assert run(main()).cancelled
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_foreign_cancellation_ends_the_process() -> None:
+    """wait_for() around the call raises TimeoutError, and the process is ended as by any stop."""
+    pids: list[int] = []
+
+    async def main() -> None:
+        ready = asyncio.Event()
+
+        def on_output(piece: bytes) -> None:
+            pids.append(int(piece))
+            ready.set()
+
+        task = asyncio.create_task(run_process("echo $$; sleep 30", on_output=on_output))
+        await ready.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(main())
+    wait_dead(pids[0])
+
+
+def test_a_command_that_does_not_exist_is_the_callers_error(tmp_path: Path) -> None:
+    """Errors of starting are raised; an empty list says what a command is."""
+    with pytest.raises(FileNotFoundError):
+        run(run_process(["no-such-command-anywhere"]))
+    with pytest.raises(FileNotFoundError):
+        run(run_process(["true"], cwd=tmp_path / "nowhere"))
+    with pytest.raises(ValueError, match="this list is empty"):
+        run(run_process([]))
+    with pytest.raises(ValueError, match="grace must be"):
+        run(run_process(["true"], grace=-1))
+
+
+def test_an_error_of_starting_after_the_stop_is_a_stop() -> None:
+    """A failure that comes when control has gone back is nobody's error."""
+
+    async def main() -> ProcessResult:
+        token = CancellationToken()
+        original = process._Run._start_and_watch
+
+        def stopped_meanwhile(self: process._Run) -> None:
+            token.cancel("stop")
+            original(self)
+
+        process._Run._start_and_watch = stopped_meanwhile  # type: ignore[method-assign]  # to hit that moment
+        try:
+            return await run_process(["no-such-command-anywhere"], token=token)
+        finally:
+            process._Run._start_and_watch = original  # type: ignore[method-assign]
+
+    assert run(main()).cancelled
+
+
+def test_a_system_without_process_groups_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows the error says what to use instead."""
+    monkeypatch.delattr(os, "killpg")
+    with pytest.raises(OSError, match="use run_blocking"):
+        run(run_process(["true"]))
+
+
+def test_without_pidfd_a_thread_waits_for_the_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere than on Linux the exit is noticed by a thread that waits for it."""
+    monkeypatch.delattr(os, "pidfd_open")
+    assert run(run_process("echo hi; exit 2")) == ProcessResult(2, b"hi\n", b"")
+
+
+def test_a_bell_may_be_rung_at_any_time() -> None:
+    """Ringing a closed or a full bell does nothing, least of all write into somebody else's file."""
+    bell = pump.Bell()
+    for _ in range(70_000):
+        bell.ring()
+    bell.close()
+    bell.ring()
+
+
+def test_two_hundred_in_a_row_leak_nothing() -> None:
+    """Descriptors, threads and zombies are as many after 200 stopped escapees as before."""
+
+    async def one(number: int) -> None:
+        token = CancellationToken()
+        result = await run_process(
+            deaf_process(escape=number % 10 == 0), token=token, grace=0, on_output=lambda _: token.cancel()
+        )
+        assert result.cancelled
+
+    async def many(numbers: range) -> None:
+        for number in numbers:
+            await one(number)
+
+    def children() -> int:
+        return sum(len(Path(f"/proc/self/task/{task}/children").read_text().split()) for task in os.listdir("/proc/self/task"))
+
+    run(many(range(10)))
+    wait_until(lambda: not families.roots())
+    descriptors, count = open_descriptors(), threading.active_count()
+    run(many(range(200)))
+    wait_until(lambda: not families.roots())
+    wait_until(lambda: open_descriptors() <= descriptors)
+    assert threading.active_count() <= count + 2
+    assert children() == 0
+
+
+async def process_scenario(token: CancellationToken) -> None:
+    result = await run_process("echo hi", token=token, grace=0.2)
+    assert result.stdout == b"hi\n" or result.cancelled
+    assert result.cancelled == (result.returncode is None)
+
+
+def test_a_stop_at_any_point_leaves_no_process() -> None:
+    """Wherever the stop lands, there is one result, and no family is left."""
+    report = interrupt_everywhere(process_scenario, check=lambda: wait_until(lambda: not families.roots()))
+    assert len(report.points) > 200
+    assert len(report.missed) < len(report.points) / 5
+
+
+CGROUPS = Path("/sys/fs/cgroup/unified") if Path("/sys/fs/cgroup/unified").exists() else Path("/sys/fs/cgroup")
+
+
+@pytest.fixture
+def cgroup(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A place in the cgroup tree that we may write to."""
+    path = CGROUPS / f"halter-test-{os.getpid()}"
+    try:
+        path.mkdir()
+        (path / "cgroup.procs").read_text()
+    except OSError:
+        pytest.skip("no cgroup v2 tree that this user may write to")
+    monkeypatch.setenv("HALTER_CGROUP", str(path))
+    yield path
+    wait_until(lambda: not [child for child in path.iterdir() if child.is_dir()])
+    path.rmdir()
+
+
+def test_in_a_control_group_not_even_an_empty_environment_hides(cgroup: Path) -> None:
+    """No cookie, no session, no parent: the control group still knows its own."""
+    pids: list[int] = []
+    code = deaf_process(escape=True)
+
+    async def main() -> None:
+        token = CancellationToken()
+
+        def on_output(piece: bytes) -> None:
+            pids.extend(int(word) for word in piece.split()[1:])
+            token.cancel()
+
+        await run_process(["env", "-i", *code], token=token, grace=0.5, on_output=on_output)
+        assert run_process is not None
+
+    run(main())
+    for pid in pids:
+        wait_dead(pid)
+    assert run(run_process("echo inside")).stdout == b"inside\n"
+
+
+def test_a_control_group_that_is_not_ours_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """HALTER_CGROUP that cannot be used says so, with its value."""
+    monkeypatch.setenv("HALTER_CGROUP", str(tmp_path / "nowhere"))
+    with pytest.raises(OSError, match="HALTER_CGROUP=.*nowhere must name"):
+        run(run_process(["true"]))
+
+
+def test_the_current_token_is_the_default() -> None:
+    """Bound tokens stop processes too."""
+
+    async def main() -> ProcessResult:
+        async with assert_cancels_within(5) as token:
+            with token.bind():
+                return await run_process([sys.executable, "-c", "import time; time.sleep(30)"])
+
+    assert run(main()).cancelled
