@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import logging
 import os
 import queue
 import signal
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType, TracebackType
 
-_log = logging.getLogger(__name__)
 FORCED: Final = 70  # "internal software error" of sysexits.h
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 # An exit that is done sooner than this has nothing to say.
@@ -94,8 +92,13 @@ class ExitGuard:
     def intend(self, code: int, why: str) -> None:
         """Say that the program wants to exit; the first one who does starts the clock."""
         if self._intent is None:
-            self._intent = Intent(code, why, time.monotonic())
-            self._intents.put(self._intent)
+            self._start_clock(Intent(code, why, time.monotonic()))
+
+    def _start_clock(self, intent: Intent) -> None:
+        # Here and not in the watching thread, which may never get Python's lock again.
+        faulthandler.dump_traceback_later(self._timeout + _BACKSTOP, exit=True, file=2)
+        self._intent = intent
+        self._intents.put(intent)
 
     def remaining(self) -> float:
         """Seconds left until the deadline; all of them as long as nobody wants to exit."""
@@ -117,8 +120,7 @@ class ExitGuard:
         if self._intent is not None:
             self._intents.put(intent)  # asked again: the watching thread leaves at once
             return
-        self._intent = intent
-        self._intents.put(intent)
+        self._start_clock(intent)
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
@@ -127,7 +129,6 @@ class ExitGuard:
 
     def _watch(self) -> None:
         intent = self._intents.get()
-        faulthandler.dump_traceback_later(self._timeout + _BACKSTOP, exit=True, file=2)
         self.token.cancel("shutdown", detail=intent.why)
         is_asked = intent.why in signal.Signals.__members__
         if is_asked:
@@ -162,11 +163,9 @@ class ExitGuard:
         os._exit(intent.code or FORCED)
 
     def _tell(self, text: str) -> None:
-        """Say something to the user. A boundary: a closed terminal must not keep us here."""
-        try:
+        """Say something to the user. A boundary: a closed terminal must not keep us here, nor can it be told."""
+        with contextlib.suppress(Exception):
             self._say(text)
-        except Exception:
-            _log.exception("could not say: %s", text)
 
 
 def _say_on_stderr(text: str) -> None:
@@ -190,7 +189,5 @@ def _why(exc: BaseException | None) -> str:
 def _flush() -> None:
     """Write out what is buffered. A boundary: it may go to somebody who is gone."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(Exception):
             stream.flush()
-        except Exception:
-            _log.debug("could not flush %r", stream, exc_info=True)

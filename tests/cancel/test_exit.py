@@ -1,0 +1,223 @@
+"""The exit guard: bounded, honest, and never silent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from typing import Any
+
+import pytest
+
+from halter import ExitGuard
+from tests.helpers import is_alive, run_python
+
+
+class Program:
+    """A program that runs until it is told, and what became of it."""
+
+    def __init__(self, code: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        self.first_line = self.process.stdout.readline()
+
+    def end_by(self, number: int | None = None) -> tuple[int, str, float]:
+        """Its code, what it said on stderr, and how long it took from now."""
+        start = time.monotonic()
+        if number is not None:
+            self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=30)
+        return self.process.returncode, said, time.monotonic() - start
+
+
+WEDGED = """
+    import asyncio, sys, threading, time
+    from halter import ExitGuard, run_blocking_async, run_process
+    from halter.testing import deaf_process
+
+    def wedge():
+        while True:
+            time.sleep(1000)
+
+    async def main():
+        pids = []
+        ready = asyncio.Event()
+        def on_output(text):
+            pids.extend(text.split()[1:])
+            if len(pids) == 20:
+                ready.set()
+        tasks = [asyncio.create_task(run_blocking_async(wedge)) for _ in range(50)]
+        tasks += [asyncio.create_task(run_process(deaf_process(escape=True), on_output=on_output)) for _ in range(10)]
+        await ready.wait()
+        print(*(pid.decode() for pid in pids), flush=True)
+        {ending}
+
+    with ExitGuard(timeout={timeout}):
+        asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "number", "code"),
+    [
+        ("await asyncio.sleep(60)", signal.SIGTERM, 143),
+        ("await asyncio.sleep(60)", signal.SIGINT, 130),
+        ("await asyncio.sleep(60)", signal.SIGHUP, 129),
+        ("sys.exit(3)", None, 3),
+        ("pass", None, 0),
+        ("raise ValueError('x')", None, 1),
+        ("threading.Thread(target=wedge, name='careless').start()", None, 70),
+    ],
+)
+def test_fifty_wedged_threads_and_ten_wedged_children_do_not_hold_it_up(ending: str, number: int | None, code: int) -> None:
+    """Whatever the intent to exit is, the program is gone soon after it, and so is every child, with an honest code."""
+    program = Program(WEDGED.format(ending=ending, timeout=1.0 if code == 70 else 5.0))
+    got, said, _ = program.end_by(number)
+    assert got == code, said
+    pids = [int(word) for word in program.first_line.split()]
+    assert len(pids) == 20
+    assert not any(is_alive(pid) for pid in pids)
+    if number is not None:
+        assert f"Shutting down ({signal.Signals(number).name})…" in said
+    if code == 70:
+        assert "waiting for" in said
+        assert "Forced exit after 1 s; still waiting for thread careless." in said
+
+
+def test_a_clean_exit_says_nothing() -> None:
+    """There is nothing to say about a program that just ends."""
+    result = run_python("from halter import ExitGuard\nwith ExitGuard() as guard:\n    print(guard.remaining())")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "5.0\n", "")
+
+
+def test_the_token_is_cancelled_with_shutdown() -> None:
+    """Everything below the guard's token hears of the intent, and why."""
+    program = """
+        import os, signal, threading
+        from halter import ExitGuard
+        with ExitGuard() as guard:
+            def listen():
+                guard.token.wait(10)
+                print(guard.token.reason, guard.token.detail, guard.remaining() < 5, flush=True)
+            thread = threading.Thread(target=listen)
+            thread.start()
+            os.kill(os.getpid(), signal.SIGTERM)
+    """
+    result = run_python(program)
+    assert (result.returncode, result.stdout) == (143, "shutdown SIGTERM True\n")
+
+
+def test_a_second_signal_leaves_at_once_and_says_what_it_waited_for() -> None:
+    """Asked again during a stage that takes long: forced, with the code of the first intent."""
+    program = Program("""
+        import threading
+        from halter import ExitGuard
+        guard = ExitGuard(timeout=60)
+        with guard:
+            try:
+                print("ready", flush=True)
+                threading.Event().wait(60)
+            finally:
+                with guard.stage("the session to be saved") as seconds:
+                    assert seconds <= 60
+                    print("saving", flush=True)
+                    threading.Event().wait(60)
+    """)
+    program.process.send_signal(signal.SIGTERM)
+    assert program.process.stdout is not None
+    assert program.process.stdout.readline() == "saving\n"
+    code, said, seconds = program.end_by(signal.SIGINT)
+    assert code == 143
+    assert "Forced exit as asked again; still waiting for the session to be saved." in said
+    assert seconds < 10
+
+
+def test_a_forced_exit_flushes_what_was_printed() -> None:
+    """Output in the buffer is not lost, and a broken stream or say() does not keep us."""
+    program = """
+        import sys, threading
+        from halter import ExitGuard
+        def say(text):
+            raise OSError("the terminal is gone")
+        with ExitGuard(timeout=0.2, say=say):
+            print("in the buffer", end="")
+            sys.stderr.close()
+            threading.Thread(target=threading.Event().wait).start()
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    result = run_python(program, env=environment)
+    assert (result.returncode, result.stdout) == (70, "in the buffer")
+
+
+def test_many_threads_are_counted_and_not_listed() -> None:
+    """Three names, and how many more."""
+    program = """
+        import threading
+        from halter import ExitGuard
+        with ExitGuard(timeout=0.2):
+            for number in range(5):
+                threading.Thread(target=threading.Event().wait, name=f"careless {number}").start()
+    """
+    result = run_python(program)
+    assert result.returncode == 70
+    assert "careless 2, 2 more threads" in result.stderr
+
+
+def test_code_that_never_lets_go_of_pythons_lock_is_ended_too() -> None:
+    """A catastrophic regular expression, at exit: faulthandler ends it, without Python's help, with code 1."""
+    program = """
+        import atexit, re
+        from halter import ExitGuard
+        atexit.register(re.match, r"(a+)+$", "a" * 60 + "b")
+        with ExitGuard(timeout=0.2):
+            pass
+    """
+    result = run_python(program)
+    assert result.returncode == 1
+    assert "Timeout" in result.stderr
+
+
+@pytest.mark.parametrize(("argument", "code"), [("'message'", 1), ("None", 0), ("5", 5), ("", 0)])
+def test_the_code_of_sys_exit_is_kept(argument: str, code: int) -> None:
+    """sys.exit() means what it always means."""
+    assert run_python(f"import sys\nfrom halter import ExitGuard\nwith ExitGuard():\n    sys.exit({argument})").returncode == code
+
+
+def test_the_first_intent_counts() -> None:
+    """A later one changes neither the clock nor the code."""
+    program = """
+        import threading
+        from halter import ExitGuard
+        with ExitGuard(timeout=0.3) as guard:
+            guard.intend(4, "asked by the program")
+            guard.intend(5, "asked again")
+            threading.Thread(target=threading.Event().wait).start()
+    """
+    assert run_python(program).returncode == 4
+
+
+def test_in_another_thread_than_the_main_one_signals_are_left_alone() -> None:
+    """Only the main thread may set handlers; the guard bounds the exit all the same."""
+    program = """
+        import signal, threading
+        from halter import ExitGuard
+        def work():
+            with ExitGuard(timeout=0.2):
+                print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
+                threading.Thread(target=threading.Event().wait).start()
+        threading.Thread(target=work).start()
+    """
+    result = run_python(program)
+    assert (result.returncode, result.stdout) == (70, "True\n")
+
+
+def test_a_bad_timeout_is_refused() -> None:
+    """As everywhere."""
+    bad: Any = -1
+    with pytest.raises(ValueError, match="timeout must be zero or more"):
+        ExitGuard(timeout=bad)

@@ -1,0 +1,139 @@
+"""interrupt_everywhere finds what breaks, says where, and can do it again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from halter import CancellationToken, Cancelled, run_blocking
+from halter.testing import InterruptFailure, interrupt_everywhere
+
+
+def test_every_line_of_the_scenario_is_a_point() -> None:
+    """Each line is tried once, a loop's lines as often as asked for, in the order they are passed."""
+    stops: list[str] = []
+
+    def scenario(token: CancellationToken) -> None:
+        count = 0
+        for _ in range(5):
+            count += 1
+        assert count == 5
+        stops.append(token.detail)
+
+    report = interrupt_everywhere(scenario, repeat=2)
+    lines = [point for point in report.points if "test_everywhere.py" in point.place]
+    assert report.missed == []
+    assert len(lines) == len(set(lines)) == len(report.points)
+    assert max(point.nth for point in lines) == 2
+    tried = {stop.removeprefix("at ") for stop in stops if stop}
+    assert tried >= {str(point) for point in lines[:-1]}
+
+
+def test_the_point_that_breaks_is_named_and_can_be_tried_alone() -> None:
+    """A race that shows in a single place is found, and found again by its name."""
+
+    def scenario(token: CancellationToken) -> None:
+        accepted = not token.is_cancelled
+        message = "hello"  # a stop here is lost
+        if accepted:
+            assert not token.is_cancelled, message
+
+    with pytest.raises(InterruptFailure, match=r"when stopped at .*test_everywhere.py:\d+ in .*scenario#1") as caught:
+        interrupt_everywhere(scenario)
+    assert isinstance(caught.value.__cause__, AssertionError)
+    name = str(caught.value).partition('at="')[2].partition('"')[0]
+    with pytest.raises(InterruptFailure):
+        interrupt_everywhere(scenario, at=name)
+
+
+def test_steps_of_the_event_loop_are_points() -> None:
+    """A stop between a result and the task that gets it is tried, too: a loss there is found."""
+    delivered: list[str] = []
+
+    async def scenario(token: CancellationToken) -> None:
+        delivered.clear()
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        loop.call_soon(future.set_result, "message")
+        async with token.scope():
+            delivered.append(await future)
+
+    def check() -> None:
+        assert delivered == ["message"]
+
+    resuming = [p for p in interrupt_everywhere(scenario).points if "resuming test_everywhere.py" in p.place]
+    assert resuming
+    with pytest.raises(InterruptFailure, match="loop step, resuming test_everywhere.py"):
+        for point in resuming:
+            interrupt_everywhere(scenario, check=check, at=str(point))
+
+
+def test_lines_in_worker_threads_are_points() -> None:
+    """The stop also lands in the threads that the scenario uses."""
+    where: set[str] = set()
+
+    def scenario(token: CancellationToken) -> None:
+        token.on_cancel(lambda: where.add(threading.current_thread().name.partition("-")[0]))
+        try:
+            run_blocking(lambda: None, token=token)
+        except Cancelled:
+            pass
+
+    interrupt_everywhere(scenario, repeat=1)
+    assert "halter" in where
+
+
+def test_a_scenario_that_fails_without_a_stop_says_so() -> None:
+    """The scenario itself must be right first."""
+
+    def scenario(token: CancellationToken) -> None:
+        raise ValueError("wrong from the start")
+
+    with pytest.raises(InterruptFailure, match="without any stop"):
+        interrupt_everywhere(scenario)
+
+
+def test_cancelled_of_a_stranger_is_a_failure() -> None:
+    """Only the scenario's own token may end it."""
+
+    def scenario(token: CancellationToken) -> None:
+        other = CancellationToken()
+        other.cancel()
+        other.raise_if_cancelled()
+
+    with pytest.raises(InterruptFailure):
+        interrupt_everywhere(scenario)
+
+
+def test_a_scenario_that_hangs_is_reported_with_its_stack() -> None:
+    """A stop that leads to a deadlock is a finding, not a test run that never ends."""
+    release = threading.Event()
+
+    def scenario(token: CancellationToken) -> None:
+        if token.is_cancelled:
+            release.wait(30)
+
+    try:
+        with pytest.raises(InterruptFailure, match=r"hangs when stopped at(.|\n)*release.wait"):
+            interrupt_everywhere(scenario, timeout=0.2)
+    finally:
+        release.set()
+
+
+def test_a_broken_invariant_is_a_failure_of_its_point() -> None:
+    """check() is called after each run, and what it raises is reported."""
+    runs: list[int] = []
+
+    def check() -> None:
+        runs.append(1)
+        assert len(runs) < 4
+
+    def scenario(token: CancellationToken) -> None:
+        assert token is not None
+        assert token.name
+
+    with pytest.raises(InterruptFailure, match="when stopped at"):
+        interrupt_everywhere(scenario, check=check)
+    assert len(runs) == 4
