@@ -1,0 +1,26 @@
+"""Law 2, complete: what can be stopped is stopped, and what cannot is named and fenced."""
+
+from __future__ import annotations
+
+from halter import CancellationToken
+from halter.cancel import abandoned, families, worker
+from halter.testing import interrupt_everywhere
+from tests.helpers import wait_until
+from tests.laws.work import all_kinds_of_work, is_whole_or_cancelled
+
+
+async def scenario(token: CancellationToken) -> None:
+    for what, end in (await all_kinds_of_work(token)).items():
+        assert is_whole_or_cancelled(what, end), f"{what}: {end!r}"
+
+
+def nothing_is_left() -> None:
+    wait_until(lambda: len(abandoned) == 0)
+    wait_until(lambda: len(families.roots()) == len(worker._idle))
+
+
+def test_a_stop_anywhere_leaves_no_process_and_no_thread_behind() -> None:
+    """Task, threads, process and worker, stopped at every point: each ends whole or cancelled, and nobody is left."""
+    report = interrupt_everywhere(scenario, check=nothing_is_left, repeat=1)
+    assert len(report.points) > 400
+    assert len(report.missed) < len(report.points) / 5

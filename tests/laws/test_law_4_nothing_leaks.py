@@ -1,0 +1,47 @@
+"""Law 4, nothing leaks: a cancellation never outlives its scope."""
+
+from __future__ import annotations
+
+import asyncio
+
+from halter import CancellationToken, Cancelled, current_token, run_blocking_async
+from halter.testing import DeafTool, interrupt_everywhere
+from tests.laws.work import WHOLE, all_kinds_of_work
+
+
+async def two_turns(token: CancellationToken) -> None:
+    """A turn that may be stopped anywhere, and a fresh one after it, in the same task, which must be whole."""
+    first = token.child("turn 1")
+    try:
+        async with first.scope():
+            await asyncio.sleep(0)
+            await run_blocking_async(lambda: current_token().wait(0.001), token=first)
+    except Cancelled as exc:
+        assert exc.belongs_to(first)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    async with CancellationToken(name="turn 2").scope() as second:
+        assert await run_blocking_async(lambda: "whole", token=second) == "whole"
+        await asyncio.sleep(0)
+
+
+def test_a_stopped_turn_never_hurts_the_next() -> None:
+    """Wherever the first turn is stopped, the second one runs as if nothing had been."""
+    assert len(interrupt_everywhere(two_turns).points) > 200
+
+
+def test_a_stopped_sibling_stops_nobody_else() -> None:
+    """Two trees side by side in one loop: the stop of one leaves the other whole."""
+
+    async def main() -> None:
+        stopped, other = CancellationToken(), CancellationToken()
+        with DeafTool() as deaf:
+            doomed = asyncio.ensure_future(run_blocking_async(deaf, token=stopped))
+            await asyncio.to_thread(deaf.started.wait, 30)
+            work = asyncio.ensure_future(all_kinds_of_work(other))
+            stopped.cancel()
+            await asyncio.wait([doomed])
+            assert await work == WHOLE
+
+    asyncio.run(main())
