@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from halter import CancellationToken, Cancelled, checkpoint, current_token, run_blocking, run_blocking_async
-from halter.cancel import Late, TooManyAbandoned, abandoned, set_late_hook
+from halter.cancel import Late, TooManyAbandoned, abandoned, blocking, set_late_hook
 from halter.testing import DeafTool, assert_cancels_within, interrupt_everywhere
 from tests.helpers import run_python, wait_until
 
@@ -35,6 +35,7 @@ def door(request: pytest.FixtureRequest) -> Door:
 @pytest.fixture
 def late() -> Iterator[list[Late]]:
     """Everything that ended late during the test."""
+    wait_until(lambda: not blocking._running)  # nothing of earlier tests
     reports: list[Late] = []
     previous = set_late_hook(reports.append)
     yield reports

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from halter import CancellationToken, Cancelled, run_isolated, run_isolated_async
-from halter.cancel import Late, WorkerCrashed, set_late_hook, worker
+from halter import CancellationToken, Cancelled, checkpoint, run_isolated, run_isolated_async
+from halter.cancel import Late, WorkerCrashed, blocking, isolated, set_late_hook, worker
 from halter.testing import assert_cancels_within
 from tests.cancel import isolated_functions as functions
 from tests.helpers import is_alive, run_python, wait_dead, wait_until
@@ -99,6 +103,7 @@ def test_a_function_that_obeys_keeps_its_process(door: Door, ready: Path) -> Non
 @pytest.fixture
 def late() -> Iterator[list[Late]]:
     """Everything that ended late during the test."""
+    wait_until(lambda: not blocking._running)  # nothing of earlier tests
     reports: list[Late] = []
     previous = set_late_hook(reports.append)
     yield reports
@@ -222,6 +227,57 @@ def test_what_the_function_prints_is_printed() -> None:
     assert result.stdout == "said in the worker\n", result.stderr
 
 
+def test_a_message_for_an_earlier_call_is_ignored(ready: Path) -> None:
+    """A stop that arrives late must not hit the next function of the same process."""
+    run_isolated(functions.pid)
+    process = next(iter(worker._idle))
+    process._requests.write(("cancel", process._number, "stop", "late"))
+    assert run_isolated(functions.add, 1) == 2
+    token = CancellationToken()
+    cancel_when(ready, token)
+    process._number -= 1  # as if an older call's stop came now
+    with pytest.raises(Cancelled):
+        run_isolated(functions.obey, str(ready), token=token, grace=0.05)
+
+
+def call_of(fn: object, *args: object, main: str | None = None) -> isolated.Call:
+    return isolated.Call(1, pickle.dumps((fn, args, {})), main, None)
+
+
+def test_the_inside_of_a_worker_answers_for_everything() -> None:
+    """A value, an error, one that cannot travel, and obedience: each is an answer."""
+    assert call_of(functions.add, 1).run() == ("value", pickle.dumps(2))
+    assert call_of(functions.fail).run()[0] == "error"
+    kind, body = call_of(functions.fail_stubbornly).run()
+    assert isinstance(pickle.loads(body), RuntimeError)
+    stopped = call_of(checkpoint)
+    stopped.token.cancel()
+    assert stopped.run() == ("cancelled", b"")
+
+
+def test_names_of_the_main_program_are_looked_up_in_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is run once as a module, and not at all when the names are there."""
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    script = tmp_path / "program.py"
+    script.write_text("def double(x): return 2 * x\nassert __name__ != '__main__'\n")
+    payload = b"c__main__\ndouble\n(I4\ntp0\n}p1\n"  # the names alone: the function exists only in the file
+    payload = b"(" + payload + b"t."
+    for _ in range(2):
+        assert isolated.Call(1, payload, str(script), None).run() == ("value", pickle.dumps(8))
+        script.write_text("raise SystemExit('run twice')")
+    main.__dict__.clear()
+    assert isolated.Call(1, payload, None, None).run()[0] == "error"
+
+
+def test_a_worker_that_does_not_end_is_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that survives even KILL cannot be buried properly; it is said."""
+    run_isolated(functions.pid)
+    process, _ = worker._idle.popitem()
+    monkeypatch.setattr(process._process, "poll", lambda: None)  # nothing that we may start resists KILL
+    assert process.bury() == "did not end"
+
+
 MAIN = """
 import sys
 from halter import run_isolated
@@ -236,9 +292,6 @@ if __name__ == "__main__":
 
 def test_functions_of_the_main_program_are_found(tmp_path: Path) -> None:
     """A script may isolate its own functions; its main part is not run again in the worker."""
-    import subprocess
-    import sys
-
     script = tmp_path / "script.py"
     script.write_text(MAIN)
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=30, check=False)
@@ -273,9 +326,6 @@ def test_a_worker_that_cannot_start_is_a_clear_error(monkeypatch: pytest.MonkeyP
 
 def test_workers_die_with_their_parent(ready: Path) -> None:
     """kill -9 of the parent, and the spinning worker is gone."""
-    import subprocess
-    import sys
-
     code = f"from halter import run_isolated; from tests.cancel import isolated_functions as f; run_isolated(f.spin, {str(ready)!r})"
     parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
     pid = numbers(ready)[0]

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Coroutine
@@ -131,6 +132,39 @@ def test_nothing_that_is_written_after_the_stop_is_handed_over() -> None:
 
     run(main())
     assert pieces == [b"hi\n"]
+
+
+def test_output_that_waits_for_the_loop_when_the_stop_comes_is_not_handed_over() -> None:
+    """After the stop the callback is not called again, also not with what was read before it."""
+    pieces: list[bytes] = []
+
+    async def main() -> None:
+        token = CancellationToken()
+
+        def on_output(piece: bytes) -> None:
+            pieces.append(piece)
+            threading.Event().wait(0.2)  # the loop is busy; the second piece is read meanwhile
+            token.cancel()
+
+        await run_process("echo 1; sleep 0.05; echo 2; sleep 30", token=token, on_output=on_output)
+        await asyncio.sleep(0.01)
+
+    run(main())
+    assert pieces == [b"1\n"]
+
+
+def test_what_a_process_wrote_before_it_exited_is_all_read() -> None:
+    """More than one read takes is left in the pipe when the exit is seen; none of it is lost."""
+    child = subprocess.Popen(["head", "-c", "60000", "/dev/zero"], stdout=subprocess.PIPE, bufsize=0)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert child.stdout is not None
+    pieces: list[bytes] = []
+    bell = pump.Bell()
+    assert pump.Pump(child, b"", {child.stdout: pieces.append}).run(bell)
+    bell.close()
+    child.stdout.close()
+    child.wait()
+    assert len(b"".join(pieces)) == 60000
 
 
 def test_the_timeout_is_a_stop_with_reason_timeout() -> None:

@@ -18,7 +18,6 @@ import collections
 import contextvars
 import functools
 import logging
-import os
 import queue
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
@@ -27,6 +26,7 @@ from halter.cancel import families, threads
 from halter.cancel.context import current_token
 from halter.cancel.cut import Waits, end_of_call
 from halter.cancel.family import Family
+from halter.cancel.fork import after_fork
 from halter.cancel.seconds import check_seconds
 from halter.cancel.token import CancellationToken, Cancelled, Waker, call_in_loop
 
@@ -338,5 +338,4 @@ def _children_of_running_calls() -> Family:
 
 
 families.add_source(_children_of_running_calls)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_running.clear)  # they run in the parent, not here
+after_fork(_running.clear)  # they run in the parent, not here

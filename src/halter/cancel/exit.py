@@ -133,11 +133,11 @@ class ExitGuard:
         is_asked = intent.why in signal.Signals.__members__
         if is_asked:
             self._tell(f"Shutting down ({intent.why})…")
-        if not self._is_asked_again(min(_QUIET, self.remaining())):
+        is_asked_again = self._is_asked_again(min(_QUIET, self.remaining()))
+        if not is_asked_again:
             self._tell(f"Shutting down: waiting for {self._waiting_for()}, at most {self._timeout:g} s…")
-            if not self._is_asked_again(self.remaining()):
-                self._force(intent, f"after {self._timeout:g} s")
-        self._force(intent, "as asked again")
+            is_asked_again = self._is_asked_again(self.remaining())
+        self._force(intent, "as asked again" if is_asked_again else f"after {self._timeout:g} s")
 
     def _is_asked_again(self, seconds: float) -> bool:
         try:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.family import Family
+from halter.cancel.fork import after_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,5 +60,4 @@ def _report(survivors: list[int]) -> None:
 
 
 atexit.register(stop_all, EXIT_GRACE)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_live.clear)  # they are the parent's to end
+after_fork(_live.clear)  # they are the parent's to end

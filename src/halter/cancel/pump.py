@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-_CHUNK: Final = 65536
+_CHUNK: Final = 32768
 
 
 class Bell:
@@ -96,8 +96,6 @@ class Pump:
         assert stdin is not None
         try:
             self._data = self._data[os.write(stdin.fileno(), self._data[:_CHUNK]) :]
-        except BlockingIOError:
-            return
         except BrokenPipeError:
             self._data = self._data[:0]  # it does not want the rest
         if not self._data:

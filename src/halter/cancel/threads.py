@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import queue
 import threading
 from typing import TYPE_CHECKING, Final
+
+from halter.cancel.fork import after_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +72,7 @@ def submit(job: Callable[[], object]) -> None:
 
 def end_idle_threads() -> None:
     """End the threads that wait for work; the next submit() starts new ones."""
-    while _idle:
+    while True:
         try:
             worker, _ = _idle.popitem()
         except KeyError:
@@ -79,5 +80,4 @@ def end_idle_threads() -> None:
         worker.give(None)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # the child has none of these threads
+after_fork(_idle.clear)  # the child has none of these threads

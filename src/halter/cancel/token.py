@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from halter.cancel.fork import after_fork
 from halter.cancel.seconds import LONGEST, check_seconds
 from halter.cancel.timer import Deadline, timer
 
@@ -492,7 +492,5 @@ def _after_fork() -> None:
     timer.after_fork()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
+after_fork(_after_fork)
 NEVER: Final[CancellationToken] = _Never(name="NEVER")

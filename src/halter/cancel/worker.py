@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel import families
 from halter.cancel.family import PATIENCE, Family
+from halter.cancel.fork import after_fork
 from halter.cancel.frames import FrameReader, FrameWriter
 
 if TYPE_CHECKING:
@@ -140,5 +141,4 @@ def _main_path() -> str | None:
     return None if path is None else os.path.abspath(path)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # they are the parent's
+after_fork(_idle.clear)  # they are the parent's

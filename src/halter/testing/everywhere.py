@@ -190,7 +190,10 @@ def _on_event(frame: FrameType, event: str, arg: object) -> Any:
     One function for all runs: a thread that one run has started and the next one uses is watched too.
     """
     watch = _current
-    if watch is None or not watch.is_ours(frame.f_code):
+    if watch is None:
+        sys.settrace(threading.gettrace())  # this thread was started for a run that is over: it is others' again
+        return None
+    if not watch.is_ours(frame.f_code):
         return None
     if event == "line":
         watch.arrive(place_of(frame))
