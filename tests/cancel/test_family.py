@@ -72,6 +72,26 @@ def test_one_that_left_the_family_tree_is_remembered() -> None:
     assert not is_alive(grandchild)
 
 
+def test_an_orphan_is_found_by_its_session() -> None:
+    """It lost its parent before anybody looked and has no cookie, but it did not change its session."""
+    process = subprocess.Popen(["sh", "-c", "sleep 30 & echo $!"], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    orphan = int(process.stdout.readline())
+    process.stdout.close()
+    process.wait(10)
+    assert Family([process.pid], session=process.pid).stop(5) == []
+    assert not is_alive(orphan)
+
+
+def test_one_that_dies_before_its_signal_is_passed_over() -> None:
+    """Between the look and the signal it may have gone."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    nobody = Family([])
+    nobody._signal({process.pid: 1}, signal.SIGTERM)
+    assert nobody.members() == {}
+
+
 def test_those_born_while_the_family_is_ended_are_ended_too() -> None:
     """A parent that starts a new child for each that dies runs out of time, not we."""
     code = """
