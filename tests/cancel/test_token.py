@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import inspect
 import logging
 import os
 import pickle
@@ -595,6 +596,8 @@ def test_a_dict_that_is_used_again_as_it_is_dropped_is_kept() -> None:
 def test_a_ctrl_c_at_any_line_of_cancel_loses_no_flag_and_no_waiter() -> None:
     """KeyboardInterrupt is raised before each line of cancel() in turn; everything below is cancelled all the same."""
     cancel_code = CancellationToken.cancel.__code__
+    source, first_line = inspect.getsourcelines(CancellationToken.cancel)
+    lock_line = first_line + next(number for number, line in enumerate(source) if "with _lock:" in line)
 
     def build() -> tuple[CancellationToken, list[CancellationToken], list[str]]:
         root = CancellationToken()
@@ -614,8 +617,10 @@ def test_a_ctrl_c_at_any_line_of_cancel_loses_no_flag_and_no_waiter() -> None:
             nonlocal lines
             if frame.f_code is not cancel_code:  # type: ignore[attr-defined]
                 return None
-            # Inside the lock there is no call and no jump, hence no place where Python looks for signals.
-            if event == "line" and not token_module._lock._is_owned():  # type: ignore[attr-defined]
+            # Python looks for signals at calls and jumps; between the block's last line and the lock's release
+            # there is neither.
+            is_leaving_lock = frame.f_lineno == lock_line and token_module._lock._is_owned()  # type: ignore[attr-defined]
+            if event == "line" and not is_leaving_lock:
                 lines += 1
                 if lines == nth:
                     raise KeyboardInterrupt

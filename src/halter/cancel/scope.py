@@ -89,8 +89,11 @@ class Scope:
         if self._task is None or self._registration is None:
             msg = "this scope was never entered; write `async with token.scope():`"
             raise RuntimeError(msg)
-        self._registration()
-        pending = self._task.uncancel() if self._is_told else self._task.cancelling()
+        if self._is_told:
+            pending = self._task.uncancel()  # the waker has run, so there is nothing to unregister
+        else:
+            self._registration()
+            pending = self._task.cancelling()
         if exc is None or not _is_stop(exc, self._token):
             return
         if pending > self._others:
@@ -104,6 +107,8 @@ class Scope:
 
 def _is_stop(exc: BaseException, token: CancellationToken) -> bool:
     """Whether *exc* is how a stop leaves a body: alone, or in the group that a TaskGroup makes of it."""
+    if isinstance(exc, asyncio.CancelledError):
+        return True
     if isinstance(exc, BaseExceptionGroup):
         return all(_is_stop(each, token) for each in exc.exceptions)
-    return isinstance(exc, asyncio.CancelledError) or (isinstance(exc, Cancelled) and exc.belongs_to(token))
+    return isinstance(exc, Cancelled) and exc.belongs_to(token)

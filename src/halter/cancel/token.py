@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# One lock for all tokens, held for a few straight-line bytecodes at a time. Re-entrant, because a
-# signal handler or a finalizer may call cancel() while this very thread holds it.
+# One lock for all tokens, held while a few slots are read or written, of many tokens at the most.
+# Re-entrant, because a signal handler or a finalizer may call cancel() while this very thread holds it.
 _lock = threading.RLock()
 
 
@@ -177,7 +177,11 @@ class CancellationToken:
         new._deadline_entry = None
         if timeout is not None:
             new._arm(timeout)
-        new._link(self)
+        subs = self._subs
+        if subs is not None:
+            subs[id(new)] = _ref(new)
+        if self._subs is not subs or subs is None or self.is_cancelled:  # see _add()
+            new._link(self)
         return new
 
     @classmethod
@@ -212,10 +216,10 @@ class CancellationToken:
         if not isinstance(reason, str) or not reason:
             msg = f'a reason is a short non-empty string such as "interrupt", not {reason!r}'
             raise TypeError(msg)
-        did_it: bool | None = None
-        todo: list[CancellationToken] = [self]  # grows while we walk it; no recursion, chains may be deep
-        at = 0
-        subs: dict[int, Any] | None = None
+        did_it = False
+        level: list[CancellationToken] = [self]  # no recursion: chains may be deep
+        below: list[CancellationToken] = []
+        taken: list[dict[int, Any]] = []
         wakers: list[Registration] = []
         callbacks: list[Registration] = []
         fatal: BaseException | None = None
@@ -224,35 +228,35 @@ class CancellationToken:
             # step twice does no harm: a token is marked once, a callback is claimed once, and a
             # waker may run twice.
             try:
-                while at < len(todo):
-                    token = todo[at]
-                    if subs is None:
-                        with _lock:
-                            is_first = not token.is_cancelled
-                            if is_first:
+                while level:
+                    with _lock:
+                        for token in level:
+                            if not token.is_cancelled:
                                 token.reason = reason  # published before the flag
                                 token.detail = detail
                                 token.is_cancelled = True
-                            subs = token._subs
-                            token._subs = None
-                        if at == 0 and did_it is None:
-                            did_it = is_first
-                        if token._deadline_entry is not None:
-                            token._deadline_entry.target = None
-                    if subs:
+                                if token is self:
+                                    did_it = True
+                            if token._subs is not None:
+                                taken.append(token._subs)
+                                token._subs = None
+                            if token._deadline_entry is not None:
+                                token._deadline_entry.target = None
+                    for subs in taken:
                         for sub in list(subs.values()):
                             kind = sub.__class__
                             if kind is _ref:
                                 child = sub()
                                 if child is not None:
-                                    todo.append(child)
-                            elif kind is Registration:
-                                callbacks.append(sub)
+                                    below.append(child)
                             elif kind is Waker:
                                 wakers.append(sub)
+                            elif kind is Registration:
+                                callbacks.append(sub)
                             else:
-                                todo.append(sub)
-                    subs, at = None, at + 1
+                                below.append(sub)
+                    taken = []
+                    level, below = below, []
                 while wakers:
                     _run(wakers[-1]._fn)
                     wakers.pop()
@@ -263,7 +267,7 @@ class CancellationToken:
                 fatal = exc
         if fatal is not None:
             raise fatal
-        return bool(did_it)
+        return did_it
 
     # -- observing ------------------------------------------------------------------------------
 
@@ -353,6 +357,13 @@ class CancellationToken:
                 if self._subs is subs:  # else it was emptied and dropped just now, see _shrink()
                     return
 
+    def _forget(self, child: CancellationToken) -> None:
+        subs = self._subs
+        if subs is not None:
+            subs.pop(id(child), None)
+            if not subs and subs.__sizeof__() > _LARGE:
+                self._shrink(subs)
+
     def _shrink(self, subs: dict[int, Any]) -> None:
         """Drop a dict that has become empty: one that was large once would stay so."""
         with _lock:
@@ -436,12 +447,12 @@ class _Child(CancellationToken):
     def __del__(self) -> None:
         # dict.pop is atomic, and our id cannot be given to another object before we return. An
         # observed token never comes here: it is held from above.
-        for parent in self._parents():
-            subs = parent._subs
-            if subs is not None:
-                subs.pop(id(self), None)
-                if not subs and subs.__sizeof__() > _LARGE:
-                    parent._shrink(subs)
+        parent = self._parent
+        if isinstance(parent, CancellationToken):
+            parent._forget(self)
+        else:
+            for each in parent or ():
+                each._forget(self)
 
 
 class _Never(CancellationToken):
