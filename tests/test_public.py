@@ -1,0 +1,143 @@
+"""What the packages export, and what importing them costs."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CANCEL = {
+    "NEVER",
+    "CancellationToken",
+    "Cancelled",
+    "ExitGuard",
+    "Late",
+    "ProcessResult",
+    "Registration",
+    "TooManyAbandoned",
+    "WorkerCrashed",
+    "abandoned",
+    "checkpoint",
+    "current_token",
+    "cut_sockets",
+    "run_blocking",
+    "run_blocking_async",
+    "run_isolated",
+    "run_isolated_async",
+    "run_process",
+    "set_late_hook",
+}
+HALTER = {
+    "NEVER",
+    "CancellationToken",
+    "Cancelled",
+    "ExitGuard",
+    "ProcessResult",
+    "checkpoint",
+    "current_token",
+    "run_blocking",
+    "run_blocking_async",
+    "run_isolated",
+    "run_isolated_async",
+    "run_process",
+}
+PACKAGES = {"halter": HALTER, "halter.cancel": CANCEL}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_exports(package: str) -> None:
+    """A package exports exactly its public names: a new one is a decision, not an accident."""
+    module = importlib.import_module(package)
+    assert sorted(module.__all__) == sorted(PACKAGES[package])
+    assert dir(module) == sorted(PACKAGES[package])
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_name_is_there(package: str) -> None:
+    """Every public name can be imported."""
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+def test_both_doors_lead_to_one_room() -> None:
+    """A name that halter and halter.cancel both export is the same object."""
+    halter, cancel = map(importlib.import_module, PACKAGES)
+    for name in HALTER & CANCEL:
+        assert getattr(halter, name) is getattr(cancel, name)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_type_checkers_see_what_users_get(package: str) -> None:
+    """The names imported for type checkers, and their modules, are those that are imported lazily."""
+    module = importlib.import_module(package)
+    assert module.__file__ is not None
+    homes = {name: f"{package}.{home}" for name, home in module._HOMES.items()}
+    assert _imported_for_type_checkers(Path(module.__file__)) == homes
+
+
+def _imported_for_type_checkers(path: Path) -> dict[str, str]:
+    return {
+        alias.name: str(statement.module)
+        for block in ast.parse(path.read_text()).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_unknown_name(package: str) -> None:
+    """A name that does not exist is an AttributeError that names it, as for any module."""
+    with pytest.raises(AttributeError, match="no attribute 'canceled'"):
+        importlib.import_module(package).canceled  # noqa: B018
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_does_nothing(package: str) -> None:
+    """Importing loads no asyncio, starts no thread, installs no signal handler and prints nothing."""
+    program = f"""if True:
+        import signal, sys, threading
+        before = [signal.getsignal(number) for number in signal.valid_signals()]
+        import {package}
+        assert "asyncio" not in sys.modules
+        assert threading.active_count() == 1
+        assert [signal.getsignal(number) for number in signal.valid_signals()] == before
+    """
+    assert _run(program) == ""
+
+
+def test_cancel_needs_only_the_standard_library() -> None:
+    """halter.cancel and all its modules import nothing that does not come with Python."""
+    program = """if True:
+        import json, pkgutil, sys
+        from importlib import import_module
+        before = set(sys.modules)  # an environment may load things of its own at start-up
+        import halter.cancel
+        for module in pkgutil.iter_modules(halter.cancel.__path__):
+            import_module(f"halter.cancel.{module.name}")
+        print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - before})))
+    """
+    loaded = set(json.loads(_run(program)))
+    assert "halter" in loaded
+    assert loaded - sys.stdlib_module_names == {"halter"}
+
+
+def _run(program: str) -> str:
+    """Run a program in a fresh interpreter; returns all that it wrote."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
