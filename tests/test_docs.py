@@ -62,7 +62,7 @@ def test_example_runs(block: Block, tmp_path: Path) -> None:
     program = tmp_path / "example.py"
     program.write_text(block.code)
     done = subprocess.run(
-        [sys.executable, str(program)],
+        [sys.executable, "-X", "dev", str(program)],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -72,3 +72,4 @@ def test_example_runs(block: Block, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "Traceback" not in done.stdout, done.stdout
+    assert "Warning" not in done.stdout, done.stdout
