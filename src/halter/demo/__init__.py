@@ -130,6 +130,9 @@ def _conclude(acts: Sequence[Act], witness: Witness, paint: Paint) -> int:
         print(paint.green("No process that was started here is alive, nor any that those started."))
     if late:
         print(paint.red(f"Not gone after {_PATIENCE:g} s: {', '.join(late)}."))
+    early = [act.title for act in acts if act.back_ms is None]
+    if early:
+        print(paint.red(f"Over before the stop, so nothing was shown by it: {', '.join(early)}."))
     abandoned = [act.title for act in acts if act.is_abandoned]
     print(_ABANDONED.format(titles=", ".join(abandoned)).strip("\n"), flush=True)
-    return int(bool(alive or late))
+    return int(bool(alive or late or early))

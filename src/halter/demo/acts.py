@@ -44,14 +44,15 @@ async def stream(act: Act) -> None:
 async def thread_in_a_command(act: Act) -> None:
     """A tool that waits for a command and never looks up. What it waits for is ended, so it comes back."""
     loop = asyncio.get_running_loop()
+    act.ending = _ABANDONED
 
     def tool() -> None:
         loop.call_soon_threadsafe(act.started.set)
         subprocess.run(["sleep", str(_LONG)], check=False)
-        act.ending = "came back, as its command was ended"
+        if current_token().is_cancelled:
+            act.ending = "came back, as its command was ended"
         loop.call_soon_threadsafe(act.note_gone)
 
-    act.ending = _ABANDONED
     act.is_abandoned = sys.platform != "linux"  # only there can a thread's children be told from the others
     await run_blocking_async(tool)
 
