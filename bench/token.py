@@ -47,7 +47,7 @@ def _cell(value: float | None, column: str) -> str:
     if value is None:
         return "-"
     scaled = value * _UNITS[column]
-    return f"{scaled:,.0f}" if scaled == 0 or scaled >= 100 else f"{scaled:.1f}"  # noqa: PLR2004
+    return f"{scaled:,.0f}" if scaled == 0 or scaled >= 100 else f"{scaled:.1f}"
 
 
 def _judge(figures: dict[str, dict[str, float]]) -> int:
@@ -60,7 +60,7 @@ def _judge(figures: dict[str, dict[str, float]]) -> int:
     in_creations = ours["child"] / ours["create"]
     goals.check(
         f"child: {ours['child'] * 1e6:.2f} µs, {in_creations:.1f} creations; at most 1 µs or 3 creations",
-        is_met=ours["child"] <= 1e-6 or in_creations <= 3,  # noqa: PLR2004
+        is_met=ours["child"] <= 1e-6 or in_creations <= 3,
     )
     goals.at_most(
         f"cancel {MANY:,} children, against the fastest other, {fastest}", ours["cancel"] / others[fastest], 1.5

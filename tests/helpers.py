@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
@@ -48,13 +49,14 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def run_python(code: str, *args: str, timeout: float = 30.0, **options: object) -> subprocess.CompletedProcess[str]:
+def run_python(code: str, *args: str, timeout: float = 30.0, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program of its own and return how it ended and what it said."""
-    return subprocess.run(
+    ended: subprocess.CompletedProcess[str] = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *args],
         capture_output=True,
         text=True,
         timeout=timeout,
         check=False,
-        **options,  # type: ignore[call-overload]
+        **options,
     )
+    return ended

@@ -259,7 +259,7 @@ def test_abandoned_threads_have_a_limit_with_a_warning_before(caplog: pytest.Log
                 assert ("threads are stuck" in caplog.text) == (number >= 4)
                 with pytest.raises(Cancelled):
                     run_blocking(deaf, token=CancellationToken(timeout=0.01))
-        with pytest.raises(TooManyAbandoned, match="5 of at most 5 .*DeafTool"):
+        with pytest.raises(TooManyAbandoned, match=r"5 of at most 5 .*DeafTool"):
             run_blocking(int)
     finally:
         abandoned.limit = limit

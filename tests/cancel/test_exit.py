@@ -74,7 +74,9 @@ WEDGED = """
         ("threading.Thread(target=wedge, name='careless').start()", None, 70),
     ],
 )
-def test_fifty_wedged_threads_and_ten_wedged_children_do_not_hold_it_up(ending: str, number: int | None, code: int) -> None:
+def test_fifty_wedged_threads_and_ten_wedged_children_do_not_hold_it_up(
+    ending: str, number: int | None, code: int
+) -> None:
     """Whatever the intent to exit is, the program is gone soon after it, and so is every child, with an honest code."""
     program = Program(WEDGED.format(ending=ending, timeout=1.0 if code == 70 else 5.0))
     got, said, _ = program.end_by(number)
@@ -185,7 +187,10 @@ def test_code_that_never_lets_go_of_pythons_lock_is_ended_too() -> None:
 @pytest.mark.parametrize(("argument", "code"), [("'message'", 1), ("None", 0), ("5", 5), ("", 0)])
 def test_the_code_of_sys_exit_is_kept(argument: str, code: int) -> None:
     """sys.exit() means what it always means."""
-    assert run_python(f"import sys\nfrom halter import ExitGuard\nwith ExitGuard():\n    sys.exit({argument})").returncode == code
+    assert (
+        run_python(f"import sys\nfrom halter import ExitGuard\nwith ExitGuard():\n    sys.exit({argument})").returncode
+        == code
+    )
 
 
 def test_the_first_intent_counts() -> None:

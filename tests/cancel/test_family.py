@@ -19,7 +19,10 @@ from tests.helpers import is_alive, run_python, wait_dead
 def start_deaf(**options: object) -> tuple[subprocess.Popen[bytes], list[int]]:
     """A deaf process in a session of its own, with an escapee; and the numbers of both."""
     process = subprocess.Popen(
-        deaf_process(escape=True), stdout=subprocess.PIPE, start_new_session=True, **options  # type: ignore[call-overload]
+        deaf_process(escape=True),
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+        **options,  # type: ignore[call-overload]
     )
     assert process.stdout is not None
     pids = [int(word) for word in process.stdout.readline().split()[1:]]
@@ -30,9 +33,7 @@ def start_deaf(**options: object) -> tuple[subprocess.Popen[bytes], list[int]]:
 def test_an_escapee_is_found_by_its_cookie() -> None:
     """setsid, a double fork and a deaf ear to TERM do not help."""
     process, pids = start_deaf(env=os.environ | {"HALTER_TEST_COOKIE_1": "1"})
-    cookie_family = Family(
-        [process.pid], session=process.pid, cookie=b"HALTER_TEST_COOKIE_1", reap=process.poll
-    )
+    cookie_family = Family([process.pid], session=process.pid, cookie=b"HALTER_TEST_COOKIE_1", reap=process.poll)
     assert set(pids) <= cookie_family.members().keys()
     assert cookie_family.stop(0.05) == []
     assert not any(is_alive(pid) for pid in pids)
@@ -56,7 +57,10 @@ def test_without_grace_all_are_killed_at_once() -> None:
 
 def test_one_that_left_the_family_tree_is_remembered() -> None:
     """A grandchild in another session is known from before its parent died."""
-    code = "import os, subprocess, sys; p = subprocess.Popen(['sleep', '30'], start_new_session=True); print(p.pid, flush=True); input()"
+    code = (
+        "import subprocess; p = subprocess.Popen(['sleep', '30'], start_new_session=True); "
+        "print(p.pid, flush=True); input()"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
     )

@@ -127,7 +127,10 @@ def test_the_deadline_crosses_over(door: Door) -> None:
     assert door(functions.deadline, token=token) == pytest.approx(token.deadline, abs=5)
 
 
-@pytest.mark.parametrize(("function", "argument", "how"), [(functions.leave, 3, "ended with code 3"), (functions.die_by_signal, signal.SIGSEGV, "was killed by SIGSEGV")])
+@pytest.mark.parametrize(
+    ("function", "argument", "how"),
+    [(functions.leave, 3, "ended with code 3"), (functions.die_by_signal, signal.SIGSEGV, "was killed by SIGSEGV")],
+)
 def test_a_crash_is_an_error_of_that_call_only(door: Door, function: Any, argument: int, how: str) -> None:
     """The caller is told how the process ended, and the next call gets another one."""
     with pytest.raises(WorkerCrashed, match=f"{how} while it ran"):
@@ -147,7 +150,7 @@ def test_what_cannot_travel_is_a_clear_error(door: Door) -> None:
     """A lambda is refused before anything starts; a result that cannot be pickled is an error of the call."""
     with pytest.raises(TypeError, match="imported by its name"):
         door(lambda: None)
-    with pytest.raises((AttributeError, TypeError, RuntimeError), match="lambda|pickle"):
+    with pytest.raises((AttributeError, TypeError, RuntimeError), match=r"lambda|pickle"):
         door(functions.lambda_back)
 
 
@@ -246,7 +249,7 @@ def test_the_inside_of_a_worker_answers_for_everything() -> None:
     """A value, an error, one that cannot travel, and obedience: each is an answer."""
     assert call_of(functions.add, 1).run() == ("value", pickle.dumps(2))
     assert call_of(functions.fail).run()[0] == "error"
-    kind, body = call_of(functions.fail_stubbornly).run()
+    _, body = call_of(functions.fail_stubbornly).run()
     assert isinstance(pickle.loads(body), RuntimeError)
     stopped = call_of(checkpoint)
     stopped.token.cancel()
@@ -323,9 +326,12 @@ def test_a_worker_that_cannot_start_is_a_clear_error(monkeypatch: pytest.MonkeyP
 
 
 def test_workers_die_with_their_parent(ready: Path) -> None:
-    """kill -9 of the parent, and the spinning worker is gone."""
-    code = f"from halter import run_isolated; from tests.cancel import isolated_functions as f; run_isolated(f.spin, {str(ready)!r})"
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    """Kill -9 of the parent, and the spinning worker is gone."""
+    code = (
+        "import sys; from halter import run_isolated; from tests.cancel import isolated_functions as f; "
+        "run_isolated(f.spin, sys.argv[1])"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code, str(ready)], cwd=Path(__file__).parents[2])
     pid = numbers(ready)[0]
     parent.kill()
     parent.wait()

@@ -38,7 +38,7 @@ def together(*jobs: Callable[[], object]) -> None:
         barrier.wait()
         try:
             job()
-        except BaseException as exc:  # noqa: BLE001
+        except BaseException as exc:
             errors.append(exc)
 
     workers = [threading.Thread(target=run, args=(job,)) for job in jobs]
@@ -117,7 +117,7 @@ def test_children_that_come_and_go_lose_nobody() -> None:
 
 
 def test_deadlines_and_cancels_race_for_the_reason() -> None:
-    """A deadline that passes as somebody cancels: one of the two reasons, in the whole tree, and one run of callbacks."""
+    """A deadline that passes as somebody cancels: one of the two reasons, in the whole tree, and callbacks run once."""
     for _ in range(50):
         root = CancellationToken(timeout=0.002)
         leaf = root.child()

@@ -65,7 +65,7 @@ def test_raise_if_cancelled_raises_a_base_exception_with_everything_on_it() -> N
     with pytest.raises(Cancelled) as caught:
         try:
             token.raise_if_cancelled()
-        except Exception:  # noqa: BLE001
+        except Exception:
             pytest.fail("a tool's `except Exception` swallowed the cancellation")
     assert caught.value.token is token
     assert (caught.value.reason, caught.value.detail) == ("interrupt", "typed")
@@ -559,11 +559,11 @@ def test_a_ctrl_c_while_the_children_are_sorted_is_made_up_for() -> None:
         exploded = False
 
         @property
-        def __class__(self) -> type:  # type: ignore[override]
+        def __class__(self) -> type:
             if not Bomb.exploded:
                 Bomb.exploded = True
                 raise KeyboardInterrupt
-            return token_module.weakref.ref
+            return weakref.ref
 
         def __call__(self) -> None:
             return None  # as a weak reference to a child that is just being freed

@@ -51,7 +51,7 @@ async def sleep_in_scope(token: CancellationToken) -> str:
 
 async def work_or_cancelled(work: object, token: CancellationToken) -> object:
     try:
-        return await work  # type: ignore[misc]
+        return await work
     except Cancelled as exc:
         assert exc.belongs_to(token)
         return exc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -65,7 +66,7 @@ def test_steps_of_the_event_loop_are_points() -> None:
 
     resuming = [p for p in interrupt_everywhere(scenario).points if "resuming test_everywhere.py" in p.place]
     assert resuming
-    with pytest.raises(InterruptFailure, match="loop step, resuming test_everywhere.py"):
+    with pytest.raises(InterruptFailure, match=r"loop step, resuming test_everywhere\.py"):
         for point in resuming:
             interrupt_everywhere(scenario, check=check, at=str(point))
 
@@ -76,10 +77,8 @@ def test_lines_in_worker_threads_are_points() -> None:
 
     def scenario(token: CancellationToken) -> None:
         token.on_cancel(lambda: where.add(threading.current_thread().name.partition("-")[0]))
-        try:
+        with contextlib.suppress(Cancelled):
             run_blocking(lambda: None, token=token)
-        except Cancelled:
-            pass
 
     interrupt_everywhere(scenario, repeat=1)
     assert "halter" in where

@@ -23,15 +23,16 @@ if TYPE_CHECKING:
     )
     from halter.cancel.cut import cut_sockets
     from halter.cancel.exit import ExitGuard
-    from halter.cancel.isolate import WorkerCrashed, run_isolated, run_isolated_async
+    from halter.cancel.isolate import run_isolated, run_isolated_async
     from halter.cancel.process import ProcessResult, run_process
+    from halter.cancel.worker import WorkerCrashed
 
 _HOMES = {
     "ExitGuard": "exit",
     "Late": "blocking",
     "ProcessResult": "process",
     "TooManyAbandoned": "blocking",
-    "WorkerCrashed": "isolate",
+    "WorkerCrashed": "worker",
     "abandoned": "blocking",
     "cut_sockets": "cut",
     "run_blocking": "blocking",

@@ -15,12 +15,13 @@ an outcome is either delivered or reported late, never both and never neither.
 from __future__ import annotations
 
 import collections
+import contextlib
 import contextvars
 import functools
 import logging
 import queue
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from halter.cancel import families, threads
 from halter.cancel.context import current_token
@@ -33,7 +34,6 @@ from halter.cancel.token import CancellationToken, Cancelled, Waker, call_in_loo
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
@@ -173,7 +173,7 @@ class BlockingCall:
                 hook(late)
             else:
                 _log.info("%s ended %.3f s after it was stopped", _name_of(late.fn), late.seconds, exc_info=error)
-        except Exception:
+        except Exception:  # noqa: BLE001  (a boundary)
             _log.exception("the hook for late results failed")
 
     def _claim_outcome(self) -> bool:
@@ -211,7 +211,7 @@ class BlockingCall:
         """Run the user's abort(). A boundary: its failure must not look like the function's."""
         try:
             abort()
-        except Exception:
+        except Exception:  # noqa: BLE001  (a boundary)
             _log.exception("abort() of %s failed", _name_of(self.fn))
         finally:
             self._is_aborting = False
@@ -253,12 +253,12 @@ class BlockingCall:
 
 
 def run_blocking(
-    fn: Callable[P, R],
-    *args: P.args,
+    fn: Callable[..., R],
+    *args: Any,
     token: CancellationToken | None = None,
     abort: Callable[[], object] | None = None,
     grace: float = 0.0,
-    **kwargs: P.kwargs,
+    **kwargs: Any,
 ) -> R:
     """Run *fn* on a daemon thread and wait for it, but no longer than the token lives."""
     patience = check_seconds("grace", grace)
@@ -267,10 +267,8 @@ def run_blocking(
     try:
         call.start(lambda: bell.put(None))
         for seconds in call.waiting(patience):
-            try:
+            with contextlib.suppress(queue.Empty):
                 bell.get(timeout=seconds)
-            except queue.Empty:
-                pass
     except BaseException as exc:
         call.break_off(f"{type(exc).__name__} while waiting for it")
         raise
@@ -278,12 +276,12 @@ def run_blocking(
 
 
 async def run_blocking_async(
-    fn: Callable[P, R],
-    *args: P.args,
+    fn: Callable[..., R],
+    *args: Any,
     token: CancellationToken | None = None,
     abort: Callable[[], object] | None = None,
     grace: float = 0.0,
-    **kwargs: P.kwargs,
+    **kwargs: Any,
 ) -> R:
     """Run *fn* on a daemon thread and await it, but no longer than the token lives."""
     import asyncio  # noqa: PLC0415  (its import costs more than all of this package)

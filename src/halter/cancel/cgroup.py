@@ -43,7 +43,7 @@ class ControlGroup:
         return ["/bin/sh", "-c", _ENTER, str(self._path / "cgroup.procs"), *argv]
 
     def members(self) -> set[int]:
-        found = set()
+        found: set[int] = set()
         for group in (self._path, *self._path.rglob("*/")):
             with contextlib.suppress(OSError):
                 found.update(int(word) for word in (group / "cgroup.procs").read_text().split())

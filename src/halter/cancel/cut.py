@@ -70,7 +70,7 @@ _is_watching_sockets = False
 
 def cut_sockets() -> None:
     """From now on, shut down the sockets of a blocking call that is stopped. Cannot be undone."""
-    global _is_watching_sockets
+    global _is_watching_sockets  # noqa: PLW0603  (as the hook itself, it is the process's)
     if not _is_watching_sockets:
         _is_watching_sockets = True
         sys.addaudithook(_note_socket)

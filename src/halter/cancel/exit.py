@@ -28,7 +28,7 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from halter.cancel import families
 from halter.cancel.seconds import check_seconds
@@ -43,6 +43,7 @@ _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", 
 # An exit that is done sooner than this has nothing to say.
 _QUIET: Final = 0.1
 _BACKSTOP: Final = 1.0
+_NAMED: Final = 3
 
 
 class Intent(NamedTuple):
@@ -73,7 +74,7 @@ class ExitGuard:
 
     # -- the program's side ---------------------------------------------------------------------
 
-    def __enter__(self) -> ExitGuard:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._watch, name="halter-exit", daemon=True).start()
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
@@ -115,7 +116,7 @@ class ExitGuard:
         finally:
             self._stages.remove(what)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         intent = Intent(128 + number, signal.Signals(number).name, time.monotonic())
         if self._intent is not None:
             self._intents.put(intent)  # asked again: the watching thread leaves at once
@@ -152,8 +153,8 @@ class ExitGuard:
             for thread in threading.enumerate()
             if not thread.daemon and thread is not threading.main_thread()
         ]
-        if len(threads) > 3:
-            threads[3:] = [f"{len(threads) - 3} more threads"]
+        if len(threads) > _NAMED:
+            threads[_NAMED:] = [f"{len(threads) - _NAMED} more threads"]
         return ", ".join([*self._stages, *threads]) or "the program to end"
 
     def _force(self, intent: Intent, when: str) -> None:
@@ -169,7 +170,8 @@ class ExitGuard:
 
 
 def _say_on_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
 
 
 def _exit_code(exc: BaseException | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import struct
@@ -51,7 +52,5 @@ class FrameWriter:
             self._lock.release()
 
     def close(self) -> None:
-        try:
+        with contextlib.suppress(OSError):  # what was not sent went to somebody who is gone
             self._file.close()
-        except OSError:
-            pass  # what was not sent went to somebody who is gone

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from halter.cancel import threads
 from halter.cancel.blocking import run_blocking, run_blocking_async
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from halter.cancel.token import CancellationToken
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 # A function that listens to its token gets at least this long before its process is killed.
@@ -33,27 +32,29 @@ _LISTENING: Final = 0.1
 
 
 def run_isolated(
-    fn: Callable[P, R],
-    *args: P.args,
+    fn: Callable[..., R],
+    *args: Any,
     token: CancellationToken | None = None,
     grace: float = 0.0,
-    **kwargs: P.kwargs,
+    **kwargs: Any,
 ) -> R:
     """Run *fn* in a worker process and wait for it, but no longer than the token lives."""
     conversation = _Conversation(fn, args, kwargs, grace)
-    return run_blocking(conversation.run, token=token, abort=conversation.stop, grace=grace)  # type: ignore[no-any-return]
+    ended: R = run_blocking(conversation.run, token=token, abort=conversation.stop, grace=grace)
+    return ended
 
 
 async def run_isolated_async(
-    fn: Callable[P, R],
-    *args: P.args,
+    fn: Callable[..., R],
+    *args: Any,
     token: CancellationToken | None = None,
     grace: float = 0.0,
-    **kwargs: P.kwargs,
+    **kwargs: Any,
 ) -> R:
     """Run *fn* in a worker process and await it, but no longer than the token lives."""
     conversation = _Conversation(fn, args, kwargs, grace)
-    return await run_blocking_async(conversation.run, token=token, abort=conversation.stop, grace=grace)  # type: ignore[no-any-return]
+    ended: R = await run_blocking_async(conversation.run, token=token, abort=conversation.stop, grace=grace)
+    return ended
 
 
 class _Conversation:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+
 @dataclass(frozen=True, slots=True)
 class ProcessResult:
     """How a process ended, or what it had said when it was stopped."""
@@ -185,7 +186,7 @@ def _hand_over(on_output: Callable[[bytes], object], piece: bytes, token: Cancel
         return
     try:
         on_output(piece)
-    except Exception:
+    except Exception:  # noqa: BLE001  (a boundary)
         _log.exception("on_output of a process failed; the process goes on")
 
 

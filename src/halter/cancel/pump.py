@@ -6,7 +6,7 @@ import contextlib
 import os
 import selectors
 import threading
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, Self
 
 from halter.cancel import threads
 
@@ -112,12 +112,12 @@ class _ExitNotice:
             self._descriptor = os.pidfd_open(process.pid)
         else:
             self._bell = bell = Bell()
-            threads.submit(lambda: (process.wait(), bell.ring()))
+            threads.submit(lambda: _ring_at_exit(process, bell))
 
     def fileno(self) -> int:
         return self._descriptor if self._bell is None else self._bell.fileno()
 
-    def __enter__(self) -> _ExitNotice:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -125,3 +125,8 @@ class _ExitNotice:
             os.close(self._descriptor)
         else:
             self._bell.close()
+
+
+def _ring_at_exit(process: subprocess.Popen[bytes], bell: Bell) -> None:
+    process.wait()
+    bell.ring()

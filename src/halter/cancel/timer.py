@@ -7,6 +7,7 @@ next sweep, whichever is first.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import logging
@@ -91,10 +92,8 @@ class Timer:
         while True:
             for entry in self._take_due():
                 _expire(entry)
-            try:
+            with contextlib.suppress(queue.Empty):
                 self._bell.get(timeout=self._until_next())
-            except queue.Empty:
-                pass
 
     def _take_due(self) -> list[Deadline]:
         due = []
@@ -118,7 +117,7 @@ def _expire(entry: Deadline) -> None:
         return
     try:
         token.cancel("timeout", detail=f"its {entry.seconds:g} s were over")
-    except BaseException:
+    except BaseException:  # noqa: BLE001  (a boundary)
         _log.exception("a callback of %r raised when its deadline passed", token)
 
 

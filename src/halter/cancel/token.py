@@ -23,7 +23,7 @@ import queue
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from halter.cancel.fork import after_fork
 from halter.cancel.seconds import LONGEST, check_seconds
@@ -104,7 +104,7 @@ class Registration:
             self._token._discard(self)
         return unregistered
 
-    def __enter__(self) -> Registration:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -205,7 +205,8 @@ class CancellationToken:
 
     # -- cancelling -----------------------------------------------------------------------------
 
-    def cancel(self, reason: str = "stop", *, detail: str = "") -> bool:
+    # One function, because a Ctrl+C may land between any two of its lines and it has to know how far it came.
+    def cancel(self, reason: str = "stop", *, detail: str = "") -> bool:  # noqa: C901, PLR0912
         """Cancel this token and everything below it. True if this very call did it.
 
         An ``Exception`` of a callback is logged. A ``BaseException``, such as a Ctrl+C that lands
@@ -263,7 +264,7 @@ class CancellationToken:
                 while callbacks:
                     _run(callbacks.pop()._take())
                 break
-            except BaseException as exc:
+            except BaseException as exc:  # noqa: BLE001  (raised again below)
                 fatal = exc
         if fatal is not None:
             raise fatal
@@ -460,7 +461,7 @@ class _Never(CancellationToken):
 
     __slots__ = ()
 
-    def cancel(self, reason: str = "", *, detail: str = "") -> NoReturn:
+    def cancel(self, reason: str = "", *, detail: str = "") -> NoReturn:  # noqa: ARG002
         msg = "NEVER cannot be cancelled; make a token with CancellationToken() or parent.child()"
         raise TypeError(msg)
 
@@ -479,7 +480,7 @@ def _run(fn: Callable[[], object] | None) -> None:
     if fn is not None:
         try:
             fn()
-        except Exception:
+        except Exception:  # noqa: BLE001  (a boundary)
             _log.exception("a cancellation callback failed: %r", fn)
 
 
@@ -498,7 +499,7 @@ _LARGE: Final = 1000  # bytes; an emptied dict below that is kept for the next c
 
 def _after_fork() -> None:
     """Go on in a forked child, where the thread that held the lock may not exist."""
-    global _lock
+    global _lock  # noqa: PLW0603  (the child needs one that nobody holds)
     _lock = threading.RLock()
     timer.after_fork()
 

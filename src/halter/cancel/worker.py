@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel import families
@@ -138,7 +139,7 @@ class WorkerProcess:
 def _main_path() -> str | None:
     """The file of the program, whose functions the worker must find; None in an interactive session."""
     path = getattr(sys.modules.get("__main__"), "__file__", None)
-    return None if path is None else os.path.abspath(path)
+    return None if path is None else str(Path(path).absolute())
 
 
 after_fork(_idle.clear)  # they are the parent's

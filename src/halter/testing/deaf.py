@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from typing import Final
+from typing import Final, Self
 
 # Nothing here outlives a test by more than this, whatever goes wrong in the test.
 _AT_MOST: Final = 60.0
@@ -31,7 +31,7 @@ class DeafTool:
     def release(self) -> None:
         self._gate.set()
 
-    def __enter__(self) -> DeafTool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

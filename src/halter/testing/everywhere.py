@@ -173,7 +173,7 @@ _current: _Watch | None = None
 @contextlib.contextmanager
 def _watching(watch: _Watch) -> Iterator[None]:
     """Tell *watch* of each line that is run meanwhile, in threads that are started from now on."""
-    global _current
+    global _current  # noqa: PLW0603  (a trace function is the process's, and has no other way to know)
     before = threading.gettrace()
     threading.settrace(_on_event)
     _current = watch
@@ -181,10 +181,10 @@ def _watching(watch: _Watch) -> Iterator[None]:
         yield
     finally:
         _current = None
-        threading.settrace(before)  # type: ignore[arg-type]  # None is what it was
+        threading.settrace(before)
 
 
-def _on_event(frame: FrameType, event: str, arg: object) -> Any:
+def _on_event(frame: FrameType, event: str, _arg: object) -> Any:
     """Trace function, as for sys.settrace: called for each new frame, and then for its lines.
 
     One function for all runs: a thread that one run has started and the next one uses is watched too.
@@ -207,13 +207,13 @@ class _SteppedLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self._watch = watch
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         return super().call_soon(self._step, callback, *args, context=context)
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         return super().call_soon_threadsafe(self._step, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
         return super().call_at(when, self._step, callback, *args, context=context)
 
     def _step(self, callback: Any, *args: Any) -> None:
@@ -249,5 +249,5 @@ def _stopped_at(target: Point | None) -> str:
 
 
 def _stack_of(thread: threading.Thread) -> str:
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  (documented, in spite of its name)
     return "".join(traceback.format_stack(frame)) if frame is not None else "(it has just ended)"
