@@ -93,9 +93,18 @@ class Family:
         return sorted(self.members())
 
     def members(self) -> dict[int, int]:
-        """Everybody alive in the family, as start times by number; looks through the whole process table."""
-        table = dict(_process_table())
+        """Everybody alive in the family, as start times by number."""
+        if self._sessions or self._cookies or self._cgroups:
+            members = self._search()
+        else:  # children are all we know of it, and they are found without looking at everybody
+            self._learn(self._descendants())
+            members = self._living()
         self.reap()  # after the look: whoever is not among the living now leaves no zombie either
+        return members
+
+    def _search(self) -> dict[int, int]:
+        """Look for members in the whole process table."""
+        table = dict(_process_table())
         found = {pid for pid, start in self._known.items() if pid in table and table[pid].start == start}
         for cgroup in self._cgroups:
             found |= cgroup.members() & table.keys()
