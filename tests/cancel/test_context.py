@@ -72,3 +72,14 @@ def test_a_binding_is_used_once_and_where_it_was_made() -> None:
     contextvars.copy_context().run(elsewhere.__enter__)
     with pytest.raises(RuntimeError, match="another task or thread"):
         elsewhere.__exit__(None, None, None)
+
+
+def test_who_asks_for_its_token_has_listened() -> None:
+    """Asking or checking leaves a mark on the token itself, so that code which obeys can be given time to."""
+    for look in (current_token, checkpoint):
+        token = CancellationToken()
+        with token.bind():
+            assert not token.has_listened
+            look()
+        assert token.has_listened
+        assert not token.child().has_listened

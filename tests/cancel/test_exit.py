@@ -139,6 +139,47 @@ def test_a_second_signal_leaves_at_once_and_says_what_it_waited_for() -> None:
     assert seconds < 10
 
 
+def test_a_main_thread_that_never_comes_round_to_its_handler_does_not_keep_the_program() -> None:
+    """The system delivers the signal while the main thread is stuck: the clock starts all the same."""
+    program = Program("""
+        import signal, threading
+        from halter import ExitGuard
+        with ExitGuard(timeout=0.3):
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # so nothing interrupts the wait below
+            print("ready", flush=True)
+            threading.Event().wait(60)
+    """)
+    code, said, _ = program.end_by(signal.SIGTERM)
+    assert code == 143
+    assert "Shutting down (SIGTERM)…" in said
+    assert "Forced exit after 0.3 s" in said
+
+
+def test_tasks_are_cancelled_where_asyncio_runs() -> None:
+    """A signal ends tasks in their own way: `finally` runs, nothing is printed, and the code is the signal's."""
+    program = Program("""
+        import asyncio
+        from halter import ExitGuard
+        async def child():
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.01)
+                print("child cleaned up", flush=True)
+        async def main():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(child())
+                await asyncio.sleep(0)
+                print("ready", flush=True)
+        with ExitGuard():
+            asyncio.run(main())
+    """)
+    code, said, _ = program.end_by(signal.SIGINT)
+    assert code == 130
+    assert "Traceback" not in said
+    assert said.startswith("Shutting down (SIGINT)…")
+
+
 def test_a_forced_exit_flushes_what_was_printed() -> None:
     """Output in the buffer is not lost, and a broken stream or say() does not keep us."""
     program = """

@@ -173,6 +173,25 @@ def test_a_stop_while_the_worker_starts_is_not_lost(ready: Path) -> None:
     wait_until(lambda: not ready.exists() or not is_alive(numbers(ready)[0]))
 
 
+def test_a_stop_before_there_is_a_worker_reaches_it_once_it_is_there(
+    ready: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop comes in the very moment in which the worker has been taken."""
+    token = CancellationToken()
+    original = worker.WorkerProcess.take
+
+    def take_and_stop(*args: Any) -> worker.WorkerProcess:
+        process = original(*args)
+        token.cancel("stop")
+        return process
+
+    monkeypatch.setattr(worker.WorkerProcess, "take", take_and_stop)
+    with pytest.raises(Cancelled):
+        run_isolated(functions.spin, str(ready), token=token)
+    wait_until(lambda: not blocking._running)
+    assert not ready.exists() or not is_alive(numbers(ready)[0])
+
+
 def test_a_foreign_cancellation_kills_too(ready: Path) -> None:
     """wait_for() around the call raises TimeoutError, and the process dies."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import contextvars
-import functools
 import logging
 import queue
 import time
@@ -104,7 +103,9 @@ class BlockingCall:
 
     def __init__(
         self,
-        fn: Callable[[], object],
+        fn: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
         token: CancellationToken,
         *,
         abort: Callable[[], object] | None = None,
@@ -113,6 +114,8 @@ class BlockingCall:
         token.raise_if_cancelled()
         abandoned.check()
         self.fn = fn
+        self._args = args
+        self._kwargs = kwargs
         self._given = token
         self.token = token.child("blocking")  # what the function sees as its own
         self.has_ended = False
@@ -143,7 +146,7 @@ class BlockingCall:
             if not self.token.is_cancelled:  # nothing starts after the stop
                 self.waits = Waits()
                 try:
-                    value = self.fn()
+                    value = self.fn(*self._args, **self._kwargs)
                 except BaseException as exc:  # noqa: BLE001
                     error = exc
                 finally:
@@ -163,7 +166,7 @@ class BlockingCall:
 
     def _report_late(self, value: object, error: BaseException | None) -> None:
         """Tell the hook. A boundary: nobody is there to hear of a hook that fails."""
-        if value is None and (error is None or isinstance(error, Cancelled)):
+        if isinstance(error, Cancelled) and error.belongs_to(self.token):
             return  # it obeyed, and there is nothing to tell
         seconds = time.monotonic() - self._stopped_at if self._stopped_at else 0.0
         late = Late(self.fn, value, error, self.token.reason or "", seconds)
@@ -318,14 +321,10 @@ def _prepare(
     if abort is not None and not callable(abort):
         msg = f"abort must be a function that makes {_name_of(fn)} return, not {abort!r}"
         raise TypeError(msg)
-    return BlockingCall(
-        functools.partial(fn, *args, **kwargs), token if token is not None else current_token(), abort=abort
-    )
+    return BlockingCall(fn, args, kwargs, token if token is not None else current_token(), abort=abort)
 
 
 def _name_of(fn: Callable[..., object]) -> str:
-    if isinstance(fn, functools.partial):
-        fn = fn.func
     return getattr(fn, "__qualname__", repr(fn))
 
 

@@ -15,12 +15,15 @@ _current: contextvars.ContextVar[CancellationToken] = contextvars.ContextVar("ha
 
 def current_token() -> CancellationToken:
     """Return the token bound here, else NEVER."""
-    return _current.get()
+    token = _current.get()
+    token.has_listened = True
+    return token
 
 
 def checkpoint() -> None:
     """Raise Cancelled if the current token is cancelled."""
     token = _current.get()
+    token.has_listened = True
     if token.is_cancelled:
         token.raise_if_cancelled()
 

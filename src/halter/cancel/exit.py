@@ -12,10 +12,13 @@ If the process is still there at the deadline, or a second signal asks again, it
 up, kills what it has started, flushes its output and leaves with the code of the intent, or with
 ``FORCED`` where that would have been 0: a forced exit never looks like a good one.
 
-Signal handlers do next to nothing: they put the intent into a queue and raise. A thread that was
-started beforehand does the rest, since starting one in a handler can deadlock. As that thread
-needs Python's lock like any other, ``faulthandler``, which does not, stands behind it: code that
-never lets go of that lock is ended too, one second later and with code 1.
+Python runs signal handlers in the main thread, when that gets to it: never, if it is stuck. So signals
+are heard twice. The system writes each of them into a pipe (``signal.set_wakeup_fd``), and a thread that
+was started beforehand reads it, keeps the clock and does everything that has to be done, since
+starting a thread in a handler can deadlock. The handler itself only raises, once, to get the program
+out of its block; where asyncio runs, it cancels the tasks instead, for an exception out of nowhere is not
+how tasks expect to be ended. As that thread needs Python's lock like any other, ``faulthandler``, which does not,
+stands behind it: code that never lets go of that lock is ended too, one second later and with code 1.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import queue
+import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -41,9 +45,10 @@ if TYPE_CHECKING:
 FORCED: Final = 70  # "internal software error" of sysexits.h
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 # An exit that is done sooner than this has nothing to say.
-_QUIET: Final = 0.1
+_QUIET: Final = 0.3
 _BACKSTOP: Final = 1.0
 _NAMED: Final = 3
+_WAKE: Final = b"\0"  # no signal has this number
 
 
 class Intent(NamedTuple):
@@ -67,18 +72,22 @@ class ExitGuard:
         self.token = token if token is not None else CancellationToken(name="process")
         self._timeout = check_seconds("timeout", timeout)
         self._say = say if say is not None else _say_on_stderr
-        self._intents: queue.SimpleQueue[Intent] = queue.SimpleQueue()
         self._intent: Intent | None = None
         self._stages: list[str] = []
-        self._old_handlers: dict[int, object] = {}
+        self._has_raised = False
+        self._is_announced = threading.Event()
+        # Bytes: the number of each signal, written by the system, and _WAKE for everything else.
+        self._ear, self._mouth = socket.socketpair()
+        self._mouth.settimeout(0)  # set_wakeup_fd() wants it so
 
     # -- the program's side ---------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._watch, name="halter-exit", daemon=True).start()
         if threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
             for number in _SIGNALS:
-                self._old_handlers[number] = signal.signal(number, self._on_signal)
+                signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -87,19 +96,21 @@ class ExitGuard:
         self.intend(_exit_code(exc), _why(exc))
         with self.stage("processes to end"):
             families.stop_all(min(families.EXIT_GRACE, self.remaining()))
-        if isinstance(exc, KeyboardInterrupt):
-            raise SystemExit(130) from None
+        if self._intent is not None and self._has_raised:
+            self._is_announced.wait(_QUIET)  # so that a quick exit does not overtake the word of it
+            raise SystemExit(self._intent.code) from None
 
     def intend(self, code: int, why: str) -> None:
         """Say that the program wants to exit; the first one who does starts the clock."""
-        if self._intent is None:
-            self._start_clock(Intent(code, why, time.monotonic()))
+        self._start_clock(Intent(code, why, time.monotonic()))
+        with contextlib.suppress(BlockingIOError):  # full: then there is enough to wake up for
+            self._mouth.send(_WAKE)
 
     def _start_clock(self, intent: Intent) -> None:
-        # Here and not in the watching thread, which may never get Python's lock again.
-        faulthandler.dump_traceback_later(self._timeout + _BACKSTOP, exit=True, file=2)
-        self._intent = intent
-        self._intents.put(intent)
+        if self._intent is None:
+            self._intent = intent
+            # In whichever thread is first: the watching one may never get Python's lock again.
+            faulthandler.dump_traceback_later(self._timeout + _BACKSTOP, exit=True, file=2)
 
     def remaining(self) -> float:
         """Seconds left until the deadline; all of them as long as nobody wants to exit."""
@@ -117,35 +128,40 @@ class ExitGuard:
             self._stages.remove(what)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        intent = Intent(128 + number, signal.Signals(number).name, time.monotonic())
-        if self._intent is not None:
-            self._intents.put(intent)  # asked again: the watching thread leaves at once
-            return
-        self._start_clock(intent)
-        if number == signal.SIGINT:
-            raise KeyboardInterrupt
-        raise SystemExit(128 + number)
+        if self._has_raised:
+            return  # it was asked again, which the watching thread has heard
+        self._has_raised = True
+        self.intend(128 + number, signal.Signals(number).name)
+        if not _cancel_tasks_of_running_loop():
+            raise SystemExit(128 + number)
 
     # -- the watching thread's side -------------------------------------------------------------
 
     def _watch(self) -> None:
-        intent = self._intents.get()
+        signals = 0
+        while self._intent is None:
+            for number in self._ear.recv(1).strip(_WAKE):
+                signals += 1
+                self._start_clock(Intent(128 + number, signal.Signals(number).name, time.monotonic()))
+        intent = self._intent
         self.token.cancel("shutdown", detail=intent.why)
-        is_asked = intent.why in signal.Signals.__members__
-        if is_asked:
+        is_signal = intent.why in signal.Signals.__members__
+        if is_signal:
             self._tell(f"Shutting down ({intent.why})…")
-        is_asked_again = self._is_asked_again(min(_QUIET, self.remaining()))
-        if not is_asked_again:
+            self._is_announced.set()
+        more = 2 - signals if is_signal else 1  # signals from now on that mean: at once
+        more = self._listen(more, min(_QUIET, self.remaining()))
+        if more > 0:
             self._tell(f"Shutting down: waiting for {self._waiting_for()}, at most {self._timeout:g} s…")
-            is_asked_again = self._is_asked_again(self.remaining())
-        self._force(intent, "as asked again" if is_asked_again else f"after {self._timeout:g} s")
+            more = self._listen(more, self.remaining())
+        self._force(intent, f"after {self._timeout:g} s" if more > 0 else "as asked again")
 
-    def _is_asked_again(self, seconds: float) -> bool:
-        try:
-            self._intents.get(timeout=seconds)
-        except queue.Empty:
-            return False
-        return True
+    def _listen(self, wanted: int, seconds: float) -> int:
+        """Count *wanted* signals down, for *seconds* at the most, and return how many have not come."""
+        end = time.monotonic() + seconds
+        while wanted > 0 and select.select([self._ear], [], [], max(0.0, end - time.monotonic()))[0]:
+            wanted -= len(self._ear.recv(1).strip(_WAKE))
+        return wanted
 
     def _waiting_for(self) -> str:
         threads = [
@@ -169,6 +185,19 @@ class ExitGuard:
             self._say(text)
 
 
+def _cancel_tasks_of_running_loop() -> bool:
+    """Have the tasks of the loop that this thread is in cancelled. False if it is in none."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return False
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+    return True
+
+
 def _say_on_stderr(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
@@ -177,8 +206,6 @@ def _say_on_stderr(text: str) -> None:
 def _exit_code(exc: BaseException | None) -> int:
     if exc is None:
         return 0
-    if isinstance(exc, KeyboardInterrupt):
-        return 130
     if isinstance(exc, SystemExit):
         return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
     return 1

@@ -44,7 +44,7 @@ class Family:
 
     def __init__(
         self,
-        roots: Iterable[int],
+        roots: Iterable[int],  # children of this process
         *,
         session: int | None = None,
         cookie: bytes | None = None,
@@ -59,7 +59,7 @@ class Family:
         self.roots = frozenset(roots)
         # Start times by number, of everybody ever seen here: an orphan is remembered.
         self._known: dict[int, int] = {}
-        self._learn(self.roots)
+        self._learn(self.roots, os.getpid())
 
     @classmethod
     def of_families(cls, families: Iterable[Family]) -> Family:
@@ -83,7 +83,7 @@ class Family:
         """
         if not HAS_PROC:
             return self._stop_groups(grace)
-        self._learn(self._descendants())  # before the first of them dies and its children lose their parent
+        self._learn_descendants()  # before the first of them dies and its children lose their parent
         end = time.monotonic() + grace
         if grace > 0:
             self._signal(self._living(), signal.SIGTERM)
@@ -97,7 +97,7 @@ class Family:
         if self._sessions or self._cookies or self._cgroups:
             members = self._search()
         else:  # children are all we know of it, and they are found without looking at everybody
-            self._learn(self._descendants())
+            self._learn_descendants()
             members = self._living()
         self.reap()  # after the look: whoever is not among the living now leaves no zombie either
         return members
@@ -136,21 +136,22 @@ class Family:
         for reap in self._reapers:
             reap()
 
-    def _learn(self, pids: Iterable[int]) -> None:
+    def _learn(self, pids: Iterable[int], parent: int) -> list[int]:
+        """Remember those who are *parent*'s children; a number may have gone to a stranger since we got it."""
+        learned = []
         for pid in pids:
             status = _status(pid)
-            if status is not None:
-                self._known.setdefault(pid, status.start)
+            if status is not None and status.parent == parent and pid not in self._known:
+                self._known[pid] = status.start
+                learned.append(pid)
+        return learned
 
-    def _descendants(self) -> list[int]:
-        """Children of children, by the short way that needs no look at the whole table."""
-        found = []
-        todo = list(self._known)
+    def _learn_descendants(self) -> None:
+        """Remember children of children, by the short way that needs no look at the whole table."""
+        todo = list(self._living())
         while todo:
-            born = [child for child in children_of_process(todo.pop()) if child not in self._known]
-            found.extend(born)
-            todo.extend(born)
-        return found
+            parent = todo.pop()
+            todo.extend(self._learn(children_of_process(parent), parent))
 
     def _living(self) -> dict[int, int]:
         return {pid: start for pid, start in self._known.items() if _is_alive(pid, start)}

@@ -128,6 +128,7 @@ class CancellationToken:
         "_subs",
         "deadline",
         "detail",
+        "has_listened",
         "is_cancelled",
         "name",
         "reason",
@@ -139,6 +140,8 @@ class CancellationToken:
     detail: str
     deadline: float | None  # a time.monotonic() value: the least of one's own and the parents'
     name: str
+    # Whether the code it was bound for has ever asked for it. Who listens is given time to obey.
+    has_listened: bool
 
     _parent: CancellationToken | tuple[CancellationToken, ...] | None
     # Children and registrations by id(): a weak reference to a child that nobody observes, else the
@@ -154,6 +157,7 @@ class CancellationToken:
         self.detail = ""
         self.deadline = None
         self.name = name
+        self.has_listened = False
         self._parent = None
         self._subs = None
         self._observers = 0
@@ -171,6 +175,7 @@ class CancellationToken:
         new.detail = ""
         new.deadline = self.deadline
         new.name = name
+        new.has_listened = False
         new._parent = self
         new._subs = None
         new._observers = 0
