@@ -217,14 +217,18 @@ class _Reader:
             self._thought.append(thought)
             events.append(ReasoningDelta(thought))
         if delta.content:
-            for text in _texts(delta.content):
-                if self._thought:
-                    events += self._thinking_done()
-                events.append(TextDelta(text))
+            if self._thought:
+                events += self._thinking_done()
+            if isinstance(delta.content, str):
+                events.append(TextDelta(delta.content))
+            else:
+                events += map(TextDelta, _texts(delta.content))
         if delta.refusal:
             self._refused = True
             events.append(TextDelta(delta.refusal))
-        for call in delta.tool_calls or ():
+        if not delta.tool_calls:
+            return
+        for call in delta.tool_calls:
             function = call.function or _Function()
             events += self._calls.piece(call.index, call.id or "", function.name or "", function.arguments)
 
@@ -242,9 +246,7 @@ class _Reader:
 
 
 def _texts(content: object) -> Iterable[str]:
-    """Read content that is a text, or a list of parts as some servers send it."""
-    if isinstance(content, str):
-        return (content,)
+    """Read content that is a list of parts, as some servers send it."""
     parts = content if isinstance(content, list) else ()
     return [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
 

@@ -82,11 +82,11 @@ class ServerSentEvents:
         for line in lines:
             if line:
                 self._line(line)
-            elif self._data:
-                events.append(ServerSentEvent(self._name.decode("utf-8", "replace"), b"\n".join(self._data)))
-                self._reset()
-            else:
-                self._reset()
+                continue
+            if self._data:
+                data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                events.append(ServerSentEvent(self._name.decode("utf-8", "replace") if self._name else "", data))
+            self._reset()
         if rest:
             self._pieces.append(rest)
             self._grow(len(rest))
@@ -105,9 +105,11 @@ class ServerSentEvents:
         return held.removeprefix(_BOM)
 
     def _line(self, line: bytes) -> None:
-        name, _, value = line.partition(b":")
-        if value[:1] == b" ":
-            value = value[1:]
+        if line[:6] == b"data: ":
+            name, value = b"data", line[6:]
+        else:
+            name, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
         if name == b"data":
             self._data.append(value)
             # At least 1, so that empty lines of data count, too.
