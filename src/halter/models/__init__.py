@@ -2,6 +2,7 @@
 
 from halter.models.anthropic import AnthropicModel
 from halter.models.errors import ConnectionFailed, ContextTooLong, ModelError, ProviderError, StreamBroken
+from halter.models.local import LocalModel
 from halter.models.model import (
     AssistantMessage,
     Audio,
@@ -39,6 +40,7 @@ __all__ = [
     "FinishReason",
     "Finished",
     "Image",
+    "LocalModel",
     "Message",
     "Model",
     "ModelError",
