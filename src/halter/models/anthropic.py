@@ -1,8 +1,9 @@
 """Anthropic's messages.
 
 Only the fields that are used are decoded, blocks and events of unknown kinds are skipped. An answer is whole when
-`message_stop` came. What is sent keeps this wire's strict rules: user and assistant take turns, the results of one batch
-are in one user message and come first in it, no block of text is empty, and thinking goes back as it was signed.
+`message_stop` came. What is sent keeps this wire's strict rules: user and assistant take turns, the results of one
+batch are in one user message and come first in it, no block of text is empty, and thinking goes back as it was
+signed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Blocking work of the models' own (an import, a name to look up, a child to start), beside the event loop.
 
-The threads are daemons of their own and not the loop's default executor: that one is joined when the loop ends, so a name
-server which does not answer would hold up the exit.
+The threads are daemons of their own and not the loop's default executor: that one is joined when the loop ends, so a
+name server which does not answer would hold up the exit.
 """
 
 from __future__ import annotations

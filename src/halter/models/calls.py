@@ -76,11 +76,10 @@ class CallAssembler:
         """
         call = None
         for candidate in reversed(self._calls):
-            if key is not None:
-                found = candidate.key == key
-            else:
-                found = candidate.id == call_id if call_id else not name
-            if found:
+            if key is not None and candidate.key != key:
+                continue
+            # Without a number: by the id, and a piece without either goes on with the newest call.
+            if key is not None or (candidate.id == call_id if call_id else not name):
                 call = candidate
                 break
         if call is not None and not (name and call.name and call_id and call.id and call_id != call.id):

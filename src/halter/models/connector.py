@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["CONNECT_TIMEOUT", "READ_ERRORS", "connection_error", "got", "open_session"]
 
 CONNECT_TIMEOUT = 15.0
-"""For each address that is tried, TLS included. Nothing else is timed here: how long an answer may take is not known."""
+"""For each address that is tried, TLS included. Nothing else is timed here: nobody knows how long an answer takes."""
 
 # Shorter than what servers use: a connection that the other side has just closed costs a failed request.
 _KEEP_ALIVE = 30.0
@@ -75,7 +75,7 @@ class _Resolver(AbstractResolver):
 
 
 def open_session(make_socket: Callable[[Any], socket.socket]) -> aiohttp.ClientSession:
-    """Open the running loop's session: no limit, so that hung requests never queue others; no cookies; no total timeout."""
+    """Open the running loop's session: no cookies, no total timeout, and no limit behind which others would queue."""
     return aiohttp.ClientSession(
         connector=_Connector(
             limit=0, keepalive_timeout=_KEEP_ALIVE, resolver=_Resolver(), socket_factory=make_socket
@@ -87,7 +87,7 @@ def open_session(make_socket: Callable[[Any], socket.socket]) -> aiohttp.ClientS
     )
 
 
-def connection_error(error: BaseException) -> ModelError | None:
+def connection_error(error: BaseException) -> ModelError | None:  # noqa: PLR0911 - one for each kind
     """Say in our words why no answer was begun; None if it is not for us to say, as with a cancellation."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return ConnectionFailed(f"the provider's certificate is not to be trusted: {error}", retryable=False)

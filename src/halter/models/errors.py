@@ -124,7 +124,7 @@ class ProviderError(ModelError):
         return self.status is None or self.status in _TRANSIENT_STATUS or self.status >= _SERVER_ERROR
 
 
-class ContextTooLong(ProviderError):
+class ContextTooLong(ProviderError):  # noqa: N818 - says what happened, as the others do
     """The conversation does not fit into the model's context."""
 
     @property

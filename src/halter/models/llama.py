@@ -1,13 +1,14 @@
 """The child process that serves a GGUF file: llama.cpp's own OpenAI-compatible server on the loopback address.
 
-Run as a script of its own, not as a part of the package: nothing of Halter is imported here. It reads one line of JSON
-from its standard input (the file, a key, how much to use), writes one line when it serves or has failed, and ends when its
-parent does, however that comes about: standard input is closed with the parent, and on Linux the parent is also watched
-itself, because a process that the parent has forked may hold the other end of our input open.
+Run as a script of its own, not as a part of the package: nothing of Halter is imported here. It reads one line of
+JSON from its standard input (the file, a key, how much to use), writes one line when it serves or has failed, and
+ends when its parent does, however that comes about: standard input is closed with the parent, and on Linux the parent
+is also watched itself, because a process that the parent has forked may hold the other end of our input open.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -20,11 +21,9 @@ from typing import Any
 def _end_with(parent: int) -> None:
     """Wait for the parent's end, and end."""
     ends: list[int] = [0]
-    try:
+    # Not on every system; and if the parent is gone already, then the input is at its end.
+    with contextlib.suppress(AttributeError, OSError):
         ends.append(os.pidfd_open(parent))
-    except (AttributeError, OSError):
-        # Not on this system, or it is gone already: then the input is at its end.
-        pass
     while True:
         ready, _, _ = select.select(ends, [], [])
         if ready != [0] or not os.read(0, 4096):

@@ -3,9 +3,9 @@
     LocalModel()                      SmolLM2, from the extra `local`; it shows the plumbing, it is not the brain
     LocalModel("any/model.gguf")      any other file
 
-The child is started by the first request, once for each file, away from the event loop; a request that is stopped while it
-loads is back at once, and the next one finds it loaded. It speaks OpenAI's wire on the loopback address, with a key that
-only we know, and ends when this process does, even by kill -9.
+The child is started by the first request, once for each file, away from the event loop; a request that is stopped
+while it loads is back at once, and the next one finds it loaded. It speaks OpenAI's wire on the loopback address,
+with a key that only we know, and ends when this process does, even by kill -9.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class _Served(NamedTuple):
 
 
 class LocalModel:
-    """A model that runs here. Without a path: the one that is embedded, which is told of no tools, as it ignores them."""
+    """A model that runs here. Without a path, the embedded one: it is told of no tools, as it ignores them."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is the user's to set, and all have a default
         self,
         path: str | os.PathLike[str] | None = None,
         *,
@@ -158,7 +158,7 @@ class _Server:
         return ready.exception() is not None or self._child is None or self._child.poll() is not None
 
     def _load(self, ready: Future[_Served]) -> None:
-        """Start the child and wait for its word. On a thread: starting may block, and loading takes a second or more."""
+        """Start the child and wait for its word. On a thread: starting may block, and loading takes a while."""
         try:
             ready.set_result(self._start(ready))
         except ModelError as exc:
@@ -169,7 +169,7 @@ class _Server:
             ready.set_exception(error)
 
     def _start(self, ready: Future[_Served]) -> _Served:
-        child = subprocess.Popen(
+        child = subprocess.Popen(  # noqa: S603 - our own interpreter and script
             # -P: the folder of the script is not searched for modules; it has an openai.py of ours.
             [sys.executable, "-P", str(_CHILD)],
             stdin=subprocess.PIPE,
@@ -229,7 +229,7 @@ def _note(child: subprocess.Popen[bytes]) -> None:
 
 
 def _kill_at_exit() -> None:
-    for child in list(_children):
+    for child in _children.copy():
         _kill(child)
 
 

@@ -273,8 +273,8 @@ def _error(error: object, data: bytes) -> ProviderError:
 def _messages(request: ModelRequest) -> list[dict[str, Any]]:
     """Write the conversation.
 
-    Users' messages in a row become one, because the templates of many models refuse two. What a tool shows goes into the
-    user message after the row of results, because a result can only hold text here.
+    Users' messages in a row become one, because the templates of many models refuse two. What a tool shows goes into
+    the user message after the row of results, because a result can only hold text here.
     """
     written: list[dict[str, Any]] = []
     said: list[Part] = []

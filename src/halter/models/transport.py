@@ -1,9 +1,9 @@
 """HTTP to the providers: one pool of connections for each event loop, and connections that end when told.
 
-`post()` gives a `Reply` as soon as the status and headers are there. A reply that is read to its end gives its connection
-back to the pool. In every other case (closed, failed, its task cancelled while connecting, sending, waiting for the first
-byte or reading) that one connection is aborted: nothing is flushed, no TLS farewell is waited for, no other request is
-touched, and the server sees the end at the loop's next turn.
+`post()` gives a `Reply` as soon as the status and headers are there. A reply that is read to its end gives its
+connection back to the pool. In every other case (closed, failed, its task cancelled while connecting, sending,
+waiting for the first byte or reading) that one connection is aborted: nothing is flushed, no TLS farewell is waited
+for, no other request is touched, and the server sees the end at the loop's next turn.
 
 `aiohttp` is imported when the first request is made, or by `preload()`, which can run on any thread.
 

@@ -1,8 +1,8 @@
 """What the HTTP providers have in common: one request, one stream of events, one end.
 
-A wire says how a request is written and gives a `Reader` for the answer; everything else is here once. Streaming or not,
-the events are the same. However the stream is left, its connection is closed before control is back, unless the answer
-was read to its end.
+A wire says how a request is written and gives a `Reader` for the answer; everything else is here once. Streaming or
+not, the events are the same. However the stream is left, its connection is closed before control is back, unless the
+answer was read to its end.
 """
 
 from __future__ import annotations

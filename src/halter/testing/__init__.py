@@ -1,6 +1,7 @@
 """For tests of agents: providers and models that do what a script says, and remember what was done to them."""
 
-from halter.testing.provider import FakeProvider, SeenConnection, SeenRequest
+from halter.testing.ledger import SeenConnection, SeenRequest
+from halter.testing.provider import FakeProvider
 from halter.testing.replies import (
     ScriptedReply,
     answer,

@@ -1,14 +1,14 @@
 """A model provider for tests: a real HTTP server that does what its script says, and remembers what its clients did.
 
-It speaks OpenAI's chat completions and Anthropic's messages, streaming and not, on a free port of the loopback address,
-from a thread and an event loop of its own, so that tests of every kind can use it:
+It speaks OpenAI's chat completions and Anthropic's messages, streaming and not, on a free port of the loopback
+address, from a thread and an event loop of its own, so that tests of every kind can use it:
 
     with FakeProvider(answer("hello"), status(429), hang_mid_stream()) as provider:
         model = OpenAIModel("any", base_url=provider.openai_url, api_key="any")
 
-What it records is what a server sees: when each request was whole, when the client ended the connection (noticed at once,
-also while the script hangs), whether the reply had been sent to its end. Leaving the block ends everything, waits for the
-thread, and raises what went wrong inside the script, if anything did.
+What it records is what a server sees: when each request was whole, when the client ended the connection (noticed at
+once, also while the script hangs), whether the reply had been sent to its end. Leaving the block ends everything,
+waits for the thread, and raises what went wrong inside the script, if anything did.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ import asyncio
 import contextlib
 import json
 import threading
-import time
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from halter.models.aside import on_thread
+from halter.testing.ledger import Ledger, SeenConnection, SeenRequest
 from halter.testing.replies import ScriptedReply, Wire, answer, stream_events, whole_answer
 
 if TYPE_CHECKING:
@@ -31,40 +30,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["FakeProvider", "SeenConnection", "SeenRequest"]
+__all__ = ["FakeProvider"]
 
 _WAIT = 10.0
 _OK = 200
-
-
-@dataclass
-class SeenRequest:
-    """A request, as the server saw it. Times are `time.monotonic()`."""
-
-    number: int
-    path: str
-    headers: dict[str, str]
-    body: dict[str, Any]
-    received: float
-    connection: int
-    finished: float | None = None
-    """When the reply had been sent whole."""
-    closed: float | None = None
-    """When the client ended the connection before that."""
-    pieces: int = 0
-    """How many pieces of content had been sent."""
-
-
-@dataclass
-class SeenConnection:
-    """A connection, as the server saw it. Times are `time.monotonic()`."""
-
-    number: int
-    opened: float
-    closed: float | None = None
-    closed_by: str = ""
-    """`"client"` or `"server"`."""
-    requests: list[SeenRequest] = field(default_factory=list)
 
 
 Scripted: TypeAlias = "ScriptedReply | Callable[[SeenRequest], ScriptedReply]"
@@ -76,18 +45,30 @@ class FakeProvider:
     def __init__(
         self, *script: Scripted, default: Scripted | None = None, tls: ssl.SSLContext | None = None
     ) -> None:
-        self.requests: list[SeenRequest] = []
-        self.connections: list[SeenConnection] = []
-        self.errors: list[BaseException] = []
         self.port = 0
+        self._ledger = Ledger()
+        self._links: set[_Link] = set()
         self._default = default if default is not None else answer("ok")
         self._script: deque[Scripted] = deque(script)
         self._tls = tls
-        self._changed = threading.Condition()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._links: set[_Link] = set()
         self._ended: asyncio.Event
+
+    @property
+    def requests(self) -> list[SeenRequest]:
+        """All requests, in the order in which they were whole."""
+        return self._ledger.requests
+
+    @property
+    def connections(self) -> list[SeenConnection]:
+        """All connections, in the order in which they were opened."""
+        return self._ledger.connections
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """What went wrong inside the script."""
+        return self._ledger.errors
 
     @property
     def url(self) -> str:
@@ -106,7 +87,7 @@ class FakeProvider:
 
     def script(self, *replies: Scripted) -> None:
         """Add replies to the script."""
-        with self._changed:
+        with self._ledger.changed:
             self._script.extend(replies)
 
     def start(self) -> Self:
@@ -151,17 +132,17 @@ class FakeProvider:
 
     def wait_for_request(self, n: int = 1, timeout: float = _WAIT) -> SeenRequest:
         """Wait until `n` requests have come, and give the last of these. From async code: `await_request`."""
-        self._wait(lambda: len(self.requests) >= n, f"request {n}", timeout)
+        self._ledger.wait(lambda: len(self.requests) >= n, f"request {n}", timeout)
         return self.requests[n - 1]
 
     def wait_for_close(self, n: int = 1, timeout: float = _WAIT) -> float:
         """Wait until clients have ended `n` connections, and give the time of the last of these ends."""
-        self._wait(lambda: len(self.closes) >= n, f"close {n} by the client", timeout)
+        self._ledger.wait(lambda: len(self.closes) >= n, f"close {n} by the client", timeout)
         return self.closes[n - 1]
 
     def wait_for_pieces(self, n: int, request: int = 1, timeout: float = _WAIT) -> SeenRequest:
         """Wait until `n` pieces of content of that request's reply have been sent."""
-        self._wait(
+        self._ledger.wait(
             lambda: len(self.requests) >= request and self.requests[request - 1].pieces >= n, f"piece {n}", timeout
         )
         return self.requests[request - 1]
@@ -181,19 +162,11 @@ class FakeProvider:
     @property
     def closes(self) -> list[float]:
         """When clients ended connections, in order."""
-        return sorted(seen.closed for seen in self.connections if seen.closed is not None and seen.closed_by == "client")
-
-    def _wait(self, ready: Callable[[], bool], what: str, timeout: float) -> None:
-        with self._changed:
-            if not self._changed.wait_for(ready, timeout):
-                message = (
-                    f"no {what} within {timeout:g} s: saw {len(self.requests)} requests on {len(self.connections)} "
-                    f"connections, {len(self.closes)} of them ended by the client"
-                )
-                raise TimeoutError(message)
+        with self._ledger.changed:
+            return self._ledger.closes()
 
     def _next(self, request: SeenRequest) -> ScriptedReply:
-        with self._changed:
+        with self._ledger.changed:
             scripted = self._script.popleft() if self._script else self._default
         return scripted if isinstance(scripted, ScriptedReply) else scripted(request)
 
@@ -207,15 +180,18 @@ class FakeProvider:
     async def _serve(self, ready: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
-        server = await self._loop.create_server(lambda: _Link(self), "127.0.0.1", 0, ssl=self._tls, backlog=1024)
+        server = await self._loop.create_server(
+            lambda: _Link(self._ledger, self._links, self._next), "127.0.0.1", 0, ssl=self._tls, backlog=1024
+        )
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
         try:
             await self._ended.wait()
         finally:
             server.close()
-            tasks = [link.task for link in self._links if link.task is not None]
-            for link in list(self._links):
+            links = list(self._links)
+            tasks = [link.task for link in links if link.task is not None]
+            for link in links:
                 link.end()
             await asyncio.gather(*tasks, return_exceptions=True)
             # Transports are closed at the loop's next turn.
@@ -228,8 +204,12 @@ class FakeProvider:
 class _Link(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, provider: FakeProvider) -> None:
-        self.provider = provider
+    def __init__(
+        self, ledger: Ledger, links: set[_Link], next_reply: Callable[[SeenRequest], ScriptedReply]
+    ) -> None:
+        self._ledger = ledger
+        self._links = links
+        self._next_reply = next_reply
         self.task: asyncio.Task[None] | None = None
         self._buffer = bytearray()
         self._transport: asyncio.Transport
@@ -237,10 +217,8 @@ class _Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        with self.provider._changed:
-            self._seen = SeenConnection(len(self.provider.connections) + 1, time.monotonic())
-            self.provider.connections.append(self._seen)
-            self.provider._links.add(self)
+        self._seen = self._ledger.opened()
+        self._links.add(self)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -256,42 +234,28 @@ class _Link(asyncio.Protocol):
         self._request(lines[0].split(" ")[1], headers, rest[:length])
 
     def eof_received(self) -> bool:
-        self._closed("client")
+        self._ledger.closed(self._seen, "client")
         return False
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._closed("client")
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._ledger.closed(self._seen, "client")
         if self.task is not None:
             self.task.cancel()
-        self.provider._links.discard(self)
+        self._links.discard(self)
 
     def end(self) -> None:
         """End it from this side."""
-        self._closed("server")
+        self._ledger.closed(self._seen, "server")
         if self.task is not None:
             self.task.cancel()
         self._transport.abort()
-
-    def _closed(self, by: str) -> None:
-        with self.provider._changed:
-            if self._seen.closed is None:
-                self._seen.closed, self._seen.closed_by = time.monotonic(), by
-                for request in self._seen.requests:
-                    if by == "client" and request.finished is None:
-                        request.closed = self._seen.closed
-            self.provider._changed.notify_all()
 
     def _request(self, path: str, headers: dict[str, str], body: bytes) -> None:
         try:
             data = json.loads(body or b"{}")
         except ValueError:
             data = {"unreadable": body.decode("utf-8", "replace")}
-        with self.provider._changed:
-            number = len(self.provider.requests) + 1
-            request = SeenRequest(number, path, headers, data, time.monotonic(), self._seen.number)
-            self.provider.requests.append(request)
-            self._seen.requests.append(request)
-            self.provider._changed.notify_all()
+        request = self._ledger.received(self._seen, path, headers, data)
         self.task = asyncio.get_running_loop().create_task(self._guard(self._reply(request)))
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
@@ -299,12 +263,12 @@ class _Link(asyncio.Protocol):
         try:
             await work
         except Exception as exc:  # noqa: BLE001 - raised again when the provider is left
-            self.provider.errors.append(exc)
+            self._ledger.errors.append(exc)
             self._head(500, {"content-type": "text/plain"}, f"the script failed: {exc!r}".encode())
 
     async def _reply(self, request: SeenRequest) -> None:
         wire = _wire(request.path)
-        reply = self.provider._next(request)
+        reply = self._next_reply(request)
         if reply.delay:
             await asyncio.sleep(reply.delay)
         if reply.fault == "silent":
@@ -318,10 +282,7 @@ class _Link(asyncio.Protocol):
             self._head(_OK, {"content-type": "application/json", **reply.headers}, body)
         else:
             await self._stream(reply, request, wire)
-        with self.provider._changed:
-            if self._seen.closed is None:
-                request.finished = time.monotonic()
-            self.provider._changed.notify_all()
+        self._ledger.finished(self._seen, request)
 
     async def _stream(self, reply: ScriptedReply, request: SeenRequest, wire: Wire) -> None:
         first, content, last = (
@@ -337,13 +298,11 @@ class _Link(asyncio.Protocol):
             if number and reply.interval:
                 await asyncio.sleep(reply.interval)
             self._chunk(piece)
-            with self.provider._changed:
-                request.pieces += 1
-                self.provider._changed.notify_all()
+            self._ledger.sent_piece(request)
             # Lets each piece go out for itself, and the loop see a client that has gone.
             await asyncio.sleep(0)
         if reply.fault == "drop":
-            self._closed("server")
+            self._ledger.closed(self._seen, "server")
             self._transport.close()
             await asyncio.Event().wait()
         if reply.fault == "hang":

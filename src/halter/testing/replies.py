@@ -1,8 +1,7 @@
 """What a `FakeProvider` answers: scripted replies, and how each is written on either wire.
 
-    answer("hello", chunks=["hel", "lo"])     tool_calls([ToolCall("c1", "search", "{}")])     slow_stream(0.1)
-    hang_before_first_byte()                  hang_mid_stream(after=2)                         drop(after=2)
-    status(429, retry_after=1.5)              raw(b"data: {}\\n\\n", b"data: [DONE]\\n\\n")
+`answer`, `tool_calls` and `slow_stream` answer well; `hang_before_first_byte`, `hang_mid_stream`, `drop` and `status`
+fail, each in its own way; `raw` sends any bytes at all.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from halter.models.model import ToolCall
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from halter.models.model import ToolCall
 
 __all__ = [
     "ScriptedReply",
@@ -64,7 +63,9 @@ def answer(  # noqa: PLR0913 - each is one thing to script
     return ScriptedReply(pieces, reasoning=reasoning, finish=finish, delay=delay, interval=interval)
 
 
-def tool_calls(calls: Iterable[ToolCall], *, text: str = "", delay: float = 0.0, interval: float = 0.0) -> ScriptedReply:
+def tool_calls(
+    calls: Iterable[ToolCall], *, text: str = "", delay: float = 0.0, interval: float = 0.0
+) -> ScriptedReply:
     """Ask for these calls, their arguments in pieces, after `text`."""
     return ScriptedReply(_cut(text), tuple(calls), delay=delay, interval=interval)
 

@@ -3,9 +3,9 @@
     gate = Gate()
     model = ScriptedModel(["Let me ", gate, "see."], ToolCall("c1", "search", "{}"), ProviderError("no", status=400))
 
-Each entry answers one request: a text, a call, an event, an error, a gate, or a list of these in order. What the provider's
-stream would add (the start and pieces of a call, `Finished`) is added. A gate holds the stream until it is opened; both
-sides of it may be on any thread.
+Each entry answers one request: a text, a call, an event, an error, a gate, or a list of these in order. What the
+provider's stream would add (the start and pieces of a call, `Finished`) is added. A gate holds the stream until it is
+opened; both sides of it may be on any thread.
 """
 
 from __future__ import annotations
