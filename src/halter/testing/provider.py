@@ -286,12 +286,12 @@ class _Link(asyncio.Protocol):
 
     async def _stream(self, reply: ScriptedReply, request: SeenRequest, wire: Wire) -> None:
         first, content, last = (
-            ([], list(reply.pieces), [])
+            (b"", reply.pieces, b"")
             if reply.pieces is not None
             else stream_events(reply, wire, str(request.body.get("model", "")))
         )
         self._head(_OK, {"content-type": "text/event-stream", **reply.headers}, None)
-        self._chunk(b"".join(first))
+        self._chunk(first)
         for number, piece in enumerate(content):
             if reply.fault and number >= reply.after:
                 break
@@ -307,7 +307,7 @@ class _Link(asyncio.Protocol):
             await asyncio.Event().wait()
         if reply.fault == "hang":
             await asyncio.Event().wait()
-        self._chunk(b"".join(last))
+        self._chunk(last)
         self._transport.write(b"0\r\n\r\n")
 
     def _head(self, status: int, headers: dict[str, str], body: bytes | None) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from halter.models.model import ToolCall
 
@@ -113,8 +113,8 @@ def raw(*pieces: bytes, interval: float = 0.0, content_type: str = "text/event-s
     return ScriptedReply(pieces=pieces, interval=interval, headers={"content-type": content_type})
 
 
-def stream_events(reply: ScriptedReply, wire: Wire, model: str) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """Write a reply as a stream: its beginning, its pieces of content, its end."""
+def stream_events(reply: ScriptedReply, wire: Wire, model: str) -> tuple[bytes, Iterable[bytes], bytes]:
+    """Write a reply as a stream: its beginning, its pieces of content as they are asked for, its end."""
     return _openai_stream(reply, model) if wire == "openai" else _anthropic_stream(reply, model)
 
 
@@ -145,25 +145,26 @@ def _openai_finish(reply: ScriptedReply) -> str:
     return reply.finish or ("tool_calls" if reply.calls else "stop")
 
 
-def _openai_stream(reply: ScriptedReply, model: str) -> tuple[list[bytes], list[bytes], list[bytes]]:
+def _openai_stream(reply: ScriptedReply, model: str) -> tuple[bytes, Iterable[bytes], bytes]:
     def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         return _sse(_openai_shell(model, "chat.completion.chunk", [choice]))
 
-    content = [chunk({"reasoning_content": piece}) for piece in _cut(reply.reasoning)]
-    content += [chunk({"content": piece}) for piece in reply.chunks]
+    usage = _openai_shell(model, "chat.completion.chunk", []) | {"usage": _openai_usage(reply)}
+    ending = chunk({}, _openai_finish(reply)) + _sse(usage) + b"data: [DONE]\n\n"
+    return chunk({"role": "assistant", "content": ""}), map(chunk, _openai_deltas(reply)), ending
+
+
+def _openai_deltas(reply: ScriptedReply) -> Iterator[dict[str, Any]]:
+    for piece in _cut(reply.reasoning):
+        yield {"reasoning_content": piece}
+    for piece in reply.chunks:
+        yield {"content": piece}
     for index, call in enumerate(reply.calls):
         function = {"name": call.name, "arguments": ""}
-        content.append(
-            chunk({"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]})
-        )
-        content += [
-            chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
-            for piece in _cut(call.arguments)
-        ]
-    usage = _openai_shell(model, "chat.completion.chunk", []) | {"usage": _openai_usage(reply)}
-    ending = [chunk({}, _openai_finish(reply)), _sse(usage), b"data: [DONE]\n\n"]
-    return [chunk({"role": "assistant", "content": ""})], content, ending
+        yield {"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": function}]}
+        for piece in _cut(call.arguments):
+            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
 def _openai_whole(reply: ScriptedReply, model: str) -> dict[str, Any]:
@@ -188,42 +189,47 @@ def _openai_usage(reply: ScriptedReply) -> dict[str, int]:
     return {"prompt_tokens": given, "completion_tokens": written, "total_tokens": given + written}
 
 
-def _anthropic_blocks(reply: ScriptedReply) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def _anthropic_blocks(reply: ScriptedReply) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Give each block as it starts, and the deltas that follow."""
-    blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     if reply.reasoning:
         deltas = [{"type": "thinking_delta", "thinking": piece} for piece in _cut(reply.reasoning)]
         deltas.append({"type": "signature_delta", "signature": "scripted"})
-        blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, deltas))
+        yield {"type": "thinking", "thinking": "", "signature": ""}, deltas
     if reply.chunks:
-        deltas = [{"type": "text_delta", "text": piece} for piece in reply.chunks]
-        blocks.append(({"type": "text", "text": ""}, deltas))
+        yield {"type": "text", "text": ""}, [{"type": "text_delta", "text": piece} for piece in reply.chunks]
     for call in reply.calls:
         deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in _cut(call.arguments)]
-        blocks.append(({"type": "tool_use", "id": call.id, "name": call.name, "input": {}}, deltas))
-    return blocks
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}, deltas
 
 
 def _anthropic_finish(reply: ScriptedReply) -> str:
     return reply.finish or ("tool_use" if reply.calls else "end_turn")
 
 
-def _anthropic_stream(reply: ScriptedReply, model: str) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    def event(kind: str, **data: object) -> bytes:
-        return _sse({"type": kind, **data}, kind)
+def _anthropic_event(kind: str, **data: object) -> bytes:
+    return _sse({"type": kind, **data}, kind)
 
+
+def _anthropic_stream(reply: ScriptedReply, model: str) -> tuple[bytes, Iterable[bytes], bytes]:
     given, written = _usage(reply)
     shell = _anthropic_shell(model, [], None) | {"usage": {"input_tokens": given, "output_tokens": 1}}
-    content: list[bytes] = []
-    for index, (block, deltas) in enumerate(_anthropic_blocks(reply)):
-        # A start goes with the first piece, and a stop with the last, so that a piece is a piece of content here, too.
-        pieces = [event("content_block_delta", index=index, delta=delta) for delta in deltas] or [b""]
-        pieces[0] = event("content_block_start", index=index, content_block=block) + pieces[0]
-        pieces[-1] += event("content_block_stop", index=index)
-        content += pieces
     delta = {"stop_reason": _anthropic_finish(reply), "stop_sequence": None}
-    ending = [event("message_delta", delta=delta, usage={"output_tokens": written}), event("message_stop")]
-    return [event("message_start", message=shell), event("ping")], content, ending
+    ending = _anthropic_event("message_delta", delta=delta, usage={"output_tokens": written})
+    beginning = _anthropic_event("message_start", message=shell) + _anthropic_event("ping")
+    return beginning, _anthropic_content(reply), ending + _anthropic_event("message_stop")
+
+
+def _anthropic_content(reply: ScriptedReply) -> Iterator[bytes]:
+    """Write the blocks: a start goes with the first piece and a stop with the last, so that only content is counted."""
+    for index, (block, deltas) in enumerate(_anthropic_blocks(reply)):
+        start = _anthropic_event("content_block_start", index=index, content_block=block)
+        stop = _anthropic_event("content_block_stop", index=index)
+        for number, delta in enumerate(deltas, 1):
+            piece = _anthropic_event("content_block_delta", index=index, delta=delta)
+            yield start + piece + (stop if number == len(deltas) else b"")
+            start = b""
+        if not deltas:
+            yield start + stop
 
 
 def _anthropic_whole(reply: ScriptedReply, model: str) -> dict[str, Any]:
