@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
-from halter.models.errors import ProviderError, StreamBroken
+from halter.models.errors import UNREADABLE, ProviderError, StreamBroken
 from halter.models.model import (
     AssistantMessage,
     Audio,
@@ -358,7 +358,7 @@ def _input(call: ToolCall) -> dict[str, Any]:
     """Read a call's arguments. They have to be an object here, even if what the model wrote was none."""
     try:
         arguments = msgspec.json.decode(call.arguments)
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         arguments = None
     return arguments if isinstance(arguments, dict) else {"unreadable_arguments": call.arguments}
 

@@ -20,7 +20,10 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["ConnectionFailed", "ContextTooLong", "ModelError", "ProviderError", "StreamBroken", "provider_error"]
+__all__ = ["UNREADABLE", "ConnectionFailed", "ContextTooLong", "ModelError", "ProviderError", "StreamBroken", "provider_error"]
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What decoding JSON can raise: it may not be JSON, not be UTF-8, or be nested without end."""
 
 _BODY_EXCERPT = 2_000
 _SERVER_ERROR = 500
@@ -166,7 +169,7 @@ def _read(text: str) -> tuple[str, str, str]:
     """Find message, code and request id in an error body."""
     try:
         data = msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return _page_text(text), "", ""
     if isinstance(data, list) and data:
         data = data[0]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from halter.models.errors import ProviderError, StreamBroken, provider_error
+from halter.models.errors import UNREADABLE, ProviderError, StreamBroken, provider_error
 from halter.models.sse import MAX_EVENT_BYTES, ServerSentEvents
 from halter.models.transport import Reply, post
 
@@ -34,7 +34,7 @@ _SHORTEST_SECRET = 6
 class Reader(Protocol):
     """Turns one answer into events.
 
-    Raises `msgspec.MsgspecError` for what it can not read, and a bare `ProviderError` with the provider's words as its
+    Raises one of `UNREADABLE` for what it can not read, and a bare `ProviderError` with the provider's words as its
     body for an error that it met; the wire makes the whole error of it.
     """
 
@@ -135,7 +135,7 @@ class HTTPModel(ABC):
     def _take(self, reader: Reader, name: str, data: bytes) -> list[ModelEvent]:
         try:
             return reader.take(name, data)
-        except (msgspec.MsgspecError, RecursionError) as exc:
+        except UNREADABLE as exc:
             message = f"the provider sent an event that can not be read: {self._scrub(data)[:200]!r}"
             raise StreamBroken(message) from exc
         except ProviderError as exc:
@@ -146,7 +146,7 @@ class HTTPModel(ABC):
         body = await reply.read_all(MAX_EVENT_BYTES)
         try:
             return [*reader.whole(body), *reader.end()]
-        except (msgspec.MsgspecError, RecursionError) as exc:
+        except UNREADABLE as exc:
             message = f"the provider sent an answer that can not be read: {self._scrub(body)[:200]!r}"
             raise StreamBroken(message) from exc
         except ProviderError as exc:
