@@ -183,6 +183,20 @@ def test_a_server_that_does_not_stream() -> None:
     assert ending(events) == Finished("stop", "stop", "n")
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "application/octet-stream", "application/x-ndjson"])
+def test_a_stream_of_another_type(kind: str) -> None:
+    """A server that streams under another type than it should is understood."""
+    with FakeProvider(raw(chunk({"content": "x"}, "stop"), DONE, content_type=kind)) as provider:
+        assert text_of(ask(model_for("openai", provider))) == "x"
+
+
+def test_a_page_instead_of_an_answer() -> None:
+    """A page with status 200, from a portal that wants a login, is no answer."""
+    with FakeProvider(raw(b"<html>please log in</html>", content_type="text/html")) as provider:
+        with pytest.raises(StreamBroken, match="please log in"):
+            ask(model_for("openai", provider))
+
+
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Key and address come from the SDK's variables, unless they are given; a server of one's own needs no key."""
     with FakeProvider() as provider:

@@ -351,6 +351,31 @@ def test_a_proxy_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         assert proxy.requests[0].path == "http://provider.example/v1/chat/completions"
 
 
+def test_this_machine_is_not_reached_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy in the environment, which could not find it anyway, does not get between us and a local server."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with FakeProvider(answer("direct")) as provider:
+        assert text_of(ask(model_for("openai", provider))) == "direct"
+
+
+def test_a_proxy_of_another_kind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that can not be used is an error that says so, not a silent way around it."""
+    monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with pytest.raises(ModelError, match="socks5 proxy for provider.example"):
+        ask(OpenAIModel("m", base_url="https://provider.example", api_key="k"))
+
+
+def test_a_large_body_arrives() -> None:
+    """A request with a large picture is received whole."""
+    with FakeProvider() as provider:
+        picture = Image(bytes(3_000_000))
+        ask(model_for("openai", provider), ModelRequest([UserMessage.of(picture)]))
+        url = provider.requests[0].body["messages"][0]["content"][0]["image_url"]["url"]
+        assert len(url) == len("data:image/png;base64,") + 4_000_000
+
+
 def test_headers_of_ones_own() -> None:
     """Custom headers are sent, and one with the name of ours replaces it."""
     with FakeProvider() as provider:

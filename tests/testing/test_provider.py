@@ -36,6 +36,14 @@ def post(url: str, **body: Any) -> bytes:
     return data
 
 
+def refused(url: str) -> tuple[int, Any, bytes]:
+    """Post, expecting a refusal, and give its status, headers and body."""
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(url)
+    with caught.value as error:
+        return error.code, error.headers, error.read()
+
+
 def open_socket(provider: FakeProvider, **body: Any) -> socket.socket:
     """Send a request by hand, so that the test owns the connection."""
     data = json.dumps(body).encode()
@@ -76,14 +84,10 @@ def test_failures() -> None:
     """A status comes with its headers and a body of the provider's kind; raw bytes come as they are."""
     with FakeProvider(status(429, "wait", retry_after=1.5), raw(b"any", b"thing")) as provider:
         url = f"{provider.openai_url}/chat/completions"
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            post(url)
-        assert (caught.value.code, caught.value.headers["retry-after"]) == (429, "1.5")
-        assert json.load(caught.value)["error"]["message"] == "wait"
+        code, headers, body = refused(url)
+        assert (code, headers["retry-after"], json.loads(body)["error"]["message"]) == (429, "1.5", "wait")
         assert post(url) == b"anything"
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            post(f"{provider.url}/elsewhere")
-        assert caught.value.code == 404
+        assert refused(f"{provider.url}/elsewhere")[0] == 404
 
 
 @pytest.mark.parametrize("reply", [hang_before_first_byte(), hang_mid_stream(2), slow_stream(0.01)])
@@ -137,9 +141,7 @@ def test_errors_of_the_script_are_visible() -> None:
         raise LookupError(message)
 
     with pytest.raises(LookupError, match="a slip"), FakeProvider(broken) as provider:
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            post(f"{provider.openai_url}/chat/completions")
-        assert caught.value.code == 500
+        assert refused(f"{provider.openai_url}/chat/completions")[0] == 500
 
 
 def test_leaving_ends_everything() -> None:

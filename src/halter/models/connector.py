@@ -6,10 +6,13 @@ nobody's exit, and it puts `aiohttp`'s errors into our words.
 
 from __future__ import annotations
 
+import io
 import socket
 import ssl
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-__all__ = ["CONNECT_TIMEOUT", "READ_ERRORS", "connection_error", "got", "open_session"]
+__all__ = ["CONNECT_TIMEOUT", "READ_ERRORS", "connection_error", "got", "open_session", "payload", "proxy_for"]
 
 CONNECT_TIMEOUT = 15.0
 """For each address that is tried, TLS included. Nothing else is timed here: nobody knows how long an answer takes."""
@@ -29,6 +32,7 @@ CONNECT_TIMEOUT = 15.0
 # Shorter than what servers use: a connection that the other side has just closed costs a failed request.
 _KEEP_ALIVE = 30.0
 _READ_BUFFER = 256 * 1024
+_LARGE_BODY = 512 * 1024
 
 READ_ERRORS = (aiohttp.ClientError, OSError)
 """What reading a body can raise."""
@@ -82,9 +86,33 @@ def open_session(make_socket: Callable[[Any], socket.socket]) -> aiohttp.ClientS
         ),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
-        trust_env=True,
         read_bufsize=_READ_BUFFER,
     )
+
+
+def payload(body: bytes) -> bytes | io.BytesIO:
+    """Give a large body such that it is sent in pieces: in one piece it would hold the loop up."""
+    return body if len(body) < _LARGE_BODY else io.BytesIO(body)
+
+
+def proxy_for(url: str) -> str | None:
+    """Find the proxy that the environment names for `url`; this machine is never reached through one.
+
+    Not left to aiohttp: with it comes a look into ~/.netrc for each request, on the loop's default executor.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if host in {"localhost", "::1"} or host.startswith("127.") or proxy_bypass(host):
+        return None
+    proxies = getproxies_environment()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if proxy and "://" not in proxy:
+        proxy = f"http://{proxy}"
+    if proxy and urlsplit(proxy).scheme not in {"http", "https"}:
+        kind = urlsplit(proxy).scheme
+        message = f"the environment names a {kind} proxy for {host}; only http and https ones can be used"
+        raise ModelError(message)
+    return proxy or None
 
 
 def connection_error(error: BaseException) -> ModelError | None:  # noqa: PLR0911 - one for each kind

@@ -20,7 +20,15 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["UNREADABLE", "ConnectionFailed", "ContextTooLong", "ModelError", "ProviderError", "StreamBroken", "provider_error"]
+__all__ = [
+    "UNREADABLE",
+    "ConnectionFailed",
+    "ContextTooLong",
+    "ModelError",
+    "ProviderError",
+    "StreamBroken",
+    "provider_error",
+]
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What decoding JSON can raise: it may not be JSON, not be UTF-8, or be nested without end."""

@@ -19,6 +19,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import os
 import socket
 import sys
 import threading
@@ -55,9 +56,9 @@ class Reply:
         self.headers: Mapping[str, str] = response.headers
 
     @property
-    def is_event_stream(self) -> bool:
-        """Whether the body is made of server-sent events."""
-        return self._response.content_type == "text/event-stream"
+    def content_type(self) -> str:
+        """What the body is said to be."""
+        return self._response.content_type
 
     async def read(self) -> bytes:
         """Give what has come, at least one byte; nothing at the end."""
@@ -100,6 +101,7 @@ class _Pool:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        self.process = os.getpid()
         # Every socket that is open, so that they can be closed even after the loop.
         self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self.session: aiohttp.ClientSession = _late().open_session(self._socket)
@@ -153,7 +155,14 @@ async def post(
     got: list[asyncio.Transport] = []
     mark = late.got.set(got)
     try:
-        response = await pool.session.post(url, headers=headers, data=body, ssl=tls, allow_redirects=False)
+        response = await pool.session.post(
+            url,
+            headers=headers,
+            data=late.payload(body),
+            ssl=tls,
+            proxy=late.proxy_for(url),
+            allow_redirects=False,
+        )
     except BaseException as exc:
         for transport in got:
             transport.abort()
@@ -218,6 +227,9 @@ def _close_at_exit() -> None:
     """Leave no connection to the interpreter's own clean-up, which would complain about each."""
     for pool in list(_pools.values()):
         loop = pool.loop
+        if pool.process != os.getpid():
+            # A copy that came with a fork: its loop runs elsewhere, and its connections are the parent's.
+            continue
         if loop.is_closed():
             _forget(pool)
             pool.put_away()

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["HTTPModel", "Reader"]
 
 _OK = 200
+_WHOLE = frozenset({"application/json", "text/html"})
 _ERROR_BYTES = 64 * 1024
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "proxy-authorization"})
 _SHORTEST_SECRET = 6
@@ -115,7 +116,7 @@ class HTTPModel(ABC):
             if reply.status != _OK:
                 raise await self._refused(reply)
             reader = self.reader()
-            if not reply.is_event_stream:
+            if not self._is_stream(reply):
                 for event in await self._whole(reply, reader):
                     yield event
                 return
@@ -131,6 +132,12 @@ class HTTPModel(ABC):
             await reply.finish()
         finally:
             reply.close()
+
+    def _is_stream(self, reply: Reply) -> bool:
+        """Tell a stream from a whole answer: by its type, or, if that says nothing, by what was asked for."""
+        if reply.content_type == "text/event-stream":
+            return True
+        return self.streaming and reply.content_type not in _WHOLE
 
     def _take(self, reader: Reader, name: str, data: bytes) -> list[ModelEvent]:
         try:
