@@ -9,7 +9,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from random import Random
 
-WORDS = ["plain", " words", "\n", "\r\n", "é", "日本語", "🐎", "\u2028", '"quoted"', "\\", "data: x", "[DONE]", "</x>", "\t", " "]
+WORDS = [
+    "plain",
+    " words",
+    "\n",
+    "\r\n",
+    "é",
+    "日本語",
+    "🐎",
+    "\u2028",
+    '"quoted"',
+    "\\",
+    "data: x",
+    "[DONE]",
+    "</x>",
+    "\t",
+    " ",
+]
 ENDS = [b"\n", b"\r\n", b"\r"]
 
 
@@ -71,7 +87,11 @@ def write(rng: Random, events: list[tuple[str, dict[str, Any] | str]], end: byte
         if name:
             out += b"event:" + rng.choice([b"", b" "]) + name.encode() + end
         pretty = not isinstance(data, str) and rng.random() < 0.1
-        text = data if isinstance(data, str) else json.dumps(data, indent=1 if pretty else None, ensure_ascii=rng.random() < 0.5)
+        text = (
+            data
+            if isinstance(data, str)
+            else json.dumps(data, indent=1 if pretty else None, ensure_ascii=rng.random() < 0.5)
+        )
         for line in text.split("\n"):
             out += b"data:" + rng.choice([b"", b" "] if not pretty else [b" "]) + line.encode() + end
         if ids:
@@ -103,7 +123,9 @@ def openai_stream(rng: Random) -> tuple[list[tuple[str, dict[str, Any] | str]], 
         queue = rng.choice([queue for queue in queues if queue]) if interleave else next(filter(None, queues))
         deltas.append({"tool_calls": [queue.pop(0)]})
     chunks = [{"role": "assistant", "content": rng.choice(["", None])}, *deltas]
-    finish = rng.choice(["length", "content_filter"]) if rng.random() < 0.1 else "tool_calls" if expected.calls else "stop"
+    finish = (
+        rng.choice(["length", "content_filter"]) if rng.random() < 0.1 else "tool_calls" if expected.calls else "stop"
+    )
     events: list[tuple[str, dict[str, Any] | str]] = [("", _chunk(rng, delta)) for delta in chunks]
     if rng.random() < 0.1:
         expected.error = words(rng, 1).strip() or "overloaded"
@@ -166,7 +188,9 @@ def _block(rng: Random, index: int, kind: str, expected: Expected) -> list[dict[
         expected.calls.append(call)
         block = {"type": "tool_use", "id": call[0], "name": call[1], "input": {}}
         if call[2] or rng.random() < 0.5:
-            deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ["", *split(rng, json.dumps(call[2]))]]
+            deltas = [
+                {"type": "input_json_delta", "partial_json": piece} for piece in ["", *split(rng, json.dumps(call[2]))]
+            ]
     elif kind == "thinking":
         block = {"type": "thinking", "thinking": "", "signature": ""}
         deltas = [{"type": "thinking_delta", "thinking": piece} for piece in split(rng, words(rng, 1))]

@@ -87,9 +87,22 @@ def test_all_kinds_of_blocks() -> None:
             {"type": "signature_delta", "signature": "sig"},
         ),
         *block(1, {"type": "redacted_thinking", "data": "opaque"}),
-        *block(2, {"type": "server_tool_use", "id": "s", "name": "web", "input": {}}, {"type": "input_json_delta", "partial_json": "{}"}),
-        *block(3, {"type": "text", "text": "a"}, {"type": "text_delta", "text": "b"}, {"type": "citations_delta", "citation": {}}),
-        *block(4, {"type": "tool_use", "id": "t", "name": "f", "input": {}}, {"type": "input_json_delta", "partial_json": ""}),
+        *block(
+            2,
+            {"type": "server_tool_use", "id": "s", "name": "web", "input": {}},
+            {"type": "input_json_delta", "partial_json": "{}"},
+        ),
+        *block(
+            3,
+            {"type": "text", "text": "a"},
+            {"type": "text_delta", "text": "b"},
+            {"type": "citations_delta", "citation": {}},
+        ),
+        *block(
+            4,
+            {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+            {"type": "input_json_delta", "partial_json": ""},
+        ),
         *block(5, {"type": "tool_use", "id": "u", "name": "g", "input": {"whole": 1}}),
         {"type": "brand_new"},
         end("tool_use"),
@@ -122,13 +135,18 @@ def test_a_refusal_tells_why() -> None:
     """The text before a refusal is text, and the provider's explanation is with the end."""
     details = {"type": "refusal", "explanation": "not this"}
     events = stream(
-        START, *block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "I"}), end("refusal", stop_details=details), STOP
+        START,
+        *block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "I"}),
+        end("refusal", stop_details=details),
+        STOP,
     )
     assert text_of(events) == "I"
     assert events[-1] == Finished("refusal", "refusal", "m2", "not this")
 
 
-@pytest.mark.parametrize("events", [[], [START], [START, end("end_turn")], [START, *block(0, {"type": "text", "text": "x"})]])
+@pytest.mark.parametrize(
+    "events", [[], [START], [START, end("end_turn")], [START, *block(0, {"type": "text", "text": "x"})]]
+)
 def test_a_message_that_did_not_stop_is_broken(events: list[dict[str, Any]]) -> None:
     """Without `message_stop` an answer is not whole, even if it had a stop reason."""
     with pytest.raises(StreamBroken):

@@ -44,7 +44,10 @@ def conversation(seed: int) -> ModelRequest:
     for turn in range(rng.randint(0, 5)):
         if rng.random() < 0.5:
             messages.append(UserMessage(rng.sample(PARTS, rng.randint(1, 3))))
-        calls = [ToolCall(f"c{turn}_{n}", "search", rng.choice(['{"q": "x"}', "{}", "{broken"])) for n in range(rng.randint(0, 3))]
+        calls = [
+            ToolCall(f"c{turn}_{n}", "search", rng.choice(['{"q": "x"}', "{}", "{broken"]))
+            for n in range(rng.randint(0, 3))
+        ]
         thoughts = rng.sample([Reasoning("a", "sig"), Reasoning(redacted="b"), Reasoning("c")], rng.randint(0, 3))
         messages.append(AssistantMessage(rng.choice(["", "said"]) if calls else "said", calls, thoughts))
         for call in calls:
@@ -76,7 +79,9 @@ def materialised(value: Any) -> Any:
 @pytest.mark.parametrize("streaming", [True, False])
 def test_openai_bodies(streaming: bool) -> None:
     """Bodies of 300 conversations are what OpenAI's SDK would send, and every call has its result right behind it."""
-    kind = openai_types.CompletionCreateParamsStreaming if streaming else openai_types.CompletionCreateParamsNonStreaming
+    kind = (
+        openai_types.CompletionCreateParamsStreaming if streaming else openai_types.CompletionCreateParamsNonStreaming
+    )
     adapter = strict(kind)
     for seed in range(300):
         request = conversation(seed)
@@ -89,7 +94,9 @@ def test_openai_bodies(streaming: bool) -> None:
 @pytest.mark.parametrize("streaming", [True, False])
 def test_anthropic_bodies(streaming: bool) -> None:
     """Bodies of 300 conversations are what Anthropic's SDK would send, turn by turn."""
-    kind = anthropic_types.MessageCreateParamsStreaming if streaming else anthropic_types.MessageCreateParamsNonStreaming
+    kind = (
+        anthropic_types.MessageCreateParamsStreaming if streaming else anthropic_types.MessageCreateParamsNonStreaming
+    )
     adapter = strict(kind)
     for seed in range(300):
         body = AnthropicModel("m", stream=streaming).body(conversation(seed))

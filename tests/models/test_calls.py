@@ -12,12 +12,23 @@ from halter.models.calls import CallAssembler
 Piece = tuple[int | None, str, str, Any]
 
 WAYS: dict[str, list[Piece]] = {
-    "as OpenAI does": [(0, "a", "f", ""), (0, "", "", '{"x"'), (0, "", "", ": 1}"), (1, "b", "g", ""), (1, "", "", "{}")],
+    "as OpenAI does": [
+        (0, "a", "f", ""),
+        (0, "", "", '{"x"'),
+        (0, "", "", ": 1}"),
+        (1, "b", "g", ""),
+        (1, "", "", "{}"),
+    ],
     "mixed": [(0, "a", "f", ""), (1, "b", "g", ""), (0, "", "", '{"x": '), (1, "", "", "{}"), (0, "", "", "1}")],
     "whole calls": [(0, "a", "f", '{"x": 1}'), (1, "b", "g", "{}")],
     "whole calls without numbers": [(None, "a", "f", '{"x": 1}'), (None, "b", "g", "{}")],
     "all numbered 0": [(0, "a", "f", '{"x": 1}'), (0, "b", "g", "{}")],
-    "pieces without numbers": [(None, "a", "f", '{"x"'), (None, "", "", ": 1}"), (None, "b", "g", ""), (None, "", "", "{}")],
+    "pieces without numbers": [
+        (None, "a", "f", '{"x"'),
+        (None, "", "", ": 1}"),
+        (None, "b", "g", ""),
+        (None, "", "", "{}"),
+    ],
     "ids repeated": [(0, "a", "f", '{"x"'), (0, "a", "", ": 1}"), (1, "b", "g", "{"), (1, "b", "", "}")],
     "names repeated": [(0, "a", "f", '{"x"'), (0, "a", "f", ": 1}"), (1, "b", "g", "{}")],
     "by id alone": [(None, "a", "f", '{"x"'), (None, "b", "g", "{}"), (None, "a", "", ": 1}")],

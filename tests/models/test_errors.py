@@ -22,7 +22,11 @@ def body(**error: object) -> bytes:
     ("data", "message", "code"),
     [
         (body(message="Rate limit", type="requests", code="rate_limit_exceeded"), "Rate limit", "rate_limit_exceeded"),
-        (b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}', "Overloaded", "overloaded_error"),
+        (
+            b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}',
+            "Overloaded",
+            "overloaded_error",
+        ),
         (b'{"error":"model \\"x\\" not found"}', 'model "x" not found', ""),
         (b'[{"error":{"code":429,"message":"Quota","status":"RESOURCE_EXHAUSTED"}}]', "Quota", "RESOURCE_EXHAUSTED"),
         (b'{"detail":"Not Found"}', "Not Found", ""),

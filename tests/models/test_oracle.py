@@ -112,7 +112,9 @@ def test_openai_streams_mean_the_same_to_the_sdk_and_to_us() -> None:
     model = OpenAIModel("m", base_url="http://unused", api_key=KEY)
     for seed in range(STREAMS):
         pieces, expected = generated(seed, openai_stream)
-        with openai.OpenAI(api_key="x", base_url="http://oracle", max_retries=0, http_client=http_client(openai, pieces)) as sdk:
+        with openai.OpenAI(
+            api_key="x", base_url="http://oracle", max_retries=0, http_client=http_client(openai, pieces)
+        ) as sdk:
             theirs = openai_says(sdk)
         events, error = we_say(model, pieces)
         ours = (text_of(events), calls_in(events) if not error else [], error)

@@ -67,7 +67,17 @@ def test_as_the_standard_says(data: bytes, events: list[tuple[str, bytes]]) -> N
         assert decode(data[:at], data[at:]) == events
 
 
-LINES = [b"data: x", b"data:", b"data: \xc3\xa9\xf0\x9f\x90\x8e", b"event: e", b": c", b"", b"", b"id: 1", b"\xef\xbb\xbf"]
+LINES = [
+    b"data: x",
+    b"data:",
+    b"data: \xc3\xa9\xf0\x9f\x90\x8e",
+    b"event: e",
+    b": c",
+    b"",
+    b"",
+    b"id: 1",
+    b"\xef\xbb\xbf",
+]
 
 
 @settings(max_examples=1000, deadline=None)

@@ -81,9 +81,7 @@ class _Resolver(AbstractResolver):
 def open_session(make_socket: Callable[[Any], socket.socket]) -> aiohttp.ClientSession:
     """Open the running loop's session: no cookies, no total timeout, and no limit behind which others would queue."""
     return aiohttp.ClientSession(
-        connector=_Connector(
-            limit=0, keepalive_timeout=_KEEP_ALIVE, resolver=_Resolver(), socket_factory=make_socket
-        ),
+        connector=_Connector(limit=0, keepalive_timeout=_KEEP_ALIVE, resolver=_Resolver(), socket_factory=make_socket),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
         read_bufsize=_READ_BUFFER,

@@ -223,14 +223,7 @@ class Finished(Struct, frozen=True, tag="finished"):
 
 
 ModelEvent: TypeAlias = (
-    TextDelta
-    | ReasoningDelta
-    | ReasoningDone
-    | ToolCallStarted
-    | ToolCallDelta
-    | ToolCallDone
-    | Usage
-    | Finished
+    TextDelta | ReasoningDelta | ReasoningDone | ToolCallStarted | ToolCallDelta | ToolCallDone | Usage | Finished
 )
 
 

@@ -146,9 +146,7 @@ _lock = threading.Lock()
 _exit_hook = threading.Event()
 
 
-async def post(
-    url: str, *, headers: Mapping[str, str], body: bytes, tls: ssl.SSLContext | bool = True
-) -> Reply:
+async def post(url: str, *, headers: Mapping[str, str], body: bytes, tls: ssl.SSLContext | bool = True) -> Reply:
     """Send `body` and wait for the headers of the answer, whatever its status is."""
     pool = await _pool()
     late = _late()

@@ -42,9 +42,7 @@ Scripted: TypeAlias = "ScriptedReply | Callable[[SeenRequest], ScriptedReply]"
 class FakeProvider:
     """A provider that follows a script: one reply for each request, in order, and `default` after the last."""
 
-    def __init__(
-        self, *script: Scripted, default: Scripted | None = None, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, *script: Scripted, default: Scripted | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.port = 0
         self._ledger = Ledger()
         self._links: set[_Link] = set()
@@ -204,9 +202,7 @@ class FakeProvider:
 class _Link(asyncio.Protocol):
     """One connection."""
 
-    def __init__(
-        self, ledger: Ledger, links: set[_Link], next_reply: Callable[[SeenRequest], ScriptedReply]
-    ) -> None:
+    def __init__(self, ledger: Ledger, links: set[_Link], next_reply: Callable[[SeenRequest], ScriptedReply]) -> None:
         self._ledger = ledger
         self._links = links
         self._next_reply = next_reply
