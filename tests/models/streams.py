@@ -111,7 +111,12 @@ def openai_stream(rng: Random) -> tuple[list[tuple[str, dict[str, Any] | str]], 
     for index in range(rng.choice([0, 0, 1, 2, 3])):
         call = (f"call_{index}_{rng.randint(0, 999)}", f"tool{index}", arguments(rng))
         expected.calls.append(call)
-        start = {"index": index, "id": call[0], "type": "function", "function": {"name": call[1], "arguments": ""}}
+        start: dict[str, Any] = {
+            "index": index,
+            "id": call[0],
+            "type": "function",
+            "function": {"name": call[1], "arguments": ""},
+        }
         text = json.dumps(call[2])
         if rng.random() < 0.2:
             start["function"]["arguments"], text = text, ""
@@ -156,7 +161,14 @@ def _chunk(rng: Random, delta: dict[str, Any] | None, finish: str | None = None)
 def anthropic_stream(rng: Random) -> tuple[list[tuple[str, dict[str, Any] | str]], Expected]:
     """Make a stream of message events."""
     expected = Expected()
-    message = {"id": "m1", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+    message: dict[str, Any] = {
+        "id": "m1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+    }
     message |= {"stop_sequence": None, "usage": {"input_tokens": 5, "output_tokens": 1}}
     events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
     kinds = [rng.choice(["text", "tool", "thinking", "redacted"]) for _ in range(rng.randint(0, 4))]

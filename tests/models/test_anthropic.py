@@ -76,7 +76,7 @@ def test_streaming_or_not_the_answer_is_the_same(streaming: bool) -> None:
 
 
 def test_all_kinds_of_blocks() -> None:
-    """Thinking keeps its signature, what is redacted is kept as it is, and unknown blocks, deltas and events are skipped."""
+    """Thinking keeps its signature, what is redacted is kept as it is, and what is unknown is skipped."""
     events = stream(
         START,
         {"type": "ping"},
@@ -121,8 +121,16 @@ def test_all_kinds_of_blocks() -> None:
 
 @pytest.mark.parametrize(
     ("raw_reason", "reason"),
-    [("end_turn", "stop"), ("stop_sequence", "stop"), ("tool_use", "tool_calls"), ("max_tokens", "length")]
-    + [("refusal", "refusal"), ("pause_turn", "pause"), ("model_context_window_exceeded", "length"), ("new", "other")],
+    [
+        ("end_turn", "stop"),
+        ("stop_sequence", "stop"),
+        ("tool_use", "tool_calls"),
+        ("max_tokens", "length"),
+        ("refusal", "refusal"),
+        ("pause_turn", "pause"),
+        ("model_context_window_exceeded", "length"),
+        ("new", "other"),
+    ],
 )
 def test_why_it_ended(raw_reason: str, reason: str) -> None:
     """Each stop reason is mapped, and kept."""

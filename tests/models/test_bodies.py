@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -15,6 +16,7 @@ from halter.models import (
     Message,
     ModelRequest,
     OpenAIModel,
+    Part,
     Reasoning,
     Text,
     ToolCall,
@@ -27,7 +29,7 @@ pydantic = pytest.importorskip("pydantic")
 openai_types = pytest.importorskip("openai.types.chat.completion_create_params")
 anthropic_types = pytest.importorskip("anthropic.types.message_create_params")
 
-PARTS = [
+PARTS: list[Part] = [
     Text("words"),
     Image(b"\x89PNG", media_type="image/png"),
     Image(url="https://example.com/a.png"),
@@ -88,7 +90,7 @@ def test_openai_bodies(streaming: bool) -> None:
         body = OpenAIModel("m", stream=streaming).body(request)
         assert materialised(adapter.validate_python(body)) == body, seed
         roles = [message["role"] for message in body["messages"]]
-        assert not [pair for pair in zip(roles, roles[1:], strict=False) if pair == ("user", "user")]
+        assert ("user", "user") not in pairwise(roles)
 
 
 @pytest.mark.parametrize("streaming", [True, False])

@@ -62,9 +62,8 @@ def test_a_stop_while_it_loads_is_at_once(model: LocalModel) -> None:
     async def scenario() -> None:
         model.close()
         task = asyncio.create_task(collect(model, SHORT))
-        # The request has begun to wait when the loading has been asked for.
-        while model._server()._ready is None:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert model._server()._ready is not None  # the request waits for the loading that it has asked for
         at = time.monotonic()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -67,8 +67,14 @@ def test_a_refusal_is_visible_and_known() -> None:
 
 @pytest.mark.parametrize(
     ("raw_reason", "reason"),
-    [("stop", "stop"), ("length", "length"), ("content_filter", "content_filter"), ("tool_calls", "tool_calls")]
-    + [("function_call", "tool_calls"), ("something_new", "other")],
+    [
+        ("stop", "stop"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        ("tool_calls", "tool_calls"),
+        ("function_call", "tool_calls"),
+        ("something_new", "other"),
+    ],
 )
 def test_why_it_ended(raw_reason: str, reason: str) -> None:
     """The provider's reason is mapped, and kept."""
@@ -192,9 +198,9 @@ def test_a_stream_of_another_type(kind: str) -> None:
 
 def test_a_page_instead_of_an_answer() -> None:
     """A page with status 200, from a portal that wants a login, is no answer."""
-    with FakeProvider(raw(b"<html>please log in</html>", content_type="text/html")) as provider:
-        with pytest.raises(StreamBroken, match="please log in"):
-            ask(model_for("openai", provider))
+    page = raw(b"<html>please log in</html>", content_type="text/html")
+    with FakeProvider(page) as provider, pytest.raises(StreamBroken, match="please log in"):
+        ask(model_for("openai", provider))
 
 
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,13 +15,15 @@ from halter.models.sse import ServerSentEvent, ServerSentEvents
 
 def decode(*chunks: bytes) -> list[tuple[str, bytes]]:
     decoder = ServerSentEvents()
-    return [tuple(event) for chunk in chunks for event in decoder.feed(chunk)]
+    return [(event.name, event.data) for chunk in chunks for event in decoder.feed(chunk)]
 
 
 def by_the_standard(data: bytes) -> list[tuple[str, bytes]]:
     """Decode a whole stream in the plainest way, as a second opinion."""
     data = data.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    events, lines, name = [], [], ""
+    events: list[tuple[str, bytes]] = []
+    lines: list[bytes] = []
+    name = ""
     for line in data.split(b"\n")[:-1]:
         if not line:
             if lines:
@@ -89,7 +94,7 @@ def test_any_lines_split_anywhere(lines: list[tuple[bytes, bytes]], cuts: list[i
     """Any mixture of lines and line ends, split anywhere, gives what the plainest decoder gives for the whole."""
     data = b"".join(line + end for line, end in lines)
     places = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    chunks = [data[start:end] for start, end in zip(places, places[1:], strict=False)]
+    chunks = [data[start:end] for start, end in pairwise(places)]
     assert decode(*chunks) == by_the_standard(data)
 
 
@@ -108,8 +113,7 @@ def test_size_is_bounded(chunks: list[bytes]) -> None:
     """A line or an event that does not end raises instead of filling the memory."""
     decoder = ServerSentEvents(limit=1000)
     with pytest.raises(StreamBroken, match="more than 1000 bytes"):
-        for chunk in chunks:
-            decoder.feed(chunk)
+        deque(map(decoder.feed, chunks))
 
 
 def test_the_bound_is_on_one_event_not_on_the_stream() -> None:

@@ -21,6 +21,7 @@ from halter.models import (
     ConnectionFailed,
     Image,
     ModelError,
+    ModelEvent,
     ModelRequest,
     OpenAIModel,
     StreamBroken,
@@ -146,6 +147,44 @@ def test_closed_between_two_pieces(wire: str) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("fresh", [True, False])
+def test_cancelled_at_every_turn_of_the_loop(wire: str, fresh: bool) -> None:
+    """A request that is cancelled after any number of the loop's turns leaves nothing open and nothing half done.
+
+    Each is on its own either cancelled or whole; no second request is made for it; and when the idle connections are
+    closed, the server has seen the end of every connection there ever was.
+    """
+    chunks = [f"{number} " for number in range(20)]
+
+    async def scenario() -> None:
+        async with FakeProvider(default=answer(chunks=chunks)) as provider:
+            model = model_for(wire, provider)
+            await collect(model)
+            whole = 0
+            for turns in range(60):
+                if fresh:
+                    await aclose_clients()
+                task = asyncio.create_task(collect(model))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                    # Real bytes travel in between, so that the turns reach further than the connect.
+                    await asyncio.sleep(0.0002 if turns % 3 == 0 else 0)
+                task.cancel()
+                try:
+                    assert text_of(await task) == "".join(chunks)
+                    whole += 1
+                except asyncio.CancelledError:
+                    pass
+            assert text_of(await collect(model)) == "".join(chunks)
+            await aclose_clients()
+            await provider.await_close(len(provider.connections))
+            assert 0 < whole < 60
+            assert len(provider.requests) <= 62
+
+    run(scenario())
+
+
 def test_cancelled_while_connecting() -> None:
     """A connect that gets no answer, because the listener's queue is full, ends with its task."""
 
@@ -153,7 +192,7 @@ def test_cancelled_while_connecting() -> None:
         with listener(backlog=0) as listening, contextlib.ExitStack() as others:
             for _ in range(3):  # fill the queue: later connects wait
                 other = others.enter_context(socket.socket())
-                other.setblocking(False)
+                other.settimeout(0)
                 with contextlib.suppress(BlockingIOError):
                     other.connect(listening.getsockname())
             model = OpenAIModel("m", base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", api_key="k")
@@ -266,10 +305,9 @@ def test_a_dropped_stream_is_broken(wire: str) -> None:
 
     async def scenario() -> None:
         async with FakeProvider(drop(after=2)) as provider:
-            seen = []
+            seen: list[ModelEvent] = []
             with pytest.raises(StreamBroken) as caught:
-                async for event in model_for(wire, provider).stream(HELLO):
-                    seen.append(event)
+                await collect(model_for(wire, provider), into=seen)
             assert caught.value.retryable
             assert len(text_of(seen)) == 24
 
@@ -363,7 +401,7 @@ def test_a_proxy_of_another_kind_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("https_proxy", "socks5://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    with pytest.raises(ModelError, match="socks5 proxy for provider.example"):
+    with pytest.raises(ModelError, match=r"socks5 proxy for provider\.example"):
         ask(OpenAIModel("m", base_url="https://provider.example", api_key="k"))
 
 

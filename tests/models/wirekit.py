@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halter.models import (
@@ -46,9 +47,13 @@ def model_for(wire: str, provider: FakeProvider, **options: Any) -> HTTPModel:
     return AnthropicModel("m", base_url=provider.anthropic_url, api_key=KEY, **options)
 
 
-async def collect(model: Any, request: ModelRequest = HELLO) -> list[ModelEvent]:
-    """Read a stream to its end."""
-    return [event async for event in model.stream(request)]
+async def collect(model: Any, request: ModelRequest = HELLO, into: list[ModelEvent] | None = None) -> list[ModelEvent]:
+    """Read a stream to its end, into a list of one's own for those that do not get there."""
+    events = [] if into is None else into
+    async with aclosing(model.stream(request)) as stream:
+        async for event in stream:
+            events.append(event)
+    return events
 
 
 def ask(model: Any, request: ModelRequest = HELLO) -> list[ModelEvent]:

@@ -129,7 +129,7 @@ def test_a_wait_that_fails_says_what_was_seen() -> None:
     """A test that waits in vain is told what did happen."""
     with FakeProvider() as provider:
         post(f"{provider.openai_url}/chat/completions")
-        with pytest.raises(TimeoutError, match="no request 2 within .*saw 1 requests on 1 connections"):
+        with pytest.raises(TimeoutError, match=r"no request 2 within .*saw 1 requests on 1 connections"):
             provider.wait_for_request(2, timeout=0.01)
 
 
