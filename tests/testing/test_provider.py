@@ -64,7 +64,7 @@ def test_both_protocols_both_ways() -> None:
         assert post(chat, model="m", stream=True).endswith(b"data: [DONE]\n\n")
         assert b'"message_stop"' in post(messages, model="m", stream=True)
         assert [request.path for request in provider.requests] == ["/v1/chat/completions", "/v1/messages"] * 2
-        assert all(request.finished is not None for request in provider.requests)
+        provider.wait_for_finish(4)
 
 
 def test_the_script_is_followed_and_then_the_default() -> None:

@@ -145,6 +145,12 @@ class FakeProvider:
         )
         return self.requests[request - 1]
 
+    def wait_for_finish(self, n: int = 1, timeout: float = _WAIT) -> None:
+        """Wait until `n` replies have been sent whole. A client may have its answer a moment before this is noted."""
+        self._ledger.wait(
+            lambda: sum(request.finished is not None for request in self.requests) >= n, f"whole reply {n}", timeout
+        )
+
     async def await_request(self, n: int = 1, timeout: float = _WAIT) -> SeenRequest:  # noqa: ASYNC109 - as its twin
         """Wait as `wait_for_request` does, without blocking the loop."""
         return await on_thread(lambda: self.wait_for_request(n, timeout))
@@ -156,6 +162,10 @@ class FakeProvider:
     async def await_pieces(self, n: int, request: int = 1, timeout: float = _WAIT) -> SeenRequest:  # noqa: ASYNC109
         """Wait as `wait_for_pieces` does, without blocking the loop."""
         return await on_thread(lambda: self.wait_for_pieces(n, request, timeout))
+
+    async def await_finish(self, n: int = 1, timeout: float = _WAIT) -> None:  # noqa: ASYNC109 - as its twin
+        """Wait as `wait_for_finish` does, without blocking the loop."""
+        await on_thread(lambda: self.wait_for_finish(n, timeout))
 
     @property
     def closes(self) -> list[float]:
