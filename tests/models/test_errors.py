@@ -11,7 +11,7 @@ from wirekit import KEY, WIRES, ask, model_for
 
 from halter.models import ConnectionFailed, ContextTooLong, ModelError, ProviderError, StreamBroken
 from halter.models.errors import provider_error
-from halter.testing import FakeProvider, raw, status
+from halter.testing import FakeProvider, ScriptedReply, raw, status
 
 
 def body(**error: object) -> bytes:
@@ -107,6 +107,16 @@ def test_an_error_carries_all_that_the_provider_told(wire: str) -> None:
         assert (error.status, error.code, error.retry_after) == (429, "rate_limit_error", 2.0)
         assert error.request_id == "r1"
         assert "slow down" in error.body
+
+
+def test_an_error_whose_words_do_not_come() -> None:
+    """A status is told even if the body behind it hangs."""
+    reply = ScriptedReply(pieces=(b'{"error":', b"never sent"), status=503, fault="hang", after=1)
+    with FakeProvider(reply) as provider:
+        with pytest.raises(ProviderError) as caught:
+            ask(model_for("openai", provider))
+        assert (caught.value.status, caught.value.retryable) == (503, True)
+        provider.wait_for_close(1)
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -6,13 +6,17 @@ import msgspec
 import pytest
 
 from halter.models import (
+    AnthropicModel,
     AssistantMessage,
     Audio,
     Finished,
     Image,
+    LocalModel,
     Message,
+    Model,
     ModelEvent,
     ModelRequest,
+    OpenAIModel,
     Reasoning,
     ReasoningDelta,
     ReasoningDone,
@@ -27,6 +31,7 @@ from halter.models import (
     Usage,
     UserMessage,
 )
+from halter.testing import ScriptedModel
 
 CALL = ToolCall("c1", "search", '{"q": 1}')
 MESSAGES: list[Message] = [
@@ -44,6 +49,15 @@ EVENTS: list[ModelEvent] = [
     Usage(1, 2, 3, 4, 5),
     Finished("stop", "end_turn", "m", "d"),
 ]
+
+
+# Checked by mypy: all of them are what a request can be made to.
+MODELS: list[Model] = [OpenAIModel("m"), AnthropicModel("m"), LocalModel(), ScriptedModel()]
+
+
+def test_every_model_has_a_name() -> None:
+    """A model can be asked what it is called before it is asked anything else."""
+    assert [model.name for model in MODELS] == ["m", "m", "local", "scripted"]
 
 
 @pytest.mark.parametrize("message", MESSAGES)

@@ -76,13 +76,17 @@ class LocalModel:
         self._path = path
         self._context = context
         self._threads = threads
+        # Found once: finding it looks at the disk, and requests are made on the event loop.
+        self._known: _Server | None = None
 
     def __repr__(self) -> str:
         return f"LocalModel({str(self._path)!r})" if self._path is not None else "LocalModel()"
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer `request`, event by event."""
-        served = await asyncio.wrap_future(self._server().ready())
+        if self._known is None:
+            self._known = self._server()
+        served = await asyncio.wrap_future(self._known.ready())
         model = OpenAIModel(self.name, base_url=f"{served.url}/v1", api_key=served.key)
         if self._path is None and request.tools:
             request = msgspec.structs.replace(request, tools=[])
@@ -142,7 +146,9 @@ class _Server:
             # A running future can not be cancelled, so a caller that stops waiting does not stop the others.
             ready.set_running_or_notify_cancel()
             self._ready, self._child = ready, None
-        threading.Thread(target=self._load, args=(ready,), name="halter-local-model", daemon=True).start()
+        threading.Thread(
+            target=self._load_to_the_boundary, args=(ready,), name="halter-local-model", daemon=True
+        ).start()
         return ready
 
     def close(self) -> None:
@@ -157,13 +163,13 @@ class _Server:
             return False
         return ready.exception() is not None or self._child is None or self._child.poll() is not None
 
-    def _load(self, ready: Future[_Served]) -> None:
+    def _load_to_the_boundary(self, ready: Future[_Served]) -> None:
         """Start the child and wait for its word. On a thread: starting may block, and loading takes a while."""
         try:
             ready.set_result(self._start(ready))
         except ModelError as exc:
             ready.set_exception(exc)
-        except (OSError, ValueError) as exc:
+        except Exception as exc:  # noqa: BLE001 - whatever it is, those who wait must be told
             error = ModelError(f"the local model could not be started: {exc}")
             error.__cause__ = exc
             ready.set_exception(error)

@@ -7,6 +7,8 @@ answer was read to its end.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,9 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["HTTPModel", "Reader"]
 
-_OK = 200
+_FIRST_FAILURE = 300
 _WHOLE = frozenset({"application/json", "text/html"})
 _ERROR_BYTES = 64 * 1024
+_ERROR_WAIT = 2.0
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "proxy-authorization"})
 _SHORTEST_SECRET = 6
 
@@ -113,7 +116,7 @@ class HTTPModel(ABC):
         body = {key: value for key, value in (self.body(request) | request.extra).items() if value is not None}
         reply = await post(self.url(), headers=self._headers(), body=msgspec.json.encode(body), tls=self._ssl)
         try:
-            if reply.status != _OK:
+            if reply.status >= _FIRST_FAILURE:
                 raise await self._refused(reply)
             reader = self.reader()
             if not self._is_stream(reply):
@@ -162,10 +165,11 @@ class HTTPModel(ABC):
             ) from None
 
     async def _refused(self, reply: Reply) -> ProviderError:
-        try:
-            body = await reply.read_all(_ERROR_BYTES)
-        except StreamBroken:
-            body = b""
+        body = b""
+        # The status is enough to know. The words are worth a moment, not a wait that a server could draw out.
+        with contextlib.suppress(StreamBroken, TimeoutError):
+            async with asyncio.timeout(_ERROR_WAIT):
+                body = await reply.read_all(_ERROR_BYTES)
         return provider_error(body, status=reply.status, headers=reply.headers, secrets=self._secrets())
 
     def _headers(self) -> dict[str, str]:

@@ -296,7 +296,7 @@ class _Link(asyncio.Protocol):
             if reply.pieces is not None
             else stream_events(reply, wire, str(request.body.get("model", "")))
         )
-        self._head(_OK, {"content-type": "text/event-stream", **reply.headers}, None)
+        self._head(reply.status, {"content-type": "text/event-stream", **reply.headers}, None)
         self._chunk(first)
         for number, piece in enumerate(content):
             if reply.fault and number >= reply.after:
