@@ -109,6 +109,14 @@ def test_an_error_carries_all_that_the_provider_told(wire: str) -> None:
         assert "slow down" in error.body
 
 
+def test_a_key_in_a_header_of_ones_own_is_a_key() -> None:
+    """So is what was given as an authorization header, with or without its first word."""
+    with FakeProvider(status(401, "bad token abcdef123456")) as provider:
+        with pytest.raises(ProviderError) as caught:
+            ask(model_for("openai", provider, headers={"Authorization": "Bearer abcdef123456"}))
+        assert caught.value.message == "bad token [key]"
+
+
 def test_an_error_whose_words_do_not_come() -> None:
     """A status is told even if the body behind it hangs."""
     reply = ScriptedReply(pieces=(b'{"error":', b"never sent"), status=503, fault="hang", after=1)

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from random import Random
 from typing import TYPE_CHECKING
@@ -328,6 +329,28 @@ def test_a_name_that_does_not_exist() -> None:
     """A host that can not be found is a failed connection."""
     with pytest.raises(ConnectionFailed):
         ask(OpenAIModel("m", base_url="http://no-such-host.invalid", api_key="k"))
+
+
+def test_a_name_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up that hangs holds up neither the stop nor the end of the loop: no pool that is joined has its thread."""
+    asked, released = threading.Event(), threading.Event()
+
+    def deaf(*_: object, **__: object) -> list[object]:
+        asked.set()
+        released.wait(20)
+        return []
+
+    async def scenario() -> None:
+        task: asyncio.Task[object] = asyncio.create_task(collect(OpenAIModel("m", base_url="http://slow.example")))
+        assert await asyncio.to_thread(asked.wait, 10)
+        await cancelled(task)
+
+    preload()
+    monkeypatch.setattr(socket, "getaddrinfo", deaf)
+    started = time.monotonic()
+    run(scenario())
+    assert time.monotonic() - started < 5
+    released.set()
 
 
 def test_an_address_that_is_none() -> None:

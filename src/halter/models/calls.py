@@ -36,9 +36,6 @@ class CallAssembler:
     def __init__(self) -> None:
         self._calls: list[_Open] = []
 
-    def __len__(self) -> int:
-        return len(self._calls)
-
     def piece(self, key: int | None, call_id: str, name: str, arguments: object) -> list[ModelEvent]:
         """Take one piece. `key` is the provider's number of the call, if it gave one."""
         call = self._find(key, call_id, name)
