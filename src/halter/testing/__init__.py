@@ -3,14 +3,43 @@
 from halter.testing.asserts import assert_cancels_within
 from halter.testing.deaf import DeafCoroutine, DeafTool, deaf_process
 from halter.testing.everywhere import InterruptFailure, Point, Report, interrupt_everywhere
+from halter.testing.ledger import SeenConnection, SeenRequest
+from halter.testing.provider import FakeProvider
+from halter.testing.replies import (
+    ScriptedReply,
+    answer,
+    drop,
+    hang_before_first_byte,
+    hang_mid_stream,
+    raw,
+    slow_stream,
+    status,
+    tool_calls,
+)
+from halter.testing.scripted import Gate, ScriptedModel, SeenStream
 
 __all__ = [
     "DeafCoroutine",
     "DeafTool",
+    "FakeProvider",
+    "Gate",
     "InterruptFailure",
     "Point",
     "Report",
+    "ScriptedModel",
+    "ScriptedReply",
+    "SeenConnection",
+    "SeenRequest",
+    "SeenStream",
+    "answer",
     "assert_cancels_within",
     "deaf_process",
+    "drop",
+    "hang_before_first_byte",
+    "hang_mid_stream",
     "interrupt_everywhere",
+    "raw",
+    "slow_stream",
+    "status",
+    "tool_calls",
 ]

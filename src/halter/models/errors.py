@@ -1,0 +1,244 @@
+"""What can go wrong between a request and its answer.
+
+    ModelError                    anything below; also a request that could not be made at all
+    ├── ConnectionFailed          no answer was begun: name, refusal, reset, TLS, connect timeout
+    ├── StreamBroken              an answer was begun and ended early, or was not what it should be
+    └── ProviderError             the provider answered with an error, before or inside the stream
+        └── ContextTooLong        ... because the conversation does not fit into the model
+
+Each says whether trying again may help (`retryable`). Errors of the libraries below are mapped where they are met,
+`from` the original. A cancellation is never one of these: it passes through untouched. Keys never appear in them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+__all__ = [
+    "UNREADABLE",
+    "ConnectionFailed",
+    "ContextTooLong",
+    "ModelError",
+    "ProviderError",
+    "StreamBroken",
+    "provider_error",
+]
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What decoding JSON can raise: it may not be JSON, not be UTF-8, or be nested without end."""
+
+_BODY_EXCERPT = 2_000
+_SERVER_ERROR = 500
+_TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
+# A quota that is used up is also a 429, but waiting does not refill it.
+_FINAL_CODES = frozenset(
+    {
+        "insufficient_quota",
+        "billing_error",
+        "invalid_request_error",
+        "authentication_error",
+        "permission_error",
+        "not_found_error",
+        "request_too_large",
+        "context_length_exceeded",
+        "exceed_context_size_error",
+        "invalid_api_key",
+        "model_not_found",
+    }
+)
+_CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_CONTEXT_TEXT = re.compile(
+    r"maximum context length|prompt is too long|exceeds? (?:the )?(?:available |model'?s? )?context|"
+    r"context (?:window|length|size) (?:was |is |has been )?exceed|input is too long|too many tokens in the prompt",
+    re.IGNORECASE,
+)
+
+
+class ModelError(Exception):
+    """A request to a model failed."""
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed if it is made again."""
+        return False
+
+
+class ConnectionFailed(ModelError):  # noqa: N818 - says what happened, as the others do
+    """No answer was begun."""
+
+    def __init__(self, message: str, *, retryable: bool = True) -> None:
+        super().__init__(message)
+        self._retryable = retryable
+
+    @property
+    def retryable(self) -> bool:
+        """True, unless the other side's certificate is not to be trusted: that does not pass."""
+        return self._retryable
+
+
+class StreamBroken(ModelError):  # noqa: N818 - says what happened, as the others do
+    """The answer ended before its end, or could not be read."""
+
+    @property
+    def retryable(self) -> bool:
+        """Always: the request itself was accepted."""
+        return True
+
+
+class ProviderError(ModelError):
+    """The provider said no, in its own words.
+
+    `status` is the HTTP status, or None for an error inside a stream that had begun well. `should_retry` is the
+    provider's own advice, when it gave one.
+    """
+
+    def __init__(  # noqa: PLR0913 - one for each thing that providers tell
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        code: str = "",
+        retry_after: float | None = None,
+        request_id: str = "",
+        body: str = "",
+        should_retry: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
+        self.request_id = request_id
+        self.body = body
+        self.should_retry = should_retry
+
+    def __str__(self) -> str:
+        status = f"{self.status}: " if self.status is not None else ""
+        code = f" [{self.code}]" if self.code else ""
+        request = f" (request {self.request_id})" if self.request_id else ""
+        return f"{status}{self.message}{code}{request}"
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the provider's trouble may pass: too many requests, overload, its own failure."""
+        if self.should_retry is not None:
+            return self.should_retry
+        if self.code in _FINAL_CODES:
+            return False
+        # Without a status the request had been accepted, so what failed later is the provider's side.
+        return self.status is None or self.status in _TRANSIENT_STATUS or self.status >= _SERVER_ERROR
+
+
+class ContextTooLong(ProviderError):  # noqa: N818 - says what happened, as the others do
+    """The conversation does not fit into the model's context."""
+
+    @property
+    def retryable(self) -> bool:
+        """Never: the same request is as long the next time."""
+        return False
+
+
+def provider_error(
+    body: bytes,
+    *,
+    status: int | None = None,
+    headers: Mapping[str, str] | None = None,
+    secrets: Iterable[str] = (),
+) -> ProviderError:
+    """Read a provider's error from whatever it sent: its JSON, another server's JSON, an HTML page, nothing."""
+    headers = headers or {}
+    text = body.decode("utf-8", "replace")
+    for secret in secrets:
+        text = text.replace(secret, "[key]")
+    message, code, request_id = _read(text)
+    known = code in _CONTEXT_CODES or _CONTEXT_TEXT.search(message)
+    if known and (status is None or status < _SERVER_ERROR) and status not in _TRANSIENT_STATUS:
+        kind: type[ProviderError] = ContextTooLong
+    else:
+        kind = ProviderError
+    return kind(
+        message or (f"the provider answered with status {status} and no text" if status else "unknown error"),
+        status=status,
+        code=code,
+        retry_after=_retry_after(headers),
+        request_id=headers.get("x-request-id") or headers.get("request-id") or request_id,
+        body=text[:_BODY_EXCERPT],
+        should_retry={"true": True, "false": False}.get(headers.get("x-should-retry", "")),
+    )
+
+
+def _read(text: str) -> tuple[str, str, str]:
+    """Find message, code and request id in an error body."""
+    try:
+        data = msgspec.json.decode(text)
+    except UNREADABLE:
+        return _page_text(text), "", ""
+    if isinstance(data, list) and data:
+        data = data[0]
+    if not isinstance(data, dict):
+        return str(data)[:_BODY_EXCERPT], "", ""
+    request_id = data.get("request_id")
+    error = data.get("error") or data
+    if not isinstance(error, dict):
+        return str(error)[:_BODY_EXCERPT], "", _word(request_id)
+    message = error.get("message") or error.get("detail") or error.get("error") or data.get("message")
+    return _words(message) or text[:_BODY_EXCERPT], _code(error), _word(request_id)
+
+
+def _code(error: dict[str, Any]) -> str:
+    for key in ("code", "type", "status"):
+        value = error.get(key)
+        if isinstance(value, str) and value and value != "error":
+            return value
+    return _word(error.get("code"))
+
+
+def _word(value: object) -> str:
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def _words(value: object) -> str:
+    if isinstance(value, str):
+        return value[:_BODY_EXCERPT]
+    return "" if value is None else msgspec.json.encode(value).decode()[:_BODY_EXCERPT]
+
+
+def _page_text(text: str) -> str:
+    """Make a line of an error page: its title if it has one, else its words."""
+    if "<" not in text:
+        return text.strip()[:_BODY_EXCERPT]
+    title = re.search(r"<title[^>]*>(.*?)</title>", text[:20_000], re.IGNORECASE | re.DOTALL)
+    words = title.group(1) if title else re.sub(r"<[^>]*>", " ", text[:20_000])
+    return " ".join(words.split())[:300]
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Read how long to wait, in seconds: milliseconds, seconds and dates are all in use."""
+    milliseconds = _number(headers.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = headers.get("retry-after", "")
+    seconds = _number(value)
+    if seconds is not None or not value:
+        return seconds
+    # Rare, and 10 ms of imports that nearly every start would pay for nothing; aiohttp has loaded them by now.
+    from datetime import UTC, datetime  # noqa: PLC0415
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415
+
+    try:
+        date = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, (date - datetime.now(UTC)).total_seconds())
+
+
+def _number(text: str) -> float | None:
+    return float(text) if re.fullmatch(r"\s*\d+(\.\d*)?\s*", text) else None

@@ -1,0 +1,332 @@
+"""A model provider for tests: a real HTTP server that does what its script says, and remembers what its clients did.
+
+It speaks OpenAI's chat completions and Anthropic's messages, streaming and not, on a free port of the loopback
+address, from a thread and an event loop of its own, so that tests of every kind can use it:
+
+    with FakeProvider(answer("hello"), status(429), hang_mid_stream()) as provider:
+        model = OpenAIModel("any", base_url=provider.openai_url, api_key="any")
+
+What it records is what a server sees: when each request was whole, when the client ended the connection (noticed at
+once, also while the script hangs), whether the reply had been sent to its end. Leaving the block ends everything,
+waits for the thread, and raises what went wrong inside the script, if anything did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+from halter.models.aside import on_thread
+from halter.testing.ledger import Ledger, SeenConnection, SeenRequest
+from halter.testing.replies import ScriptedReply, Wire, answer, stream_events, whole_answer
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Coroutine
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["FakeProvider"]
+
+_WAIT = 10.0
+_OK = 200
+
+
+Scripted: TypeAlias = "ScriptedReply | Callable[[SeenRequest], ScriptedReply]"
+
+
+class FakeProvider:
+    """A provider that follows a script: one reply for each request, in order, and `default` after the last."""
+
+    def __init__(self, *script: Scripted, default: Scripted | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self.port = 0
+        self._ledger = Ledger()
+        self._links: set[_Link] = set()
+        self._default = default if default is not None else answer("ok")
+        self._script: deque[Scripted] = deque(script)
+        self._tls = tls
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._ended: asyncio.Event
+
+    @property
+    def requests(self) -> list[SeenRequest]:
+        """All requests, in the order in which they were whole."""
+        return self._ledger.requests
+
+    @property
+    def connections(self) -> list[SeenConnection]:
+        """All connections, in the order in which they were opened."""
+        return self._ledger.connections
+
+    @property
+    def errors(self) -> list[BaseException]:
+        """What went wrong inside the script."""
+        return self._ledger.errors
+
+    @property
+    def url(self) -> str:
+        """Where the server listens."""
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
+
+    @property
+    def openai_url(self) -> str:
+        """The `base_url` for `OpenAIModel`."""
+        return f"{self.url}/v1"
+
+    @property
+    def anthropic_url(self) -> str:
+        """The `base_url` for `AnthropicModel`."""
+        return self.url
+
+    def script(self, *replies: Scripted) -> None:
+        """Add replies to the script."""
+        with self._ledger.changed:
+            self._script.extend(replies)
+
+    def start(self) -> Self:
+        """Start serving."""
+        ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(ready,), name="halter-fake-provider", daemon=True)
+        self._thread.start()
+        if not ready.wait(_WAIT) or self.errors:
+            message = "the fake provider did not start"
+            raise RuntimeError(message) from (self.errors[0] if self.errors else None)
+        return self
+
+    def close(self) -> None:
+        """End all connections and the thread. Can be called again."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            loop.call_soon_threadsafe(self._end)
+        thread.join(_WAIT)
+        self._loop = self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if error is None and self.errors:
+            raise self.errors[0]
+
+    async def __aenter__(self) -> Self:
+        return await on_thread(self.start)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await on_thread(self.close)
+        if error is None and self.errors:
+            raise self.errors[0]
+
+    def wait_for_request(self, n: int = 1, timeout: float = _WAIT) -> SeenRequest:
+        """Wait until `n` requests have come, and give the last of these. From async code: `await_request`."""
+        self._ledger.wait(lambda: len(self.requests) >= n, f"request {n}", timeout)
+        return self.requests[n - 1]
+
+    def wait_for_close(self, n: int = 1, timeout: float = _WAIT) -> float:
+        """Wait until clients have ended `n` connections, and give the time of the last of these ends."""
+        self._ledger.wait(lambda: len(self.closes) >= n, f"close {n} by the client", timeout)
+        return self.closes[n - 1]
+
+    def wait_for_pieces(self, n: int, request: int = 1, timeout: float = _WAIT) -> SeenRequest:
+        """Wait until `n` pieces of content of that request's reply have been sent."""
+        self._ledger.wait(
+            lambda: len(self.requests) >= request and self.requests[request - 1].pieces >= n, f"piece {n}", timeout
+        )
+        return self.requests[request - 1]
+
+    def wait_for_finish(self, n: int = 1, timeout: float = _WAIT) -> None:
+        """Wait until `n` replies have been sent whole. A client may have its answer a moment before this is noted."""
+        self._ledger.wait(
+            lambda: sum(request.finished is not None for request in self.requests) >= n, f"whole reply {n}", timeout
+        )
+
+    async def await_request(self, n: int = 1, timeout: float = _WAIT) -> SeenRequest:  # noqa: ASYNC109 - as its twin
+        """Wait as `wait_for_request` does, without blocking the loop."""
+        return await on_thread(lambda: self.wait_for_request(n, timeout))
+
+    async def await_close(self, n: int = 1, timeout: float = _WAIT) -> float:  # noqa: ASYNC109 - as its twin
+        """Wait as `wait_for_close` does, without blocking the loop."""
+        return await on_thread(lambda: self.wait_for_close(n, timeout))
+
+    async def await_pieces(self, n: int, request: int = 1, timeout: float = _WAIT) -> SeenRequest:  # noqa: ASYNC109
+        """Wait as `wait_for_pieces` does, without blocking the loop."""
+        return await on_thread(lambda: self.wait_for_pieces(n, request, timeout))
+
+    async def await_finish(self, n: int = 1, timeout: float = _WAIT) -> None:  # noqa: ASYNC109 - as its twin
+        """Wait as `wait_for_finish` does, without blocking the loop."""
+        await on_thread(lambda: self.wait_for_finish(n, timeout))
+
+    @property
+    def closes(self) -> list[float]:
+        """When clients ended connections, in order."""
+        with self._ledger.changed:
+            return self._ledger.closes()
+
+    def _next(self, request: SeenRequest) -> ScriptedReply:
+        with self._ledger.changed:
+            scripted = self._script.popleft() if self._script else self._default
+        return scripted if isinstance(scripted, ScriptedReply) else scripted(request)
+
+    def _run(self, ready: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(ready))
+        except BaseException as exc:  # noqa: BLE001 - the thread's end: kept for the test to see
+            self.errors.append(exc)
+            ready.set()
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        server = await self._loop.create_server(
+            lambda: _Link(self._ledger, self._links, self._next), "127.0.0.1", 0, ssl=self._tls, backlog=1024
+        )
+        self.port = server.sockets[0].getsockname()[1]
+        ready.set()
+        try:
+            await self._ended.wait()
+        finally:
+            server.close()
+            links = list(self._links)
+            tasks = [link.task for link in links if link.task is not None]
+            for link in links:
+                link.end()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # Transports are closed at the loop's next turn.
+            await asyncio.sleep(0)
+
+    def _end(self) -> None:
+        self._ended.set()
+
+
+class _Link(asyncio.Protocol):
+    """One connection."""
+
+    def __init__(self, ledger: Ledger, links: set[_Link], next_reply: Callable[[SeenRequest], ScriptedReply]) -> None:
+        self._ledger = ledger
+        self._links = links
+        self._next_reply = next_reply
+        self.task: asyncio.Task[None] | None = None
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport
+        self._seen: SeenConnection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._seen = self._ledger.opened()
+        self._links.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head, found, rest = bytes(self._buffer).partition(b"\r\n\r\n")
+        if not found or (self.task is not None and not self.task.done()):
+            return
+        lines = head.decode("latin-1").split("\r\n")
+        headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in lines[1:])}
+        length = int(headers.get("content-length", "0"))
+        if len(rest) < length:
+            return
+        self._buffer = bytearray(rest[length:])
+        self._request(lines[0].split(" ")[1], headers, rest[:length])
+
+    def eof_received(self) -> bool:
+        self._ledger.closed(self._seen, "client")
+        return False
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._ledger.closed(self._seen, "client")
+        if self.task is not None:
+            self.task.cancel()
+        self._links.discard(self)
+
+    def end(self) -> None:
+        """End it from this side."""
+        self._ledger.closed(self._seen, "server")
+        if self.task is not None:
+            self.task.cancel()
+        self._transport.abort()
+
+    def _request(self, path: str, headers: dict[str, str], body: bytes) -> None:
+        try:
+            data = json.loads(body or b"{}")
+        except ValueError:
+            data = {"unreadable": body.decode("utf-8", "replace")}
+        request = self._ledger.received(self._seen, path, headers, data)
+        self.task = asyncio.get_running_loop().create_task(self._guard(self._reply(request)))
+
+    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
+        """Keep what goes wrong in a script for the test to see, and tell the client, too."""
+        try:
+            await work
+        except Exception as exc:  # noqa: BLE001 - raised again when the provider is left
+            self._ledger.errors.append(exc)
+            self._head(500, {"content-type": "text/plain"}, f"the script failed: {exc!r}".encode())
+
+    async def _reply(self, request: SeenRequest) -> None:
+        wire = _wire(request.path)
+        reply = self._next_reply(request)
+        if reply.delay:
+            await asyncio.sleep(reply.delay)
+        if reply.fault == "silent":
+            await asyncio.Event().wait()
+        if wire is None:
+            self._head(404, {"content-type": "text/plain"}, b"no such path here")
+        elif reply.body is not None:
+            self._head(reply.status, {"content-type": "application/json", **reply.headers}, reply.body)
+        elif reply.pieces is None and not request.body.get("stream") and not reply.fault:
+            body = whole_answer(reply, wire, str(request.body.get("model", "")))
+            self._head(_OK, {"content-type": "application/json", **reply.headers}, body)
+        else:
+            await self._stream(reply, request, wire)
+        self._ledger.finished(self._seen, request)
+
+    async def _stream(self, reply: ScriptedReply, request: SeenRequest, wire: Wire) -> None:
+        first, content, last = (
+            (b"", reply.pieces, b"")
+            if reply.pieces is not None
+            else stream_events(reply, wire, str(request.body.get("model", "")))
+        )
+        self._head(reply.status, {"content-type": "text/event-stream", **reply.headers}, None)
+        self._chunk(first)
+        for number, piece in enumerate(content):
+            if reply.fault and number >= reply.after:
+                break
+            if number and reply.interval:
+                await asyncio.sleep(reply.interval)
+            self._chunk(piece)
+            self._ledger.sent_piece(request)
+            # Lets each piece go out for itself, and the loop see a client that has gone.
+            await asyncio.sleep(0)
+        if reply.fault == "drop":
+            self._ledger.closed(self._seen, "server")
+            self._transport.close()
+            await asyncio.Event().wait()
+        if reply.fault == "hang":
+            await asyncio.Event().wait()
+        self._chunk(last)
+        self._transport.write(b"0\r\n\r\n")
+
+    def _head(self, status: int, headers: dict[str, str], body: bytes | None) -> None:
+        framing = {"transfer-encoding": "chunked"} if body is None else {"content-length": str(len(body))}
+        lines = [f"HTTP/1.1 {status} Scripted", *(f"{key}: {value}" for key, value in (headers | framing).items())]
+        self._transport.write("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
+
+    def _chunk(self, data: bytes) -> None:
+        if data:
+            self._transport.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+
+def _wire(path: str) -> Wire | None:
+    if path.endswith("/chat/completions"):
+        return "openai"
+    return "anthropic" if path.partition("?")[0].endswith("/messages") else None
