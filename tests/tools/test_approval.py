@@ -130,7 +130,7 @@ async def test_a_stop_before_the_question() -> None:
     token.cancel("stop")
     asked: list[Any] = []
     for policy in ("auto", asked.append):
-        assert not (await is_approved(policy, REQUEST, token, None)).granted  # type: ignore[arg-type]
+        assert not (await is_approved(policy, REQUEST, token, None)).granted
     assert asked == []
 
 

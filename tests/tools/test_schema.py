@@ -19,6 +19,7 @@ from anthropic.types import ToolParam
 from hypothesis import given
 from hypothesis import strategies as st
 
+from halter import BadArguments
 from halter.models import AnthropicModel, ModelRequest, OpenAIModel, UserMessage
 from halter.tools import Tool, tool
 from halter.tools.schema import brief
@@ -265,8 +266,7 @@ def test_what_is_converted_fits(hint: Any, value: Any) -> None:
     made = TOOLS[str(hint)]
     try:
         kwargs = made.bind_arguments(msgspec.json.encode({"value": value}).decode())
-    except Exception as error:
-        assert type(error).__name__ == "BadArguments"
+    except BadArguments as error:
         assert "value" in str(error)
     else:
         assert set(kwargs) == {"value"}

@@ -65,6 +65,19 @@ class Callables:
         return x
 
 
+class Named:
+    """A callable whose own attributes look like a tool's."""
+
+    name = "mine"
+
+    def __init__(self) -> None:
+        self.timeout = "mine"
+        self.spec = "mine"
+
+    def __call__(self, x: int) -> int:
+        return x
+
+
 def takes_more(x: int, y: int = 0) -> int:
     return x + y
 
@@ -85,7 +98,7 @@ def takes_more(x: int, y: int = 0) -> int:
     ],
 )
 def test_every_kind_of_function_can_be_a_tool(fn: Any, name: str, kind: str) -> None:
-    """Functions, coroutines, generators, methods, partials and callable objects are tools, and known for what they are."""
+    """Functions, coroutines, generators, methods, partials and callable objects are tools, each known for its kind."""
     made = tool(fn)
     assert (made.name, made.kind) == (name, kind)
     assert made.spec.parameters["properties"]["x"] == {"type": "integer"}
@@ -136,6 +149,12 @@ def test_the_docstring_is_what_the_model_is_told() -> None:
         "required": ["query"],
         "additionalProperties": False,
     }
+
+
+def test_attributes_of_the_function_stay_its_own() -> None:
+    """A callable object with attributes of our names does not change what the tool is."""
+    made = tool(Named())
+    assert (made.name, made.timeout, made.spec.name) == ("Named", None, "Named")
 
 
 def test_a_callable_object_is_described_by_its_class() -> None:

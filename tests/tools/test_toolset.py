@@ -26,7 +26,8 @@ def test_tools_by_name() -> None:
     found = collect_tools([fetch, search, Box().open_box])
     assert list(found) == ["fetch", "search", "open_box"]
     assert all(isinstance(each, Tool) for each in found.values())
-    assert collect_tools([fetch, fetch]) == {"fetch": fetch}
+    box = Box()
+    assert list(collect_tools([fetch, fetch, search, search, box.open_box, box.open_box])) == list(found)
 
 
 def test_two_tools_of_one_name() -> None:

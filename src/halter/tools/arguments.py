@@ -4,8 +4,8 @@ Whatever the model sends, the outcome is arguments that fit or ``BadArguments``,
 which parameter is wrong, what was expected, and what the tool takes.
 
 Where models err in ways that leave no doubt, we take what was meant: no text or ``null`` for no arguments; a string
-that holds the JSON of the arguments, or of a parameter that is no string (``"[1, 2]"``, ``"5"``); ``5.0`` for an integer,
-which JSON Schema calls one; ``null`` for a parameter that could be left out. Nothing else is converted.
+that holds the JSON of the arguments, or of a parameter that is no string (``"[1, 2]"``, ``"5"``); ``5.0`` for an
+integer, which JSON Schema calls one; ``null`` for a parameter that could be left out. Nothing else is converted.
 """
 
 from __future__ import annotations

@@ -83,8 +83,8 @@ class ToolOutcome(Struct, kw_only=True):
             text = late.content
         else:
             text = "\n".join(part.text for part in late.content if isinstance(part, Text))
-        gave = f" and gave:\n{text}" if text else " and gave nothing."
-        return f"{start}, {late.seconds:.1f} s after the stop: its effects are complete,{gave}"
+        gave = f"and gave:\n{text}" if text else "and gave nothing."
+        return f"{start}, {late.seconds:.1f} s after the stop, {gave}"
 
     def _note(self, *, has_content: bool) -> str:
         why = _REASONS.get(self.reason or "", f"for the reason {self.reason!r}" if self.reason else "")

@@ -38,6 +38,9 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 class Tool(Generic[P, R]):
     """A function with what a model is told of it and how it is to be run. Made by ``@tool``."""
 
+    __name__: str
+    __wrapped__: Callable[P, R]
+
     def __init__(
         self,
         fn: Callable[P, R],
@@ -71,7 +74,7 @@ class Tool(Generic[P, R]):
         self.spec = ToolSpec(self.name, self.description, schema)
         if isolate:
             self._check_isolation()
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(self, fn, updated=())  # attributes of the function's own must not become ours
 
     # -- for those who call it ------------------------------------------------------------------
 
@@ -84,7 +87,7 @@ class Tool(Generic[P, R]):
         if instance is None or not self.needs_self:
             return self
         bound = copy.copy(self)
-        bound.fn = self.fn.__get__(instance, owner)
+        bound.fn = bound.__wrapped__ = self.fn.__get__(instance, owner)
         bound.needs_self = False
         return bound
 

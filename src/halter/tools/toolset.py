@@ -20,7 +20,7 @@ def collect_tools(tools: Iterable[Tool[..., Any] | Callable[..., Any]]) -> dict[
             msg = f"tool {one.name!r} is a method without its object; give the one of an instance: thing.{one.name}"
             raise TypeError(msg)
         other = found.setdefault(one.name, one)
-        if other is not one:
+        if other.fn != one.fn:
             msg = f"two tools are called {one.name!r}: {_place(other)} and {_place(one)}; give one another with name="
             raise ValueError(msg)
     return found
