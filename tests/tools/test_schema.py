@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import decimal
 import enum
+import inspect
 import pathlib
 import uuid
 from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypedDict, Union
@@ -270,6 +271,40 @@ def test_what_is_converted_fits(hint: Any, value: Any) -> None:
         assert "value" in str(error)
     else:
         assert set(kwargs) == {"value"}
+
+
+@given(
+    st.lists(st.tuples(SIMPLE, st.booleans()), max_size=5),
+    st.dictionaries(st.sampled_from([f"p{n}" for n in range(6)]), VALUES, max_size=6),
+)
+def test_any_signature(hints: list[tuple[Any, bool]], values: dict[str, Any]) -> None:
+    """Any signature has a valid schema, and any arguments for it fit or are answered with all that is wrong."""
+    parameters = [
+        inspect.Parameter(
+            f"p{n}",
+            inspect.Parameter.KEYWORD_ONLY,
+            annotation=hint,
+            default=None if has_default else inspect.Parameter.empty,
+        )
+        for n, (hint, has_default) in enumerate(hints)
+    ]
+
+    def f(**_: Any) -> None: ...
+
+    f.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    made = tool(f)
+    check(made.spec.parameters)
+    names = {parameter.name for parameter in parameters}
+    required = {parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty}
+    assert set(made.spec.parameters["required"]) == required
+    try:
+        kwargs = made.bind_arguments(msgspec.json.encode(values).decode())
+    except BadArguments as error:
+        wrong = (required - set(values)) | (set(values) - names)
+        assert all(name in str(error) for name in wrong)
+    else:
+        assert required <= set(kwargs) <= names
+        assert set(values) <= names
 
 
 TOOLS = {str(hint): tool_of(hint) for hint, _, _ in HINTS}
