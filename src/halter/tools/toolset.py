@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING, Any
 
-from halter.tools.tool import Tool
+from halter.tools.tool import Tool, tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ def collect_tools(tools: Iterable[Tool[..., Any] | Callable[..., Any]]) -> dict[
     """Return the tools by name, in order; plain functions become tools. Two of one name are an error."""
     found: dict[str, Tool[..., Any]] = {}
     for each in tools:
-        one = each if isinstance(each, Tool) else Tool(each)
+        one = each if isinstance(each, Tool) else tool(each)
         if one.needs_self:
             msg = f"tool {one.name!r} is a method without its object; give the one of an instance: thing.{one.name}"
             raise TypeError(msg)
