@@ -20,14 +20,18 @@ if TYPE_CHECKING:
         run_isolated_async,
         run_process,
     )
+    from halter.tools import BadArguments, ToolContext, ToolOutcome, tool
 
 # Where each public name lives. Importing halter imports none of it: the first use of a name does.
 _HOMES = {
+    "BadArguments": "tools",
     "NEVER": "cancel",
     "CancellationToken": "cancel",
     "Cancelled": "cancel",
     "ExitGuard": "cancel",
     "ProcessResult": "cancel",
+    "ToolContext": "tools",
+    "ToolOutcome": "tools",
     "checkpoint": "cancel",
     "current_token": "cancel",
     "run_blocking": "cancel",
@@ -35,14 +39,18 @@ _HOMES = {
     "run_isolated": "cancel",
     "run_isolated_async": "cancel",
     "run_process": "cancel",
+    "tool": "tools",
 }
 
 __all__ = [
     "NEVER",
+    "BadArguments",
     "CancellationToken",
     "Cancelled",
     "ExitGuard",
     "ProcessResult",
+    "ToolContext",
+    "ToolOutcome",
     "checkpoint",
     "current_token",
     "run_blocking",
@@ -50,6 +58,7 @@ __all__ = [
     "run_isolated",
     "run_isolated_async",
     "run_process",
+    "tool",
 ]
 
 

@@ -1,0 +1,193 @@
+"""A model's arguments: read, checked against the hints, and turned into what the function asks for.
+
+Whatever the model sends, the outcome is arguments that fit or ``BadArguments``, whose text is written for the model:
+which parameter is wrong, what was expected, and what the tool takes.
+
+Where models err in ways that leave no doubt, we take what was meant: no text or ``null`` for no arguments; a string
+that holds the JSON of the arguments, or of a parameter that is no string (``"[1, 2]"``, ``"5"``); ``5.0`` for an
+integer, which JSON Schema calls one; ``null`` for a parameter that could be left out. Nothing else is converted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from halter.tools.schema import Schema, brief
+
+if TYPE_CHECKING:
+    from halter.tools.hint import Hint
+
+_POSITION: Final = re.compile(r" \(byte (\d+)\)$")
+_WHERE: Final = re.compile(r"^(?P<what>.*) - at `(key in )?\$(?P<where>.*)`$", re.DOTALL)
+_AROUND: Final = 20  # bytes shown on each side of a mistake
+_LONGEST: Final = 2_000  # characters of a message
+
+
+class BadArguments(ValueError):  # noqa: N818  (the model is told, the caller is not at fault)
+    """The arguments of a call do not fit the tool. The text tells the model how to correct them."""
+
+
+class Argument(NamedTuple):
+    """One parameter, as a model has to fill it in."""
+
+    name: str
+    hint: Hint
+    schema: Schema
+    is_required: bool
+
+
+def read_arguments(tool: str, wanted: list[Argument], raw: str) -> dict[str, Any]:
+    """Return the arguments for a call, or raise BadArguments."""
+    try:
+        given = _parse(raw)
+        found, complaints = _fit(wanted, given)
+    except BadArguments as error:
+        raise BadArguments(_message(tool, wanted, [str(error)])) from None
+    if complaints:
+        raise BadArguments(_message(tool, wanted, complaints))
+    return found
+
+
+def _parse(raw: str) -> dict[str, Any]:
+    if not raw.strip():
+        return {}
+    value = _decode(raw)
+    if isinstance(value, str):
+        value = _decode(value) if value.strip() else None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        msg = f"the arguments must be one JSON object, not {_json_type(value)}"
+        raise BadArguments(msg)
+    return value
+
+
+def _decode(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except RecursionError:
+        msg = "the JSON is nested too deeply"
+    except UnicodeEncodeError:
+        msg = "the JSON holds characters that are not Unicode"
+    except msgspec.DecodeError as error:  # the text is no JSON, or holds numbers that are too large
+        msg = _syntax_error(text, str(error))
+    raise BadArguments(msg)
+
+
+def _syntax_error(text: str, complaint: str) -> str:
+    position = _POSITION.search(complaint)
+    if position is None:
+        if "truncated" in complaint:
+            return f"the JSON ends too early, after {len(text)} characters"
+        return f"the JSON cannot be read: {complaint}"
+    at = int(position[1])
+    data = text.encode()
+    before = data[max(0, at - _AROUND) : at].decode(errors="ignore")
+    after = data[at : at + _AROUND].decode(errors="ignore")
+    line, column = data.count(b"\n", 0, at) + 1, at - (data.rfind(b"\n", 0, at) + 1) + 1
+    reason = complaint[: position.start()].removeprefix("JSON is malformed: ")
+    return f"the JSON is malformed at line {line}, column {column}, between {before!r} and {after!r}: {reason}"
+
+
+def _fit(wanted: list[Argument], given: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    found: dict[str, Any] = {}
+    complaints: list[str] = []
+    for argument in wanted:
+        if argument.name not in given:
+            if argument.is_required:
+                complaints.append(f"{argument.name} is missing: expected {brief(argument.schema)}")
+            continue
+        value = given[argument.name]
+        try:
+            found[argument.name] = _convert(argument.hint, value)
+        except BadArguments as error:
+            if value is not None or argument.is_required:
+                complaints.append(f"{argument.name}{_complaint(str(error))}")
+    names = [argument.name for argument in wanted]
+    complaints += [_unknown(name, names) for name in given if name not in names]
+    return found, complaints
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"there is no parameter {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+
+
+def _convert(hint: Hint, value: Any) -> Any:
+    try:
+        return _attempt(hint, value)
+    except BadArguments as first:
+        for other in _meant(value):
+            try:
+                return _attempt(hint, other)
+            except BadArguments:
+                continue
+        raise first from None
+
+
+def _attempt(hint: Hint, value: Any) -> Any:
+    """Check one value. A boundary: constructors and validators of the user's types may raise anything."""
+    try:
+        return hint.convert(value)
+    except Exception as error:
+        raise BadArguments(str(error) or type(error).__name__) from error
+
+
+def _meant(value: Any) -> list[Any]:
+    """What the model may have meant by a value that does not fit."""
+    meant = []
+    if isinstance(value, str) and value.strip():
+        try:
+            value = _decode(value)
+        except BadArguments:
+            return []
+        meant.append(value)
+    try:
+        whole = _whole(value)
+    except RecursionError:
+        return meant
+    if whole is not value:
+        meant.append(whole)
+    return meant
+
+
+def _whole(value: Any) -> Any:
+    """The value with integers for floats that are whole; itself if there are none."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        items = [_whole(item) for item in value]
+        return items if any(new is not old for new, old in zip(items, value, strict=True)) else value
+    if isinstance(value, dict):
+        entries = {key: _whole(item) for key, item in value.items()}
+        return entries if any(entries[key] is not item for key, item in value.items()) else value
+    return value
+
+
+def _complaint(text: str) -> str:
+    """What msgspec says, with the place first: `Expected int, got str - at $.a` becomes `.a: expected int, got str`."""
+    matched = _WHERE.match(text)
+    where, what = (matched["where"], matched["what"]) if matched else ("", text)
+    return f"{where}: {what[:1].lower()}{what[1:]}"
+
+
+def _json_type(value: Any) -> str:
+    kinds = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "an array"}
+    return kinds.get(type(value), "null")
+
+
+def _message(tool: str, wanted: list[Argument], complaints: list[str]) -> str:
+    takes = ", ".join(
+        f"{each.name} ({brief(each.schema)}{', required' if each.is_required else ''})" for each in wanted
+    )
+    problem = "; ".join(complaints)
+    if len(problem) > _LONGEST:
+        problem = problem[:_LONGEST] + " ..."
+    expected = f"It takes: {takes[:_LONGEST]}." if wanted else "It takes no parameters."
+    return (
+        f"The call of {tool} was not run, its arguments are wrong: {problem}. {expected} Correct them and call again."
+    )

@@ -1,0 +1,201 @@
+"""What a tool gave, as content for a model: text, or parts with pictures and sound; never larger than a limit.
+
+A text that is too long keeps its beginning and its end, and says in between how much was left out.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
+
+from halter.models.model import Audio, Image, Part, Text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Content: TypeAlias = str | list[Part]
+
+MAX_CHARACTERS: Final = 100_000
+# A limit must leave room for the sentence that tells of the cut.
+_LEAST: Final = 100
+
+
+def render(value: object, limit: int = MAX_CHARACTERS) -> Content:
+    """Turn what a tool returned into content.
+
+    Text stays as it is and parts stay parts; None is nothing; what `msgspec` or pydantic can write becomes JSON;
+    anything else is its `str()`. Bytes are text if they are UTF-8, else only their number is told.
+    """
+    pieces = Pieces(limit)
+    pieces.add(value)
+    return pieces.content()
+
+
+def bound(text: str, limit: int = MAX_CHARACTERS) -> str:
+    """Cut *text* to at most *limit* characters, honestly."""
+    bounded = _Bounded(limit)
+    bounded.add(text)
+    return bounded.text()
+
+
+class Pieces:
+    """What a tool yields, piece by piece, in bounded memory.
+
+    Each piece stands on lines of its own. A generator's yields are added as they come, so that at any moment
+    ``content()`` is the partial result.
+    """
+
+    def __init__(self, limit: int = MAX_CHARACTERS) -> None:
+        self._all = _Bounded(limit)  # the whole text, for when it has to be cut
+        self._parts: list[Part] = []  # texts and media in their order; the texts are dropped once there is too much
+        self._is_new_line = True
+
+    def add(self, value: object) -> None:
+        """Add what was yielded or returned; None adds nothing."""
+        for piece in _pieces_of(value):
+            if isinstance(piece, str):
+                self._add_text(piece)
+            else:
+                self._parts.append(piece)
+
+    def _add_text(self, text: str) -> None:
+        if not text:
+            return
+        is_after_text = bool(self._parts) and isinstance(self._parts[-1], Text)
+        if not self._is_new_line:
+            self._all.add("\n")
+            if is_after_text:
+                self._parts.append(Text("\n"))
+        self._is_new_line = text.endswith("\n")
+        self._all.add(text)
+        if self._all.is_whole:
+            self._parts.append(Text(text))
+        else:
+            self._parts = [part for part in self._parts if not isinstance(part, Text)]
+
+    def content(self) -> Content:
+        """All pieces so far: a text, or parts if there are pictures or sound among them."""
+        if all(isinstance(part, Text) for part in self._parts):
+            return self._all.text()
+        if not self._all.is_whole:
+            return [Text(self._all.text()), *self._parts]
+        merged: list[Part] = []
+        for part in self._parts:
+            if isinstance(part, Text) and merged and isinstance(merged[-1], Text):
+                merged[-1] = Text(merged[-1].text + part.text)
+            else:
+                merged.append(part)
+        return merged
+
+
+class _Bounded:
+    """A text of which only as much is kept as will be shown."""
+
+    def __init__(self, limit: int) -> None:
+        if limit < _LEAST:
+            msg = f"a limit below {_LEAST} characters leaves no room to say what was cut: {limit}"
+            raise ValueError(msg)
+        self._limit = limit
+        self._head: list[str] = []
+        self._head_length = 0
+        self._tail: collections.deque[str] = collections.deque()
+        self._tail_length = 0
+        self._length = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return self._length <= self._limit
+
+    def add(self, text: str) -> None:
+        self._length += len(text)
+        room = self._limit - self._head_length
+        if room > 0:
+            self._head.append(text[:room])
+            self._head_length += len(self._head[-1])
+            text = text[room:]
+        if not text:
+            return
+        self._tail.append(text[-self._limit :])
+        self._tail_length += len(self._tail[-1])
+        while self._tail_length - len(self._tail[0]) >= self._limit:
+            self._tail_length -= len(self._tail.popleft())
+
+    def text(self) -> str:
+        head = "".join(self._head)
+        if self.is_whole:
+            return head
+        # The number left out grows with the notice that tells it: settle for the notice of the largest it can be.
+        longest = len(_notice(self._length))
+        kept = self._limit - longest
+        first, last = kept - kept // 2, kept // 2
+        end = (head + "".join(self._tail))[-last:]
+        return head[:first] + _notice(self._length - kept) + end
+
+
+def _notice(left_out: int) -> str:
+    return f"\n[... {left_out:,} characters left out ...]\n"
+
+
+def _pieces_of(value: object) -> Iterable[str | Part]:
+    """Texts and parts of one value."""
+    if isinstance(value, Text):
+        return (_clean(value.text),)
+    if isinstance(value, (Image, Audio)):
+        return (value,)
+    if isinstance(value, (list, tuple)) and any(isinstance(item, (Text, Image, Audio)) for item in value):
+        return [piece for item in value for piece in _pieces_of(item)]
+    return (_clean(_text_of(value)),)
+
+
+def _text_of(value: object) -> str:
+    """Write a value as text. A boundary: an object that cannot be written is told of, not an error of the call."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return str.__str__(value)  # not str(): that of a str Enum is its name
+    try:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return _text_of_bytes(bytes(value))
+        return _json_or_str(value)
+    except Exception as error:  # noqa: BLE001  (foreign __str__ and friends may raise anything)
+        return f"(a {type(value).__qualname__} that cannot be shown: {type(error).__name__})"
+
+
+def _text_of_bytes(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"({len(data):,} bytes that are not text)"
+
+
+def _json_or_str(value: object) -> str:
+    def foreign(item: Any) -> object:
+        if callable(dump := getattr(item, "model_dump", None)):  # a pydantic model
+            return dump(mode="json")
+        if isinstance(item, os.PathLike):
+            return os.fspath(item)
+        if item is value:
+            raise _NotPlain
+        return str(item)
+
+    try:
+        plain = msgspec.to_builtins(value, enc_hook=foreign, str_keys=True)
+        return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+    except (_NotPlain, TypeError, UnicodeEncodeError):
+        return str(value)
+
+
+class _NotPlain(Exception):  # noqa: N818  (it never leaves this file)
+    """The value itself is of a type that has no JSON."""
+
+
+def _clean(text: str) -> str:
+    """Replace what is not Unicode: half a surrogate pair, as in odd file names, cannot be sent to anybody."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="backslashreplace").decode()
+    return text

@@ -1,0 +1,163 @@
+"""What a running tool knows of its call, and what it may ask of the outside: progress, a question, another agent.
+
+``ask`` and ``delegate`` are coroutines of the engine. An async tool awaits them; in a plain function, which runs on a
+worker thread, they block that thread, until the answer or until the call is stopped, and then raise ``Cancelled``
+at once. Looking at the token, asking and delegating show that the call listens: such a call gets its grace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from typing import TYPE_CHECKING, Any
+
+from halter.cancel.context import current_token
+from halter.cancel.token import CancellationToken, Cancelled
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+
+class ToolContext:
+    """One call, seen from inside its tool. A parameter with this hint, of any name, is given it."""
+
+    def __init__(
+        self,
+        token: CancellationToken,
+        *,
+        call_id: str,
+        session_id: str = "",
+        is_async: bool,
+        loop: asyncio.AbstractEventLoop | None = None,
+        report: Callable[[str], object] | None = None,
+        ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None,
+        delegate: Callable[[Any, str], Awaitable[Any]] | None = None,
+    ) -> None:
+        """Made by whoever runs the call; *ask* and *delegate* run on *loop*, *report* in the tool's own thread."""
+        self.call_id = call_id
+        self.session_id = session_id
+        self._token = token
+        self._is_async = is_async
+        self._loop = loop
+        self._report = report
+        self._ask = ask
+        self._delegate = delegate
+        self._has_listened = False
+        self._is_detached = False
+
+    @property
+    def token(self) -> CancellationToken:
+        """The call's token."""
+        self._has_listened = True
+        return self._token
+
+    @property
+    def has_listened(self) -> bool:
+        """Whether the tool has ever looked at the token, asked or delegated through this context."""
+        return self._has_listened
+
+    def report(self, text: str) -> None:
+        """Tell of progress. Nothing happens once the call is over."""
+        if self._report is not None and not self._is_detached:
+            self._report(str(text))
+
+    def ask(self, question: str, choices: Sequence[str] | None = None) -> Any:
+        """Ask the person. The answer, or in an async tool something to await for it; a stop raises Cancelled."""
+        ask = self._ask
+        if ask is None:
+            msg = "nobody can be asked here; do without, or take what you need as a parameter"
+            raise RuntimeError(msg)
+        offered = None if choices is None else list(choices)
+        return self._do("ask", lambda: ask(question, offered))
+
+    def delegate(self, agent: Any, text: str) -> Any:
+        """Have another agent work on *text*. Its turn, or in an async tool something to await for it."""
+        delegate = self._delegate
+        if delegate is None:
+            msg = "nothing can be delegated here: this call runs outside of a session"
+            raise RuntimeError(msg)
+        return self._do("delegate", lambda: delegate(agent, text))
+
+    def detach(self) -> None:
+        """End the call's ties to the outside: for whoever runs it, once its outcome is settled.
+
+        An abandoned thread may go on for long; what it reports or asks then belongs to no turn.
+        """
+        self._is_detached = True
+
+    def _do(self, name: str, start: Callable[[], Awaitable[Any]]) -> Any:
+        self._has_listened = True
+        if self._is_async:
+            return self._await(start, self._token)
+        loop = self._loop
+        if loop is None or _running_loop() is loop:
+            msg = (
+                f"{name}() of a plain function's context waits, and would block the event loop that it waits for; "
+                "call it in the tool's own thread, or make the tool an `async def` and await it"
+            )
+            raise RuntimeError(msg)
+        return self._block(start, loop)
+
+    def _check_live(self, token: CancellationToken) -> None:
+        token.raise_if_cancelled()
+        if self._is_detached:
+            msg = f"call {self.call_id} is over: it cannot ask or delegate any more"
+            raise RuntimeError(msg)
+
+    async def _await(self, start: Callable[[], Awaitable[Any]], token: CancellationToken) -> Any:
+        self._check_live(token)
+        async with token.scope():
+            return await start()
+
+    def _block(self, start: Callable[[], Awaitable[Any]], loop: asyncio.AbstractEventLoop) -> Any:
+        # The thread has a token of its own, below the call's; whichever is cancelled ends the wait.
+        token = CancellationToken.any_of(self._token, current_token())
+        wait = _Wait()
+        self._check_live(token)
+        with token.on_cancel(wait.end):
+            loop.call_soon_threadsafe(lambda: wait.start(loop, self._await(start, token)))
+            return wait.result(token)
+
+
+class _Wait:
+    """A thread that waits for a coroutine in a loop."""
+
+    def __init__(self) -> None:
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._task: asyncio.Task[Any] | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop, work: Any) -> None:
+        """Start the work; runs in the loop."""
+        self._task = loop.create_task(work)
+        self._task.add_done_callback(self._has_ended)
+
+    def _has_ended(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()  # now it has been looked at, even if nobody waits for it any more
+        self.end()
+
+    def end(self) -> None:
+        self._bell.put(None)
+
+    def result(self, token: CancellationToken) -> Any:
+        """Wait; a stop comes before an answer."""
+        self._bell.get()
+        task = self._task
+        if token.is_cancelled and not _is_foreign(task, token):
+            raise Cancelled(token)
+        if task is None or task.cancelled():
+            msg = "nobody is left to answer: the engine has ended this wait"
+            raise RuntimeError(msg)
+        return task.result()
+
+
+def _is_foreign(task: asyncio.Task[Any] | None, token: CancellationToken) -> bool:
+    """Whether the wait was ended by somebody who cancelled its task, and no token of the call's."""
+    return task is not None and task.done() and task.cancelled() and not any(up.is_cancelled for up in token._parents())
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

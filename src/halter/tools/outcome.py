@@ -1,0 +1,110 @@
+"""How a call ended, told honestly: to the record, to the program, and to the model.
+
+What the model reads about a call that was stopped never claims more than is known. "Not started" and "denied" mean that
+nothing happened; "abandoned" means that nobody knows; what came before a stop is there, first, and marked as partial.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from halter.models.model import Part, Text, ToolMessage
+from halter.tools.content import Content
+
+Status: TypeAlias = Literal[
+    "completed", "partial", "cancelled", "not_started", "failed", "timed_out", "abandoned", "denied"
+]
+Rung: TypeAlias = Literal["cooperated", "cut", "killed", "abandoned"]
+
+# Why a call was stopped, in words that fit behind "was stopped".
+_REASONS: Final = {
+    "interrupt": "because the user interrupted",
+    "steer": "because the user gave new guidance",
+    "stop": "because the user said stop",
+    "rollback": "because the user took this turn back",
+    "timeout": "because its time was over",
+    "stale": "because nothing more came",
+    "disconnect": "because the user disconnected",
+    "shutdown": "because the program is ending",
+    "crash": "because the program crashed",
+    "external": "because the surrounding program cancelled it",
+}
+_ERRORS: Final = frozenset({"cancelled", "not_started", "failed", "timed_out", "abandoned", "denied"})
+
+
+class LateEnd(Struct, frozen=True):
+    """The end of an abandoned call, after all."""
+
+    ended_at: float
+    seconds: float  # after the stop
+    content: Content = ""
+    error: str = ""  # what it raised; empty if it returned
+
+
+class ToolOutcome(Struct, kw_only=True):
+    """The one outcome of one call."""
+
+    call_id: str
+    name: str
+    status: Status
+    content: Content = ""  # the result, or as much of it as there was
+    reason: str | None = None  # why it was stopped: the token's reason
+    detail: str = ""  # the error of a failed call, the note of a denied one, else the token's detail
+    started_at: float | None = None  # time.time(); None if it never started
+    ended_at: float | None = None
+    late: LateEnd | None = None
+    rungs: list[Rung] = field(default_factory=list)  # what it took to stop it, in order
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the call was left behind and has not been heard of since."""
+        return (self.status == "abandoned" or "abandoned" in self.rungs) and self.late is None
+
+    def to_message(self) -> ToolMessage:
+        """The call's result as the model reads it. A late end does not change it: see late_note()."""
+        parts: list[Part] = [Text(self.content)] if isinstance(self.content, str) else list(self.content)
+        parts = [part for part in parts if not isinstance(part, Text) or part.text]
+        note = self._note(has_content=bool(parts))
+        if note:
+            parts.append(Text(f"[{note}]" if parts else note))
+        return ToolMessage(self.call_id, self.name, parts, is_error=self.status in _ERRORS)
+
+    def late_note(self) -> str:
+        """What to tell the model, in a later turn, of an abandoned call that ended after all; else nothing."""
+        if self.late is None:
+            return ""
+        late = self.late
+        start = f"The earlier call of {self.name} ({self.call_id}), which was stopped, ended after all"
+        if late.error:
+            return f"{start}, {late.seconds:.1f} s after the stop, with an error: {late.error}"
+        if isinstance(late.content, str):
+            text = late.content
+        else:
+            text = "\n".join(part.text for part in late.content if isinstance(part, Text))
+        gave = f"and gave:\n{text}" if text else "and gave nothing."
+        return f"{start}, {late.seconds:.1f} s after the stop, {gave}"
+
+    def _note(self, *, has_content: bool) -> str:
+        why = _REASONS.get(self.reason or "", f"for the reason {self.reason!r}" if self.reason else "")
+        stopped = f"This call was stopped {why}".rstrip()
+        so_far = " What it gave until then is above." if has_content else ""
+        doubt = " It did not end in time and may still have effects." if "abandoned" in self.rungs else ""
+        match self.status:
+            case "completed":
+                return "" if has_content else "(no output)"
+            case "partial":
+                return f"{stopped} before it was done.{so_far or ' It had given nothing until then.'}{doubt}"
+            case "cancelled":
+                return f"{stopped} before it gave its result. What it had done until then stands.{so_far}{doubt}"
+            case "timed_out":
+                return f"This call took too long and was stopped: {self.detail or 'its time was over'}.{so_far}{doubt}"
+            case "abandoned":
+                return f"{stopped} and did not end in time; it may still have effects.{so_far}"
+            case "not_started":
+                return f"This call was not started{f', {why}' if why else ''}. It had no effects."
+            case "denied":
+                return f"This call was not allowed and not started: {self.detail or 'no reason was given'}."
+            case "failed":
+                return f"This call failed: {self.detail or 'no error text'}{so_far and '.' + so_far}"

@@ -1,0 +1,39 @@
+"""The tools that one agent has, by name."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+from halter.tools.tool import Tool, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+def collect_tools(tools: Iterable[Tool[..., Any] | Callable[..., Any]]) -> dict[str, Tool[..., Any]]:
+    """Return the tools by name, in order; plain functions become tools. Two of one name are an error."""
+    found: dict[str, Tool[..., Any]] = {}
+    for each in tools:
+        one = each if isinstance(each, Tool) else tool(each)
+        if one.needs_self:
+            msg = f"tool {one.name!r} is a method without its object; give the one of an instance: thing.{one.name}"
+            raise TypeError(msg)
+        other = found.setdefault(one.name, one)
+        if other.fn != one.fn:
+            msg = f"two tools are called {one.name!r}: {_place(other)} and {_place(one)}; give one another with name="
+            raise ValueError(msg)
+    return found
+
+
+def no_such_tool(name: str, tools: Mapping[str, Tool[..., Any]]) -> str:
+    """What to tell a model that called a tool that is not there."""
+    if not tools:
+        return f"There is no tool {name!r}; there are no tools at all. Answer without."
+    close = difflib.get_close_matches(name, tools, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"There is no tool {name!r}, nothing was run.{hint} The tools are: {', '.join(tools)}."
+
+
+def _place(one: Tool[..., Any]) -> str:
+    return f"{getattr(one, '__module__', '?')}.{getattr(one, '__qualname__', one.name)}"

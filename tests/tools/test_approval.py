@@ -1,0 +1,184 @@
+"""Approvals: only a clear yes is one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+
+from halter import CancellationToken, checkpoint, current_token
+from halter.tools import Approval, ApprovalRequest, is_approved
+from halter.tools.approval import check_policy
+from tests.tools.looped import looped
+
+REQUEST = ApprovalRequest(call_id="c1", tool="rm", arguments={"path": "/"})
+
+
+async def decide(policy: Any, ask: Any = None) -> Approval:
+    return await is_approved(policy, REQUEST, CancellationToken(), ask)
+
+
+def test_a_request_is_a_value() -> None:
+    """The question can be written down and has an id of its own."""
+    assert msgspec.json.decode(msgspec.json.encode(REQUEST), type=ApprovalRequest) == REQUEST
+    assert ApprovalRequest(call_id="c1", tool="rm").id != ApprovalRequest(call_id="c1", tool="rm").id
+
+
+@looped
+async def test_fixed_policies() -> None:
+    """ "auto" grants and "deny" denies; without a policy nobody can be asked."""
+    assert (await decide("auto")).granted
+    assert not (await decide("deny")).granted
+    for policy in (None, "ask"):
+        approval = await decide(policy)
+        assert not approval.granted
+        assert "nobody" in approval.note
+
+
+class AsyncCallable:
+    async def __call__(self, request: ApprovalRequest) -> bool:
+        return request is REQUEST
+
+
+async def coroutine(request: ApprovalRequest) -> bool:
+    return request is REQUEST
+
+
+@pytest.mark.parametrize(
+    "policy", [lambda request: request is REQUEST, coroutine, lambda r: coroutine(r), AsyncCallable()]
+)
+@looped
+async def test_functions_decide(policy: Any) -> None:
+    """A function of either kind is given the request and decides."""
+    assert (await decide(policy)).granted
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+@pytest.mark.parametrize(
+    ("answer", "granted", "words"),
+    [
+        (True, True, "approved"),
+        (False, False, "denied"),
+        (None, False, "denied"),
+        (Approval(granted=True, note="fine"), True, "fine"),
+        (Approval(granted=False, note="never"), False, "never"),
+        ("use the trash instead", False, "use the trash instead"),
+        ("yes", False, "yes"),
+        (1, False, "neither yes nor no: 1"),
+    ],
+)
+@looped
+async def test_only_a_clear_yes(answer: Any, granted: bool, words: str, is_asked: bool) -> None:
+    """True grants; whatever else is said denies, and is passed on in the note."""
+
+    async def ask(_: ApprovalRequest) -> Any:
+        return answer
+
+    approval = await (decide("ask", ask) if is_asked else decide(lambda _: answer))
+    assert approval.granted is granted
+    assert words in approval.note
+
+
+@looped
+async def test_errors_deny() -> None:
+    """A policy that fails has not approved, and its error is in the note."""
+
+    def plain(_: ApprovalRequest) -> bool:
+        raise OSError("no terminal")  # noqa: EM101
+
+    async def other(_: ApprovalRequest) -> bool:
+        raise OSError("no terminal")  # noqa: EM101
+
+    for approval in (await decide(plain), await decide(other), await decide("ask", other)):
+        assert approval == Approval(granted=False, note="asking for approval failed: OSError: no terminal")
+
+
+@pytest.mark.parametrize("kind", ["plain", "coroutine", "ask"])
+@looped
+async def test_a_stop_means_denied(kind: str) -> None:
+    """However long a prompt blocks, a stop ends the wait at once and denies."""
+    token = CancellationToken()
+    loop = asyncio.get_running_loop()
+    asked, release = asyncio.Event(), threading.Event()
+
+    def plain(_: ApprovalRequest) -> bool:
+        loop.call_soon_threadsafe(asked.set)
+        return release.wait(30)
+
+    async def other(_: ApprovalRequest) -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return True
+
+    policy: Any = {"plain": plain, "coroutine": other, "ask": "ask"}[kind]
+    task = asyncio.create_task(is_approved(policy, REQUEST, token, other))
+    await asked.wait()
+    token.cancel("interrupt")
+    approval = await task
+    release.set()
+    assert not approval.granted
+    assert "stopped (interrupt)" in approval.note
+
+
+@looped
+async def test_a_stop_before_the_question() -> None:
+    """Nobody is asked about a call that was stopped already, whatever the policy."""
+    token = CancellationToken()
+    token.cancel("stop")
+    asked: list[Any] = []
+    for policy in ("auto", asked.append):
+        assert not (await is_approved(policy, REQUEST, token, None)).granted
+    assert asked == []
+
+
+@looped
+async def test_a_stop_while_the_answer_comes_in() -> None:
+    """A yes that arrives together with the stop grants nothing."""
+    token = CancellationToken()
+
+    async def ask(_: ApprovalRequest) -> bool:
+        token.cancel("stop")
+        return True
+
+    assert not (await is_approved("ask", REQUEST, token, ask)).granted
+
+
+@looped
+async def test_a_foreign_cancellation_passes_through() -> None:
+    """A task that is cancelled from outside while it waits for an answer ends as cancelled."""
+    asked = asyncio.Event()
+
+    async def ask(_: ApprovalRequest) -> bool:
+        asked.set()
+        await asyncio.Event().wait()
+        return True
+
+    task = asyncio.create_task(decide("ask", ask))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@looped
+async def test_a_plain_policy_sees_the_call_s_token() -> None:
+    """A prompt of the user's own can check the token that it runs under."""
+    seen: list[Any] = []
+
+    def policy(_: ApprovalRequest) -> bool:
+        checkpoint()
+        seen.append(current_token())
+        return True
+
+    assert (await decide(policy)).granted
+    assert "blocking" in repr(seen[0])
+
+
+def test_what_is_no_policy() -> None:
+    """A policy that is none is an error that lists the ones there are."""
+    with pytest.raises(ValueError, match='"auto", "deny", "ask"'):
+        check_policy("maybe")  # type: ignore[arg-type]
+    assert check_policy(None) is None

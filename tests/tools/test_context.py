@@ -1,0 +1,265 @@
+"""What a tool can do through its context, from a thread and from a task."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from halter import CancellationToken, Cancelled, ToolContext, current_token, run_blocking_async
+from tests.tools.looped import looped
+
+
+def context(token: CancellationToken, **options: Any) -> ToolContext:
+    options.setdefault("is_async", False)
+    return ToolContext(token, call_id="c1", session_id="s1", **options)
+
+
+async def never(*_: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+async def shout(question: str, choices: list[str] | None) -> str:
+    return f"{question}! {choices}"
+
+
+@pytest.fixture
+def token() -> Iterator[CancellationToken]:
+    token = CancellationToken()
+    yield token
+    token.cancel("test over")
+
+
+def test_what_it_says_of_the_call(token: CancellationToken) -> None:
+    """A tool knows which call it is, and of which session."""
+    made = context(token)
+    assert (made.call_id, made.session_id) == ("c1", "s1")
+
+
+def test_looking_at_the_token_is_listening(token: CancellationToken) -> None:
+    """A call shows that it listens by looking at its token; reporting is not listening."""
+    made = context(token, report=lambda _: None)
+    made.report("x")
+    assert not made.has_listened
+    assert made.token is token
+    assert made.has_listened
+
+
+def test_reports_until_the_call_is_over(token: CancellationToken) -> None:
+    """Progress is told while the call runs; a thread that was left behind reports into nothing."""
+    said: list[str] = []
+    made = context(token, report=said.append)
+    made.report("half")
+    made.detach()
+    made.report("late")
+    assert said == ["half"]
+    context(token).report("to nobody")
+
+
+@looped
+async def test_asking_from_a_task(token: CancellationToken) -> None:
+    """In an async tool a question is awaited."""
+    made = context(token, is_async=True, ask=shout)
+    assert await made.ask("who", ["me", "you"]) == "who! ['me', 'you']"
+    assert made.has_listened
+
+
+@looped
+async def test_asking_from_a_thread(token: CancellationToken) -> None:
+    """In a plain tool a question blocks its thread, and only that."""
+    made = context(token, loop=asyncio.get_running_loop(), ask=shout)
+    assert await run_blocking_async(made.ask, "who", token=token) == "who! None"
+    assert await run_blocking_async(made.ask, "who", ("a",), token=token) == "who! ['a']"
+
+
+@looped
+async def test_delegating(token: CancellationToken) -> None:
+    """Another agent's work is awaited, or waited for, in the same way."""
+
+    async def work(agent: object, text: str) -> tuple[object, str]:
+        return agent, text
+
+    loop = asyncio.get_running_loop()
+    assert await context(token, is_async=True, delegate=work).delegate(1, "go") == (1, "go")
+    made = context(token, loop=loop, delegate=work)
+    assert await run_blocking_async(made.delegate, 1, "go", token=token) == (1, "go")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@looped
+async def test_errors_of_the_engine_reach_the_tool(token: CancellationToken, is_async: bool) -> None:
+    """What goes wrong with a question is raised where it was asked."""
+
+    async def fail(*_: Any) -> Any:
+        raise KeyError("lost")  # noqa: EM101
+
+    made = context(token, is_async=is_async, loop=asyncio.get_running_loop(), ask=fail)
+    with pytest.raises(KeyError, match="lost"):
+        await (made.ask("who") if is_async else run_blocking_async(made.ask, "who", token=token))
+
+
+@looped
+async def test_a_stop_ends_a_question_in_a_task(token: CancellationToken) -> None:
+    """A stop is heard while a question is open, and the question is withdrawn."""
+    asked, withdrawn = asyncio.Event(), asyncio.Event()
+
+    async def ask(*_: Any) -> Any:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            withdrawn.set()
+
+    made = context(token, is_async=True, ask=ask)
+    task = asyncio.create_task(made.ask("who"))
+    await asked.wait()
+    threading.Thread(target=token.cancel, args=("interrupt",)).start()
+    with pytest.raises(Cancelled) as caught:
+        await task
+    assert caught.value.belongs_to(token)
+    assert withdrawn.is_set()
+
+
+@looped
+async def test_a_stop_ends_a_question_in_a_thread(token: CancellationToken) -> None:
+    """A thread that waits for an answer is free at once when its call is stopped, and the question is withdrawn."""
+    asked, withdrawn = asyncio.Event(), asyncio.Event()
+    left: list[BaseException] = []
+    is_left = threading.Event()
+
+    async def ask(*_: Any) -> Any:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            withdrawn.set()
+
+    made = context(token, loop=asyncio.get_running_loop(), ask=ask)
+
+    def plain_tool() -> None:
+        try:
+            made.ask("who")
+        except BaseException as exc:
+            left.append(exc)
+            is_left.set()
+            raise
+
+    task = asyncio.create_task(run_blocking_async(plain_tool, token=token))
+    await asked.wait()
+    token.cancel("interrupt")
+    with pytest.raises(Cancelled):
+        await task
+    await withdrawn.wait()
+    assert is_left.wait(10)
+    assert isinstance(left[0], Cancelled)
+    assert left[0].belongs_to(token)
+    assert left[0].reason == "interrupt"
+
+
+@looped
+async def test_the_thread_s_own_token_ends_a_question(token: CancellationToken) -> None:
+    """A thread whose waiter went away is free too, though nobody has stopped the call itself."""
+    asked = asyncio.Event()
+    seen: list[CancellationToken] = []
+    is_left = threading.Event()
+
+    async def ask(*_: Any) -> Any:
+        asked.set()
+        await never()
+
+    made = context(token, loop=asyncio.get_running_loop(), ask=ask)
+
+    def plain_tool() -> None:
+        seen.append(current_token())
+        try:
+            made.ask("who")
+        except Cancelled:
+            is_left.set()
+            raise
+
+    task = asyncio.create_task(run_blocking_async(plain_tool, token=token))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert is_left.wait(10)
+    assert seen[0].reason == "external"
+    assert not token.is_cancelled
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@looped
+async def test_no_question_after_the_stop(is_async: bool) -> None:
+    """A call that was stopped asks nothing any more."""
+    token = CancellationToken()
+    asked: list[Any] = []
+
+    async def ask(question: str, _: Any) -> Any:
+        asked.append(question)
+
+    made = context(token, is_async=is_async, loop=asyncio.get_running_loop(), ask=ask)
+    token.cancel("stop")
+    with pytest.raises(Cancelled):
+        await (made.ask("who") if is_async else asyncio.to_thread(made.ask, "who"))
+    await asyncio.sleep(0)
+    assert asked == []
+
+
+@looped
+async def test_no_question_after_the_end(token: CancellationToken) -> None:
+    """A call that is over asks nothing any more either, and is told why."""
+    made = context(token, is_async=True, ask=shout)
+    made.detach()
+    with pytest.raises(RuntimeError, match="c1 is over"):
+        await made.ask("who")
+
+
+@looped
+async def test_blocking_the_loop_is_refused(token: CancellationToken) -> None:
+    """A plain tool's question in the loop's own thread would wait for itself: an error says so instead."""
+    made = context(token, loop=asyncio.get_running_loop(), ask=shout)
+    with pytest.raises(RuntimeError, match="async def"):
+        made.ask("who")
+    with pytest.raises(RuntimeError, match="async def"):
+        context(token, ask=shout).ask("who")
+
+
+def test_nobody_to_ask(token: CancellationToken) -> None:
+    """Without anybody to ask, asking is an error that says so."""
+    with pytest.raises(RuntimeError, match="nobody can be asked"):
+        context(token).ask("who")
+    with pytest.raises(RuntimeError, match="outside of a session"):
+        context(token).delegate(None, "go")
+
+
+def test_an_engine_that_ends_lets_go(token: CancellationToken) -> None:
+    """A thread that waits for a loop which cancels all its tasks and ends is told so, and is not left waiting."""
+    ends: list[BaseException] = []
+
+    def wait_for_answer(made: ToolContext) -> None:
+        try:
+            made.ask("who")
+        except BaseException as exc:  # noqa: BLE001
+            ends.append(exc)
+
+    async def engine() -> threading.Thread:
+        asked = asyncio.Event()
+
+        async def ask(*_: Any) -> Any:
+            asked.set()
+            await never()
+
+        made = context(token, loop=asyncio.get_running_loop(), ask=ask)
+        thread = threading.Thread(target=wait_for_answer, args=(made,))
+        thread.start()
+        await asked.wait()
+        return thread
+
+    thread = asyncio.run(engine())  # it cancels what is left in the loop
+    thread.join(10)
+    assert not thread.is_alive()
+    assert isinstance(ends[0], RuntimeError)
+    assert "nobody is left" in str(ends[0])
