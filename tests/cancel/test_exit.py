@@ -144,9 +144,18 @@ def test_a_main_thread_that_never_comes_round_to_its_handler_does_not_keep_the_p
     program = Program("""
         import signal, threading
         from halter import ExitGuard
+
+        def tell_when_main_is_asleep(main=threading.get_native_id()):
+            asleep = 0
+            while asleep < 20:
+                with open(f"/proc/self/task/{main}/stat") as file:
+                    asleep = asleep + 1 if file.read().rpartition(")")[2].split()[0] == "S" else 0
+                threading.Event().wait(0.005)
+            print("ready", flush=True)
+
         with ExitGuard(timeout=0.3):
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # so nothing interrupts the wait below
-            print("ready", flush=True)
+            threading.Thread(target=tell_when_main_is_asleep, daemon=True).start()
             threading.Event().wait(60)
     """)
     code, said, _ = program.end_by(signal.SIGTERM)

@@ -119,6 +119,8 @@ class BlockingCall:
         self._given = token
         self.token = token.child("blocking")  # what the function sees as its own
         self.has_ended = False
+        self.is_delivered = False  # it ended before the stop, so its outcome is for its waiter
+        self.was_cut = False
         self.value: Any = None
         self.error: BaseException | None = None
         self.waits: Waits | None = None
@@ -126,6 +128,7 @@ class BlockingCall:
         self._on_late = on_late
         self._is_aborting = False
         self._stopped_at = 0.0
+        self._has_nothing_to_cut = False
         self._claim = [True]  # popped by whoever settles the outcome
         self._wake: Callable[[], object] = lambda: None
 
@@ -154,10 +157,10 @@ class BlockingCall:
         is_late = self.token.is_cancelled
         # Stored, then claimed, then announced: whoever loses the claim, or hears the news, finds it all in place.
         self.value, self.error = value, error
-        is_delivered = not is_late and self._claim_outcome()
+        self.is_delivered = not is_late and self._claim_outcome()
         self.has_ended = True
         del _running[self]
-        if not is_delivered:
+        if not self.is_delivered:
             self.value = self.error = None
             abandoned.discard(self)
             self._report_late(value, error)
@@ -165,9 +168,10 @@ class BlockingCall:
         self._wake()
 
     def _report_late(self, value: object, error: BaseException | None) -> None:
-        """Tell the hook. A boundary: nobody is there to hear of a hook that fails."""
-        if isinstance(error, Cancelled) and error.belongs_to(self.token):
-            return  # it obeyed, and there is nothing to tell
+        """Tell the call's own hook of every end, the general one of all but plain obedience. A boundary."""
+        has_obeyed = isinstance(error, Cancelled) and error.belongs_to(self.token)
+        if has_obeyed and self._on_late is None:
+            return
         seconds = time.monotonic() - self._stopped_at if self._stopped_at else 0.0
         late = Late(self.fn, value, error, self.token.reason or "", seconds)
         hook = self._on_late or _hook
@@ -187,16 +191,26 @@ class BlockingCall:
 
     # -- the waiter's side ----------------------------------------------------------------------
 
-    def waiting(self, grace: float) -> Generator[float | None, None, None]:
-        """What the waiter waits for: yields the seconds to wait for a wake-up, and ends when it may settle()."""
+    def waiting(self, grace: Callable[[], float], cut_patience: float = 0.0) -> Generator[float | None, None, None]:
+        """What the waiter waits for: yields the seconds to wait for a wake-up, and ends when it may settle().
+
+        *grace* is asked when the stop comes. A function whose children or sockets were cut after that may use
+        *cut_patience* seconds to come back.
+        """
         while not self.has_ended and not self.token.is_cancelled:
             yield None
         if self.has_ended:
             return
         start = self._stopped_at = time.monotonic()
         self._call_abort()
-        while (seconds := self._patience(start, grace)) > 0:
+        patience = grace()
+        while (seconds := self._patience(start, patience)) > 0:
             yield seconds
+        if not self.has_ended:
+            threads.submit(self._cut)
+            end = time.monotonic() + cut_patience
+            while not self.has_ended and not self._has_nothing_to_cut and (seconds := end - time.monotonic()) > 0:
+                yield seconds
 
     def _patience(self, start: float, grace: float) -> float:
         wanted = grace if not self.has_ended else 0.0
@@ -220,6 +234,23 @@ class BlockingCall:
             self._is_aborting = False
             self._wake()
 
+    async def run_and_wait(self, grace: Callable[[], float], cut_patience: float = 0.0) -> None:
+        """Start the function and await what waiting() waits for; the outcome is then to be settled."""
+        import asyncio  # noqa: PLC0415  (its import costs more than all of this package)
+
+        loop = asyncio.get_running_loop()
+        bell = asyncio.Event()
+        try:
+            self.start(lambda: call_in_loop(loop, bell.set))
+            for seconds in self.waiting(grace, cut_patience):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await bell.wait()
+                bell.clear()
+        except BaseException as exc:
+            self.break_off(f"{type(exc).__name__} while awaiting it")
+            raise
+
     def settle(self) -> Any:
         """Return or raise the function's outcome, or abandon it and raise Cancelled."""
         if self.leave():
@@ -238,7 +269,6 @@ class BlockingCall:
             return False
         if not self.has_ended:
             abandoned.add(self)
-            threads.submit(self._cut)
             if self.has_ended:  # added, then looked: it has ended in between
                 abandoned.discard(self)
         return True
@@ -248,11 +278,17 @@ class BlockingCall:
         self.token.cancel("external", detail=detail)
         self._stopped_at = self._stopped_at or time.monotonic()
         self._call_abort()
-        self.leave()
+        if self.leave():
+            threads.submit(self._cut)
 
     def _cut(self) -> None:
-        if self.waits is not None and not self.has_ended:
-            self.waits.cut()
+        waits = self.waits
+        if waits is not None and not self.has_ended and waits.can_be_cut():
+            self.was_cut = True
+            waits.cut()
+        else:
+            self._has_nothing_to_cut = True
+            self._wake()
 
 
 def run_blocking(
@@ -269,7 +305,7 @@ def run_blocking(
     bell: queue.SimpleQueue[None] = queue.SimpleQueue()
     try:
         call.start(lambda: bell.put(None))
-        for seconds in call.waiting(patience):
+        for seconds in call.waiting(lambda: patience):
             with contextlib.suppress(queue.Empty):
                 bell.get(timeout=seconds)
     except BaseException as exc:
@@ -287,24 +323,9 @@ async def run_blocking_async(
     **kwargs: Any,
 ) -> R:
     """Run *fn* on a daemon thread and await it, but no longer than the token lives."""
-    import asyncio  # noqa: PLC0415  (its import costs more than all of this package)
-
     patience = check_seconds("grace", grace)
     call = _prepare(fn, args, kwargs, token, abort)
-    loop = asyncio.get_running_loop()
-    bell = asyncio.Event()
-    try:
-        call.start(lambda: call_in_loop(loop, bell.set))
-        for seconds in call.waiting(patience):
-            try:
-                async with asyncio.timeout(seconds):
-                    await bell.wait()
-            except TimeoutError:
-                pass
-            bell.clear()
-    except BaseException as exc:
-        call.break_off(f"{type(exc).__name__} while awaiting it")
-        raise
+    await call.run_and_wait(lambda: patience)
     return call.settle()  # type: ignore[no-any-return]
 
 

@@ -43,15 +43,21 @@ class Waits:
         self._sockets: list[weakref.ref[socket.socket]] = []
         _here.waits = self
 
+    def can_be_cut(self) -> bool:
+        """Whether there is anything that the call may be waiting for and that can be ended."""
+        return bool(self._open_sockets() or self.children())
+
     def cut(self) -> None:
         """Shut the sockets and end the children of the call; blocks until they have ended."""
-        for reference in list(self._sockets):
-            connection = reference()
-            if connection is not None:
-                _shut_down(connection)
+        for connection in self._open_sockets():
+            _shut_down(connection)
         children = self.children()
         if children:
             families.stop(Family(children), _GRACE)
+
+    def _open_sockets(self) -> list[socket.socket]:
+        sockets = [reference() for reference in list(self._sockets)]
+        return [connection for connection in sockets if connection is not None and connection.fileno() >= 0]
 
     def children(self) -> set[int]:
         """The processes that the call has started, and that nobody but the call looks after."""

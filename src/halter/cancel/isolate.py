@@ -39,7 +39,7 @@ def run_isolated(
     **kwargs: Any,
 ) -> R:
     """Run *fn* in a worker process and wait for it, but no longer than the token lives."""
-    conversation = _Conversation(fn, args, kwargs, grace)
+    conversation = Conversation(fn, args, kwargs, grace)
     ended: R = run_blocking(conversation.run, token=token, abort=conversation.stop, grace=grace)
     return ended
 
@@ -52,17 +52,17 @@ async def run_isolated_async(
     **kwargs: Any,
 ) -> R:
     """Run *fn* in a worker process and await it, but no longer than the token lives."""
-    conversation = _Conversation(fn, args, kwargs, grace)
+    conversation = Conversation(fn, args, kwargs, grace)
     ended: R = await run_blocking_async(conversation.run, token=token, abort=conversation.stop, grace=grace)
     return ended
 
 
-class _Conversation:
+class Conversation:
     """One function, the worker that runs it, and what the two sides tell each other."""
 
     def __init__(self, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any], grace: float) -> None:
         self._name = getattr(fn, "__qualname__", repr(fn))
-        self._listening = max(check_seconds("grace", grace), _LISTENING)
+        self.listening = max(check_seconds("grace", grace), _LISTENING)
         try:
             self._payload = pickle.dumps((fn, args, kwargs))
         except Exception as error:
@@ -74,6 +74,7 @@ class _Conversation:
         self._worker: WorkerProcess | None = None
         self._token: CancellationToken = NEVER
         self._has_ended = threading.Event()
+        self.was_killed = False
 
     def run(self) -> Any:
         """Have the function run; blocks until it has ended or its process is dead."""
@@ -101,8 +102,9 @@ class _Conversation:
     def _tell_and_kill(self) -> None:
         worker = self._worker
         if worker is not None:
-            worker.cancel(self._token, self._listening)
-            if not self._has_ended.wait(self._listening):
+            worker.cancel(self._token, self.listening)
+            if not self._has_ended.wait(self.listening):
+                self.was_killed = True
                 worker.kill(self)
 
 

@@ -104,6 +104,11 @@ class Tool(Generic[P, R]):
             kwargs[self.context_name] = context
         return kwargs
 
+    @property
+    def touches_paths(self) -> bool:
+        """Whether any of its parameters is a path."""
+        return bool(self._paths)
+
     def paths(self, kwargs: Mapping[str, Any]) -> list[str]:
         """The files that a call touches, absolute and with links followed; tools on the same one run in turn.
 

@@ -1,0 +1,204 @@
+"""One call of a batch, from the model's request to its one outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Literal
+
+from halter.cancel.blocking import run_blocking_async
+from halter.cancel.token import Cancelled, Waker
+from halter.tools.approval import ApprovalRequest, is_approved
+from halter.tools.arguments import BadArguments
+from halter.tools.context import ToolContext
+from halter.tools.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    ToolCancelling,
+    ToolFinished,
+    ToolFinishedLate,
+    ToolProgress,
+    ToolStarted,
+)
+from halter.tools.outcome import LateEnd, Status, ToolOutcome
+from halter.tools.running import Run
+from halter.tools.slots import Claim, Slots
+from halter.tools.toolset import no_such_tool
+
+if TYPE_CHECKING:
+    from halter.cancel.token import CancellationToken
+    from halter.models.model import ToolCall
+    from halter.tools.batch import Surroundings
+    from halter.tools.content import Content
+    from halter.tools.tool import Tool
+
+
+class Call:
+    """One call: prepared, allowed, admitted, launched and settled. Its token is asked again after each of these waits."""
+
+    def __init__(self, order: int, request: ToolCall, token: CancellationToken, around: Surroundings) -> None:
+        self.request = request
+        self.token = token
+        self.outcome: ToolOutcome | None = None
+        self._order = order
+        self._around = around
+        self._tool: Tool[..., Any] | None = around.tools.get(request.name)
+        self._started_at: float | None = None
+        self._stopped_at: float | None = None  # time.monotonic(), set in the thread that cancels
+        self._run: Run | None = None
+        self._run_token: CancellationToken | None = None
+        self._stop_watch = token._register(Waker(token, self._note_stop))
+
+    def _note_stop(self) -> None:
+        if self._stopped_at is None:
+            self._stopped_at = time.monotonic()
+
+    async def drive(self, slots: Slots) -> None:
+        """Bring the call to its outcome. Never raises for what the tool does."""
+        try:
+            await self._prepare_and_run(slots)
+        except Cancelled as stop:
+            if not stop.belongs_to(self.token):
+                raise
+            self._settle("not_started")
+        except asyncio.CancelledError:
+            self.token.cancel("external", detail="the task that ran it was cancelled")
+            self.settle_now()
+            raise
+
+    async def _prepare_and_run(self, slots: Slots) -> None:
+        tool = self._tool
+        if tool is None:
+            self._settle("failed", detail=no_such_tool(self.request.name, self._around.tools))
+            return
+        try:
+            kwargs = tool.bind_arguments(self.request.arguments)
+        except BadArguments as error:
+            self._settle("failed", detail=str(error))
+            return
+        self.token.raise_if_cancelled()
+        if tool.approval and not await self._is_allowed(tool, kwargs):
+            return
+        paths = await run_blocking_async(tool.paths, kwargs, token=self.token) if tool.touches_paths else []
+        claim = Claim(self._order, exclusive=tool.exclusive, paths=paths)
+        await slots.enter(claim, self.token)
+        try:
+            self.token.raise_if_cancelled()  # nothing starts after the stop
+            await self._launch(tool, kwargs)
+        finally:
+            slots.leave(claim)
+
+    def _make_context(self, tool: Tool[..., Any], token: CancellationToken) -> ToolContext:
+        around = self._around
+        return ToolContext(
+            token,
+            call_id=self.request.id,
+            session_id=around.session_id,
+            is_async=tool.kind in ("coroutine", "async_generator"),
+            loop=around.loop,
+            report=lambda text: around.emit(ToolProgress(self.request.id, tool.name, text)),
+            ask=around.ask,
+            delegate=around.delegate,
+        )
+
+    async def _is_allowed(self, tool: Tool[..., Any], kwargs: dict[str, Any]) -> bool:
+        request = ApprovalRequest(call_id=self.request.id, tool=tool.name, arguments=kwargs)
+        if self._around.approve == "ask":
+            self._around.emit(ApprovalAsked(request))
+        approval = await is_approved(self._around.approve, request, self.token, self._around.ask_approval)
+        self._around.emit(ApprovalAnswered(request.id, self.request.id, approval.granted, approval.note))
+        if not approval.granted:
+            self._settle("denied", detail=approval.note)
+        return approval.granted
+
+    async def _launch(self, tool: Tool[..., Any], kwargs: dict[str, Any]) -> None:
+        token = self._run_token = self.token.child("run", tool.timeout)  # its time starts now, not while it waited
+        context = self._make_context(tool, token)
+        if tool.context_name is not None:
+            kwargs[tool.context_name] = context
+        self._started_at = time.time()
+        self._around.emit(ToolStarted(self.request.id, tool.name, self.request.arguments))
+        grace = self._around.grace if tool.grace is None else tool.grace
+        run = self._run = Run(tool, kwargs, token, context, grace, self._ended_late)
+        try:
+            with token._register(Waker(token, self._announce_stop)):
+                await run.run()
+        finally:
+            context.detach()
+        self.settle_now()
+
+    def _announce_stop(self) -> None:
+        self._note_stop()
+        token = self._run_token
+        assert token is not None
+        self._around.emit(ToolCancelling(self.request.id, self.request.name, token.reason or "", token.detail))
+
+    def settle_now(self) -> None:
+        """Give the call its outcome, whatever state it is in."""
+        run, token = self._run, self._run_token
+        if self.outcome is not None:
+            return
+        if run is None or token is None:
+            self._settle("not_started")
+            return
+        run.leave()
+        if not run.is_whole:
+            self._settle_stopped(run, token)
+        elif run.error is None:
+            self._settle("completed", run.content)
+        else:
+            self._settle("failed", run.content, detail=_told(run.error))
+
+    def _settle_stopped(self, run: Run, token: CancellationToken) -> None:
+        content = run.content
+        if not run.rungs:
+            run.rungs.append("cooperated")
+        status: Status
+        if token.reason == "timeout" and not self.token.is_cancelled:
+            status = "timed_out"
+        elif not run.has_ended:
+            status = "abandoned"
+        else:
+            status = "partial" if content else "cancelled"
+        self._settle(status, content, reason=token.reason, detail=token.detail)
+
+    def _settle(self, status: Status, content: Content = "", *, reason: str | None = None, detail: str = "") -> None:
+        """Settle the outcome: the first one is the one."""
+        if self.outcome is not None:
+            return
+        if status in _STOPPED and self.token.is_cancelled:
+            reason = reason or self.token.reason
+            detail = detail or self.token.detail
+        self.outcome = ToolOutcome(
+            call_id=self.request.id,
+            name=self.request.name,
+            status=status,
+            content=content,
+            reason=reason,
+            detail=detail,
+            started_at=self._started_at,
+            ended_at=time.time(),
+            rungs=list(self._run.rungs) if self._run is not None else [],
+        )
+        self._stop_watch()
+        after = None if self._stopped_at is None else time.monotonic() - self._stopped_at
+        self._around.emit(ToolFinished(self.outcome, after))
+
+    def _ended_late(self, content: Content, error: BaseException | None) -> None:
+        """The abandoned function has ended; may be called in any thread, when nobody waits any more."""
+        outcome = self.outcome
+        if outcome is None:
+            return
+        now = time.monotonic()
+        seconds = now - (self._stopped_at if self._stopped_at is not None else now)
+        outcome.late = LateEnd(time.time(), seconds, content, _told(error) if error is not None else "")
+        self._around.emit(ToolFinishedLate(outcome))
+        self._around.on_late(outcome)
+
+
+_STOPPED: frozenset[Literal["denied", "not_started"]] = frozenset({"denied", "not_started"})
+
+
+def _told(error: BaseException | None) -> str:
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
