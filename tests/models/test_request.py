@@ -474,5 +474,3 @@ def test_the_first_request_imports_nothing_heavy_on_the_loop() -> None:
             check=False,
         )
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
-
-
