@@ -36,7 +36,7 @@ class Server:
         return self.scripts[model.partition("-")[0]][self.seen[model] - 1]
 
     def requests(self, run: int) -> list[SeenRequest]:
-        """What one run has asked."""
+        """Give what one run has asked."""
         return [request for request in self.provider.requests if request.body["model"].endswith(f"-{run}")]
 
 

@@ -21,6 +21,7 @@ class Log(list[RequestEvent]):
     """An `emit` that keeps all events."""
 
     def __call__(self, event: RequestEvent) -> None:
+        """Keep one."""
         self.append(event)
 
     @property

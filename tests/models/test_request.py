@@ -50,12 +50,12 @@ BUSY = ProviderError("busy", status=503)
 CALL = ToolCall("c1", "search", '{"query": "horses and halters"}')
 
 
-# -- an answer ----------------------------------------------------------------------------------------------------------
+# -- an answer --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_an_answer(wire: str) -> None:
-    """The answer holds text, calls, usage and why it ended; the events are the model's own, between start and finish."""
+    """The answer holds text, calls, usage and why it ended; the events are the model's, between start and finish."""
 
     async def scenario() -> None:
         async with FakeProvider(tool_calls([CALL], text="Let me look.")) as provider:
@@ -84,7 +84,7 @@ def test_the_answer_can_be_read_at_any_instant() -> None:
         ToolCallDelta(0, '{"k"'),
     ]
     model = ScriptedModel([*events, Usage(3, 4)])
-    exchange = Exchange(model, HELLO, emit=lambda event: seen.append(exchange.answer))
+    exchange = Exchange(model, HELLO, emit=lambda _: seen.append(exchange.answer))
     assert exchange.answer == Answer(model="scripted")
     run(exchange.run())
     assert [each.text for each in seen[:6]] == ["", "", "", "one ", "one two", "one two"]
@@ -99,12 +99,12 @@ def test_the_answer_can_be_read_at_any_instant() -> None:
 def test_a_call_at_which_the_answer_was_cut_is_not_whole(reason: str) -> None:
     """The model ran into its limit inside a call; what there is of it is valid JSON by chance, and must not be run."""
     other = ToolCall("c2", "delete", "{}")
-    script = [CALL, other, msgspec.convert({"type": "finished", "reason": reason}, Finished)]
-    got = run(Exchange(ScriptedModel(script), HELLO).run())
+    end = msgspec.convert({"type": "finished", "reason": reason}, Finished)
+    got = run(Exchange(ScriptedModel((CALL, other, end)), HELLO).run())
     assert got.calls == [CALL]
     assert got.unfinished == [other]
-    text_after = [CALL, "and", Finished("length")]
-    assert run(Exchange(ScriptedModel(text_after), HELLO).run()).calls == [CALL]
+    text_after = ScriptedModel((CALL, "and", Finished("length")))
+    assert run(Exchange(text_after, HELLO).run()).calls == [CALL]
 
 
 def test_events_and_answers_travel_as_json() -> None:
@@ -133,11 +133,11 @@ def test_an_exchange_is_used_once() -> None:
 
 
 def test_the_token_is_the_current_one_unless_given() -> None:
-    """Without a token the current one holds; inside the model the attempt's own is current, and afterwards it is not."""
+    """Without a token the current one holds; inside the model the attempt's own is current, afterwards it is not."""
     tokens: list[CancellationToken] = []
 
     class Curious(ScriptedModel):
-        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:  # type: ignore[override]
+        async def stream(self, _: ModelRequest) -> AsyncIterator[ModelEvent]:  # type: ignore[override]
             tokens.append(current_token())
             yield Finished("stop")
 
@@ -152,7 +152,7 @@ def test_the_token_is_the_current_one_unless_given() -> None:
     run(scenario())
 
 
-# -- retries ------------------------------------------------------------------------------------------------------------
+# -- retries ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -220,7 +220,7 @@ def test_a_genuine_network_error_is_retried() -> None:
 
 
 def test_a_broken_attempts_text_is_superseded_not_mixed() -> None:
-    """Text was shown and the stream broke: the answer begins anew, and the old text is told, recorded, and not in it."""
+    """Text was shown and the stream broke: the answer begins anew; the old text is told and recorded, not in it."""
     model = ScriptedModel(["half an ", CALL, "ans", StreamBroken("lost")], ["a whole answer"])
     log = Log()
     exchange = exchange_for(model, log)
@@ -235,10 +235,10 @@ def test_a_broken_attempts_text_is_superseded_not_mixed() -> None:
 
 
 def test_what_was_shown_is_kept_until_something_replaces_it() -> None:
-    """A stop in the pause after a broken attempt, or before the next says anything, does not lose the text on screen."""
+    """A stop in the pause after a broken attempt, or before the next says anything, keeps the text on screen."""
     for script in ([["shown", StreamBroken("lost")]], [["shown", StreamBroken("lost")], Gate()]):
         token = CancellationToken()
-        model = ScriptedModel(*script)  # type: ignore[arg-type]
+        model = ScriptedModel(*script)
 
         def stop(event: RequestEvent, count: int = len(script), token: CancellationToken = token) -> None:
             if (isinstance(event, RequestRetry) and count == 1) or event == RequestStarted("scripted", 2):
@@ -267,6 +267,13 @@ def test_a_stream_without_an_end_is_broken() -> None:
     assert exchange.answer.text == "and then"
 
 
+def test_a_clean_up_that_fails_does_not_undo_the_answer() -> None:
+    """The model had finished when its connection broke: nothing is asked again."""
+    model = ScriptedModel(["whole", Finished("stop"), StreamBroken("while tidying up")], "never")
+    assert run(exchange_for(model).run()).text == "whole"
+    assert len(model.requests) == 1
+
+
 def test_a_model_need_not_be_a_generator() -> None:
     """Any async iterator of events will do: one that has no aclose() has nothing to close."""
 
@@ -290,7 +297,7 @@ def test_a_model_need_not_be_a_generator() -> None:
     assert run(Exchange(Steps(), HELLO).run()).text == "hi"
 
 
-# -- waits --------------------------------------------------------------------------------------------------------------
+# -- waits ------------------------------------------------------------------------------------------------------------
 
 
 def test_waits_double_up_to_a_cap_and_are_never_in_step() -> None:
@@ -326,7 +333,7 @@ def test_a_retry_after_of_minutes_is_not_slept_through() -> None:
     assert run(exchange_for(ScriptedModel(error), fallbacks=[other]).run()).model == "other"
 
 
-# -- fallbacks ----------------------------------------------------------------------------------------------------------
+# -- fallbacks --------------------------------------------------------------------------------------------------------
 
 
 def test_fallbacks_are_asked_in_order() -> None:
@@ -406,7 +413,7 @@ def test_a_fallback_can_be_stopped_as_the_first_can() -> None:
     run(scenario())
 
 
-# -- whoever listens ----------------------------------------------------------------------------------------------------
+# -- whoever listens --------------------------------------------------------------------------------------------------
 
 
 def test_an_error_of_the_listener_ends_the_request() -> None:
@@ -415,7 +422,7 @@ def test_an_error_of_the_listener_ends_the_request() -> None:
     async def scenario() -> None:
         def refuse(event: RequestEvent) -> None:
             if isinstance(event, TextDelta):
-                raise LookupError
+                raise LookupError  # noqa: TRY004 - any error
 
         async with FakeProvider(hang_mid_stream()) as provider:
             with pytest.raises(LookupError):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
+    """Start the one server."""
     made: list[Server] = []
     with FakeProvider(default=lambda request: made[0].reply(request)) as provider:
         made.append(Server(provider))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import socket
 import ssl
 import threading
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROMPT = 1.0
-"""How soon control must be back and the server must see the end. Usually a millisecond; the rest is for a busy machine."""
+"""How soon control must be back and the server must see the end. Usually a millisecond; a busy machine needs more."""
 
 CALL = ToolCall("c1", "write", '{"path": "a.txt", "text": "some long text that comes in many pieces"}')
 HALF_A_CALL = ScriptedReply(("I will write. ",), (CALL,), fault="hang", after=4)
@@ -79,7 +80,7 @@ def assert_stopped(log: Log, attempt: int = 1) -> None:
     assert "finished" not in log.kinds
 
 
-# -- as the server sees it ----------------------------------------------------------------------------------------------
+# -- as the server sees it --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -126,6 +127,7 @@ def test_a_stop_closes_the_connection(wire: str, moment: str) -> None:
 
 
 def assert_partial(got: Answer, moment: str) -> None:
+    """See that what had come is there, and nothing else."""
     assert (got.status, got.reason, got.calls) == ("partial", None, [])
     if moment == "mid-stream":
         assert got.text == "some words that are not the whole of"
@@ -212,7 +214,7 @@ def test_a_deadline_above_is_a_stop() -> None:
     assert log.kinds == ["started", "cancelled"]
 
 
-# -- at every decision --------------------------------------------------------------------------------------------------
+# -- at every decision ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("error", [ConnectionFailed("lost"), StreamBroken("lost"), ProviderError("busy", status=503)])
@@ -328,12 +330,12 @@ def test_an_answer_that_is_whole_stands() -> None:
     run(scenario())
 
 
-# -- foreign cancellations ----------------------------------------------------------------------------------------------
+# -- foreign cancellations --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("reply", [hang_before_first_byte(), hang_mid_stream(), status(503, retry_after=50)])
 def test_a_foreign_cancellation_wins(reply: ScriptedReply) -> None:
-    """`wait_for` around it never raised TimeoutError: the cancellation was swallowed. It comes out, and all is closed."""
+    """`wait_for` around it never raised TimeoutError: the cancellation was swallowed. Now it comes out."""
 
     async def scenario() -> None:
         async with FakeProvider(reply) as provider:
@@ -410,7 +412,7 @@ def test_a_stop_leaves_no_cancellation_behind() -> None:
     run(scenario())
 
 
-# -- others -------------------------------------------------------------------------------------------------------------
+# -- others -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_next_request_on_the_same_client_is_its_own() -> None:
@@ -487,12 +489,12 @@ def test_a_stop_from_another_thread_never_writes_into_a_recycled_descriptor(tmp_
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
     authority.issue_cert("127.0.0.1").configure_cert(server)
     authority.configure_trust(client)
-    files = []
+    files: list[io.FileIO] = []
 
     def stop_and_open(token: CancellationToken) -> None:
         token.cancel()
         for _ in range(5):
-            file = (tmp_path / str(len(files))).open("w+b", buffering=0)
+            file = io.FileIO(str(tmp_path / str(len(files))), "w+")
             file.write(b"SQLite format 3")
             files.append(file)
 

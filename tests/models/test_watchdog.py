@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +129,7 @@ def test_a_stream_that_speaks_is_left_alone() -> None:
 
 
 def test_a_loop_that_was_held_up_is_not_the_providers_silence() -> None:
-    """Somebody blocks the loop for longer than the limit. What came meanwhile lies unread, and is read before judging."""
+    """Somebody blocks the loop for longer than the limit. What came meanwhile lies unread, and is read first."""
 
     async def scenario() -> None:
         async with FakeProvider(answer(chunks=["x"] * 30, interval=0.01)) as provider:
@@ -142,6 +143,34 @@ def test_a_loop_that_was_held_up_is_not_the_providers_silence() -> None:
             model = model_for("openai", provider, stale_timeout=0.15)
             got = await exchange_for(model, emit=emit).run()
             assert (got.text, got.attempts) == ("x" * 30, 1)
+
+    run(scenario())
+
+
+def test_what_was_read_in_the_same_turn_is_heard_before_it_barks() -> None:
+    """The loop comes back from a hold-up with bytes to read and the watchdog due: the reader's turn comes first."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+
+        def hold_up() -> None:
+            time.sleep(0.1)
+            theirs.send(b"x")
+
+        def read() -> None:
+            # As a transport does: it wakes the task that waits, which runs in the loop's next turn.
+            ours.recv(1)
+            loop.call_soon(lambda: setattr(watchdog, "last", loop.time()))
+
+        with ours, theirs, Watchdog(token := CancellationToken(), first=0.05, stale=0.2) as watchdog:
+            loop.add_reader(ours, read)
+            loop.call_soon(hold_up)
+            await asyncio.sleep(0.15)
+            loop.remove_reader(ours)
+            assert not token.is_cancelled
+            await token.wait_async()
+            assert token.reason == "stale"
 
     run(scenario())
 

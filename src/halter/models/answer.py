@@ -76,7 +76,6 @@ class Draft:
     def __init__(self, model: str, attempt: int) -> None:
         self.model = model
         self.attempt = attempt
-        # Public, because it is filled once for each piece of text: `append` is all that this may cost.
         self.text: list[str] = []
         self._thought: list[str] = []
         self._reasoning: list[Reasoning] = []

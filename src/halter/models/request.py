@@ -31,7 +31,6 @@ The rules:
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +39,6 @@ from halter.cancel.token import Cancelled
 from halter.models.answer import Answer, Draft
 from halter.models.backoff import Backoff
 from halter.models.errors import ContextTooLong, ModelError, ProviderError, StreamBroken
-from halter.models.model import TextDelta
 from halter.models.progress import RequestCancelled, RequestEvent, RequestFinished, RequestRetry, RequestStarted
 from halter.models.watchdog import Watchdog
 
@@ -61,6 +59,7 @@ _FIRST_BYTE: Final = 300.0
 _OWN_FAULT: Final = frozenset({400, 413, 422})
 _OWN_FAULT_CODES: Final = frozenset({"invalid_request_error", "request_too_large"})
 _PATIENCE: Final = Backoff()
+_STOPS: Final = (Cancelled, asyncio.CancelledError)
 
 
 class Exchange:
@@ -141,7 +140,8 @@ class Exchange:
     async def _ask_with_retries(self, model: Model) -> ModelError | None:
         """Ask one model until it has answered, which gives None, or it is not worth asking it again."""
         retries: int = getattr(model, "max_retries", _MAX_RETRIES)
-        for retry in itertools.count():
+        retry = 0
+        while True:
             error = await self._attempt(model)
             if error is None or retry >= retries or not error.retryable:
                 return error
@@ -154,7 +154,7 @@ class Exchange:
                 return error
             self._announce(model, delay, error)
             await self._wait(delay)
-        return None
+            retry += 1
 
     async def _attempt(self, model: Model) -> ModelError | None:
         """Ask once. Gives the error if it failed by itself, or None; raises if it was stopped."""
@@ -168,22 +168,23 @@ class Exchange:
             first=getattr(model, "first_byte_timeout", _FIRST_BYTE),
             stale=getattr(model, "stale_timeout", _STALE),
         )
-        error: ModelError
         try:
             # The only scope here, and none around it: a stop is told to the task once, by the attempt's own token.
             async with attempt.scope():
                 with attempt.bind(), watchdog:
                     await self._listen(model, draft, attempt, watchdog)
         except Cancelled as exc:
-            if not exc.belongs_to(attempt):
+            if draft.is_complete:
+                # It had all been said. What was cut off is only the clean-up behind it.
+                return None
+            if self.token.is_cancelled or not exc.belongs_to(attempt):
                 raise
             error = watchdog.error or StreamBroken(f"the attempt was cancelled: {exc}")
         except ModelError as exc:
+            if draft.is_complete:
+                return None
             error = watchdog.error or exc
         else:
-            return None
-        if draft.is_complete:
-            # It had all been said. What failed was only the clean-up behind it.
             return None
         self._ask_first()
         return error
@@ -191,7 +192,7 @@ class Exchange:
     async def _listen(self, model: Model, draft: Draft, attempt: CancellationToken, watchdog: Watchdog) -> None:
         """Read one stream to its end. This loop runs once for each piece of text."""
         now = asyncio.get_running_loop().time
-        write, emit = draft.text.append, self._emit
+        take, emit = draft.take, self._emit
         stream: AsyncIterator[ModelEvent] = model.stream(self.request)
         try:
             async for event in stream:
@@ -199,10 +200,7 @@ class Exchange:
                 if attempt.is_cancelled:
                     raise Cancelled(attempt)
                 watchdog.last = now()
-                if event.__class__ is TextDelta:
-                    write(event.text)
-                else:
-                    draft.take(event)
+                take(event)
                 emit(event)  # after it is written: what was shown is kept
         finally:
             await _close(stream)
@@ -234,17 +232,20 @@ class Exchange:
         model, attempts = self._models[0].name, len(self._drafts)
         if attempts:
             model = self._drafts[-1].model
-        if not isinstance(exc, Cancelled | asyncio.CancelledError):
+        if not isinstance(exc, _STOPS):
             self._emit(RequestFinished(model, attempts, "failed", error=_words(exc)))
             return
-        self.token.cancel("external", detail="its task was cancelled")  # nothing, if it was the token itself
+        if not self.token.is_cancelled:
+            self.token.cancel("external", detail="its task was cancelled")
         reason, detail = self.token.reason or "", self.token.detail
         _log.debug("request to %s, attempt %d: closed by us (%s); no retry, no fallback", model, attempts, reason)
         self._emit(RequestCancelled(model, attempts, reason, detail))
 
 
 async def _close(stream: AsyncIterator[ModelEvent]) -> None:
-    """End a stream that was left early. One that has ended, or is no generator, has nothing to end."""
+    """End a stream that was left early. One that is no generator, or has ended and so has no frame, needs no end."""
+    if getattr(stream, "ag_frame", stream) is None:
+        return
     aclose = getattr(stream, "aclose", None)
     if aclose is not None:
         await aclose()
