@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from wirekit import HELLO
@@ -12,6 +14,7 @@ from halter.models import Answer, Backoff, Exchange, RequestEvent, TextDelta
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from halter import CancellationToken
     from halter.models import Model
 
 FAST = Backoff(base=0.002)
@@ -46,3 +49,12 @@ def exchange_for(model: Model, log: Log | None = None, **options: Any) -> Exchan
 async def ask_all(models: Iterable[Model]) -> list[Answer]:
     """Ask all at once."""
     return await asyncio.gather(*(Exchange(model, HELLO).run() for model in models))
+
+
+def stop_soon(token: CancellationToken) -> float:
+    """Cancel a token from another thread, as an interrupt does; gives when."""
+    at = time.monotonic()
+    thread = threading.Thread(target=token.cancel, args=("interrupt",), kwargs={"detail": "typed"})
+    thread.start()
+    thread.join()
+    return at
