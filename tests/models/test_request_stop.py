@@ -212,6 +212,19 @@ def test_a_stop_of_this_request_alone() -> None:
     run(scenario())
 
 
+def test_a_strangers_cancelled_is_not_ours() -> None:
+    """A model that lets the Cancelled of a token of its own out is neither retried nor taken for stopped by us."""
+    stranger = CancellationToken()
+    stranger.cancel("theirs")
+    model = ScriptedModel(["whole", Finished("stop"), Cancelled(stranger)], "never")
+    token = CancellationToken()
+    with pytest.raises(Cancelled) as caught:
+        run(exchange_for(model, token=token).run())
+    assert caught.value.token is stranger
+    assert not token.is_cancelled
+    assert len(model.requests) == 1
+
+
 def test_a_deadline_above_is_a_stop() -> None:
     """A turn's own time limit has the reason of a watchdog, but it is the turn's: nothing is retried."""
     model = ScriptedModel(Gate(), "never")

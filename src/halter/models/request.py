@@ -174,10 +174,12 @@ class Exchange:
                 with attempt.bind(), watchdog:
                     await self._listen(model, draft, attempt, watchdog)
         except Cancelled as exc:
+            if not exc.belongs_to(attempt):
+                raise
             if draft.is_complete:
                 # It had all been said. What was cut off is only the clean-up behind it.
                 return None
-            if self.token.is_cancelled or not exc.belongs_to(attempt):
+            if self.token.is_cancelled:
                 raise
             error = watchdog.error or StreamBroken(f"the attempt was cancelled: {exc}")
         except ModelError as exc:
