@@ -1,6 +1,8 @@
 """Models: what they are asked, what they answer, and the providers that can be asked."""
 
+from halter.models.answer import Answer
 from halter.models.anthropic import AnthropicModel
+from halter.models.backoff import Backoff
 from halter.models.errors import ConnectionFailed, ContextTooLong, ModelError, ProviderError, StreamBroken
 from halter.models.local import LocalModel
 from halter.models.model import (
@@ -29,14 +31,19 @@ from halter.models.model import (
     UserMessage,
 )
 from halter.models.openai import OpenAIModel
+from halter.models.progress import RequestCancelled, RequestEvent, RequestFinished, RequestRetry, RequestStarted
+from halter.models.request import Exchange
 from halter.models.transport import aclose_clients, preload
 
 __all__ = [
+    "Answer",
     "AnthropicModel",
     "AssistantMessage",
     "Audio",
+    "Backoff",
     "ConnectionFailed",
     "ContextTooLong",
+    "Exchange",
     "FinishReason",
     "Finished",
     "Image",
@@ -52,6 +59,11 @@ __all__ = [
     "Reasoning",
     "ReasoningDelta",
     "ReasoningDone",
+    "RequestCancelled",
+    "RequestEvent",
+    "RequestFinished",
+    "RequestRetry",
+    "RequestStarted",
     "StreamBroken",
     "Text",
     "TextDelta",

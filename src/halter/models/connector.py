@@ -115,6 +115,8 @@ def proxy_for(url: str) -> str | None:
 
 def connection_error(error: BaseException) -> ModelError | None:  # noqa: PLR0911 - one for each kind
     """Say in our words why no answer was begun; None if it is not for us to say, as with a cancellation."""
+    if not isinstance(error, Exception):
+        return None  # first, because a stop waits for this
     if isinstance(error, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
         return ConnectionFailed(f"the provider's certificate is not to be trusted: {error}", retryable=False)
     if isinstance(error, aiohttp.ClientHttpProxyError):

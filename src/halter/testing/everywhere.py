@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import sys
 import threading
@@ -153,9 +154,7 @@ class _Watch:
     def is_ours(self, code: CodeType) -> bool:
         known = self._is_ours.get(code)
         if known is None:
-            file = Path(code.co_filename)
-            is_product = file.is_relative_to(_PACKAGE) and not file.is_relative_to(_TESTING)
-            known = self._is_ours[code] = is_product or code.co_filename == self._scenario_file
+            known = self._is_ours[code] = _is_product(code.co_filename) or code.co_filename == self._scenario_file
         return known
 
     def arrive(self, place: str) -> None:
@@ -229,10 +228,20 @@ class _SteppedLoop(asyncio.SelectorEventLoop):
 
 
 def place_of(frame: FrameType) -> str:
-    code = frame.f_code
-    file = Path(code.co_filename)
-    name = file.relative_to(_PACKAGE.parent) if file.is_relative_to(_PACKAGE) else file.name
-    return f"{name}:{frame.f_lineno} in {code.co_qualname}"
+    return f"{_file_name(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+
+
+# Both are asked for each line and each function of every run, and paths are slow to compare.
+@functools.cache
+def _is_product(file: str) -> bool:
+    path = Path(file)
+    return path.is_relative_to(_PACKAGE) and not path.is_relative_to(_TESTING)
+
+
+@functools.cache
+def _file_name(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(_PACKAGE.parent)) if path.is_relative_to(_PACKAGE) else path.name
 
 
 def _frames_of(awaitable: Any) -> Iterator[FrameType]:

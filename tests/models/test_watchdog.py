@@ -1,0 +1,288 @@
+"""Watchdogs: a silent stream is given up in time, closed, and asked for again; and one that speaks is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from requestkit import Log, exchange_for
+from wirekit import WIRES, model_for, run
+
+from halter import CancellationToken, Cancelled
+from halter.models import (
+    ConnectionFailed,
+    Finished,
+    ModelEvent,
+    ModelRequest,
+    RequestEvent,
+    RequestRetry,
+    RequestStarted,
+    StreamBroken,
+    TextDelta,
+)
+from halter.models.watchdog import Watchdog
+from halter.testing import (
+    FakeProvider,
+    Gate,
+    ScriptedModel,
+    answer,
+    hang_before_first_byte,
+    hang_mid_stream,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+LATE = 0.5
+"""What a busy machine may add to a timer."""
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_no_first_byte(wire: str) -> None:
+    """A provider that does not begin is closed, as it sees itself, before it is asked again; the retry is told."""
+
+    async def scenario() -> None:
+        async with FakeProvider(hang_before_first_byte(), answer("there")) as provider:
+            log = Log()
+            model = model_for(wire, provider, first_byte_timeout=0.05)
+            got = await exchange_for(model, log).run()
+            assert (got.text, got.attempts) == ("there", 2)
+            assert await provider.await_close(1) <= provider.requests[1].received + LATE
+            retry = next(event for event in log if isinstance(event, RequestRetry))
+            assert retry.error == "the provider did not begin to answer within 0.05 s"
+            assert len(provider.requests) == 2
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_stale_stream(wire: str) -> None:
+    """A stream that falls silent is closed and asked for again; what it had said is superseded."""
+
+    async def scenario() -> None:
+        async with FakeProvider(hang_mid_stream(after=2), answer("there")) as provider:
+            log = Log()
+            got = await exchange_for(model_for(wire, provider, stale_timeout=0.05), log).run()
+            assert got.text == "there"
+            retry = next(event for event in log if isinstance(event, RequestRetry))
+            assert retry.error == "the answer was begun, and then nothing came for 0.05 s"
+            assert retry.superseded == "some words that are not "
+            await provider.await_close(1)
+            assert provider.requests[0].closed is not None
+            assert len(provider.requests) == 2
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("script", "kind"), [([[Gate()]] * 3, ConnectionFailed), ([["a", Gate()]] * 3, StreamBroken)])
+def test_always_silent(script: list[Any], kind: type[Exception]) -> None:
+    """After the last retry the watchdog's own words come out; then a fallback is asked, if there is one."""
+    model = ScriptedModel(*script)
+    model.first_byte_timeout = model.stale_timeout = 0.01  # type: ignore[attr-defined]
+    with pytest.raises(kind, match=r"0\.01 s"):
+        run(exchange_for(model).run())
+    assert [seen.state for seen in model.streams] == ["cancelled"] * 3
+    model = ScriptedModel(*script)
+    model.first_byte_timeout = model.stale_timeout = 0.01  # type: ignore[attr-defined]
+    assert run(exchange_for(model, fallbacks=[ScriptedModel("yes", name="other")]).run()).model == "other"
+
+
+def test_it_is_not_late() -> None:
+    """The stale-stream watchdog lived in the thread it watched and fired six hours late.
+
+    Here what reads hangs for ever, and a first event just before the first look, with a long time for the first byte,
+    does not put the second look off.
+    """
+
+    class Once:
+        name = "once"
+        max_retries = 0
+        first_byte_timeout = 300.0
+        stale_timeout = 0.2
+        said = 0.0
+
+        async def stream(self, _: ModelRequest) -> AsyncIterator[ModelEvent]:
+            await asyncio.sleep(0.15)
+            self.said = time.monotonic()
+            yield TextDelta("hello")
+            await asyncio.Event().wait()
+
+    model = Once()
+    with pytest.raises(StreamBroken):
+        run(exchange_for(model).run())
+    assert 0.19 < time.monotonic() - model.said < 0.2 + LATE
+
+
+def test_a_stream_that_speaks_is_left_alone() -> None:
+    """Pieces that come just in time, for much longer than the limit, are no silence."""
+
+    async def scenario() -> None:
+        async with FakeProvider(answer(chunks=["x"] * 20, interval=0.02)) as provider:
+            model = model_for("openai", provider, stale_timeout=0.2, first_byte_timeout=0.2)
+            got = await exchange_for(model).run()
+            assert (got.text, got.attempts) == ("x" * 20, 1)
+
+    run(scenario())
+
+
+def test_a_loop_that_was_held_up_is_not_the_providers_silence() -> None:
+    """Somebody blocks the loop for longer than the limit. What came meanwhile lies unread, and is read first."""
+
+    async def scenario() -> None:
+        async with FakeProvider(answer(chunks=["x"] * 30, interval=0.01)) as provider:
+
+            def emit(event: RequestEvent) -> None:
+                if isinstance(event, TextDelta) and not held:
+                    held.append(1)
+                    asyncio.get_running_loop().call_later(0.02, time.sleep, 0.25)
+
+            held: list[int] = []
+            model = model_for("openai", provider, stale_timeout=0.15)
+            got = await exchange_for(model, emit=emit).run()
+            assert (got.text, got.attempts) == ("x" * 30, 1)
+
+    run(scenario())
+
+
+def test_what_was_read_in_the_same_turn_is_heard_before_it_barks() -> None:
+    """The loop comes back from a hold-up with bytes to read and the watchdog due: the reader's turn comes first."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+
+        def hold_up() -> None:
+            time.sleep(0.1)
+            theirs.send(b"x")
+
+        def read() -> None:
+            # As a transport does: it wakes the task that waits, which runs in the loop's next turn.
+            ours.recv(1)
+            loop.call_soon(lambda: setattr(watchdog, "last", loop.time()))
+
+        with ours, theirs, Watchdog(token := CancellationToken(), first=0.05, stale=0.2) as watchdog:
+            loop.add_reader(ours, read)
+            loop.call_soon(hold_up)
+            await asyncio.sleep(0.15)
+            loop.remove_reader(ours)
+            assert not token.is_cancelled
+            await token.wait_async()
+            assert token.reason == "stale"
+
+    run(scenario())
+
+
+def test_a_stop_beats_the_watchdog() -> None:
+    """Both in one turn of the loop: it was stopped, and a stopped request is not retried."""
+
+    async def scenario() -> None:
+        gate, token = Gate(), CancellationToken()
+        model = ScriptedModel(gate, "never")
+        model.first_byte_timeout = 0.03  # type: ignore[attr-defined]
+        exchange = exchange_for(model, token=token)
+        task = asyncio.create_task(exchange.run())
+        await gate.await_reached()
+        time.sleep(0.05)  # noqa: ASYNC251 - the loop is held up until the watchdog is due
+        token.cancel("interrupt")
+        with pytest.raises(Cancelled, match="interrupt"):
+            await task
+        assert len(model.requests) == 1
+
+    run(scenario())
+
+
+def test_a_late_piece_goes_nowhere() -> None:
+    """A superseded attempt wakes up after all: its stream was closed before the next began, so nobody hears it."""
+    order: list[str] = []
+
+    class Sleepy:
+        name = "sleepy"
+        first_byte_timeout = 0.02
+        asked = 0
+
+        async def stream(self, _: ModelRequest) -> AsyncIterator[ModelEvent]:
+            self.asked += 1
+            number = self.asked
+            try:
+                if number == 1:
+                    try:
+                        await asyncio.sleep(60)
+                    except asyncio.CancelledError:
+                        # Ill-mannered: it goes on as if nothing had happened.
+                        yield TextDelta("late ")
+                        yield TextDelta("later ")
+                yield TextDelta("fresh")
+                yield Finished("stop")
+            finally:
+                order.append(f"end {number}")
+
+    log = Log()
+
+    def emit(event: RequestEvent) -> None:
+        log(event)
+        if isinstance(event, RequestStarted):
+            order.append(f"start {event.attempt}")
+
+    got = run(exchange_for(Sleepy(), emit=emit).run())
+    assert got.text == log.text == "fresh"
+    assert order == ["start 1", "end 1", "start 2", "end 2"]
+
+
+def test_none_is_no_limit() -> None:
+    """A model may have no limits at all; then no timer is made."""
+    model = ScriptedModel(["a", "b"])
+    model.first_byte_timeout = model.stale_timeout = None  # type: ignore[attr-defined]
+    assert run(exchange_for(model).run()).text == "ab"
+
+
+def test_one_timer_for_a_whole_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand pieces cost no more timers than one; and none is left behind."""
+    made = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        call_at = loop.call_at
+
+        def counting(*args: Any, **options: Any) -> asyncio.TimerHandle:
+            handle = call_at(*args, **options)
+            made.append(handle)
+            return handle
+
+        monkeypatch.setattr(loop, "call_at", counting)
+        await exchange_for(ScriptedModel(["x"] * 1000)).run()
+        assert len(made) == 1
+        assert made[0].cancelled()
+
+    run(scenario())
+
+
+def ticks() -> Iterator[float]:
+    """When events come, in seconds: regular, in bursts, and just in time."""
+    yield from (0.01, 0.01, 0.03, 0.0, 0.0, 0.03, 0.02)
+
+
+@pytest.mark.parametrize(("first", "stale"), [(0.1, 0.05), (0.05, 0.1), (None, 0.05), (0.05, None)])
+def test_the_watchdog_itself(first: float | None, stale: float | None) -> None:
+    """It barks at the right limit, at its time, and once."""
+
+    async def scenario() -> None:
+        token = CancellationToken()
+        with Watchdog(token, first=first, stale=stale) as watchdog:
+            for pause in ticks():
+                await asyncio.sleep(pause)
+                watchdog.last = asyncio.get_running_loop().time()
+            assert not token.is_cancelled
+            if stale is None:
+                await asyncio.sleep(0.1)
+                assert not token.is_cancelled
+                return
+            await token.wait_async()
+            late = asyncio.get_running_loop().time() - watchdog.last - stale
+            assert 0 <= late < LATE
+        assert token.reason == "stale"
+        assert isinstance(watchdog.error, StreamBroken)
+
+    run(scenario())
