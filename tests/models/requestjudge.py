@@ -13,7 +13,7 @@ from halter.testing import FakeProvider, ScriptedReply, SeenConnection, SeenRequ
 from tests.helpers import wait_until
 
 if TYPE_CHECKING:
-    from requestkit import Log
+    from tests.models.requestkit import Log
 
 CALL = ToolCall("c1", "write", '{"path": "a.txt", "text": "many pieces"}')
 TEXT = "I will write. "

@@ -7,9 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from wirekit import HELLO
-
 from halter.models import Answer, Backoff, Exchange, RequestEvent, TextDelta
+from tests.models.wirekit import HELLO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

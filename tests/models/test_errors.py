@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from wirekit import KEY, WIRES, ask, model_for
 
 from halter.models import ConnectionFailed, ContextTooLong, ModelError, ProviderError, StreamBroken
 from halter.models.errors import provider_error
 from halter.testing import FakeProvider, ScriptedReply, raw, status
+from tests.models.wirekit import KEY, WIRES, ask, model_for
 
 
 def body(**error: object) -> bytes:

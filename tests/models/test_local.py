@@ -14,10 +14,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from wirekit import collect, run, text_of
 
 from halter.models import Finished, LocalModel, ModelError, ModelRequest, ToolSpec, UserMessage
 from halter.models.local import find_embedded_model
+from tests.models.wirekit import collect, run, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

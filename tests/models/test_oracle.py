@@ -7,12 +7,12 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from streams import ENDS, Expected, anthropic_stream, openai_stream, split_bytes, write
-from wirekit import KEY, calls_of, collect, model_for, run, text_of, thought_of
 
 from halter.models import AnthropicModel, ModelEvent, OpenAIModel, ProviderError, ReasoningDone
 from halter.models.sse import ServerSentEvents
 from halter.testing import FakeProvider, raw
+from tests.models.streams import ENDS, Expected, anthropic_stream, openai_stream, split_bytes, write
+from tests.models.wirekit import KEY, calls_of, collect, model_for, run, text_of, thought_of
 
 anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")
@@ -33,7 +33,7 @@ def http_client(sdk: Any, pieces: list[bytes]) -> Any:
     base = sdk.DefaultHttpxClient.__mro__[1]
     library = __import__(base.__module__.partition(".")[0])
 
-    class Pieces(library.SyncByteStream):  # type: ignore[misc, name-defined]
+    class Pieces(library.SyncByteStream):  # type: ignore[name-defined]
         def __iter__(self) -> Iterator[bytes]:
             return iter(pieces)
 

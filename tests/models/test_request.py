@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from requestkit import Log, ask_all, exchange_for
-from wirekit import HELLO, WIRES, model_for, run
 
 from halter import NEVER, CancellationToken, Cancelled, current_token
 from halter.models import (
@@ -42,6 +40,8 @@ from halter.models import (
     Usage,
 )
 from halter.testing import FakeProvider, Gate, ScriptedModel, answer, drop, hang_mid_stream, status, tool_calls
+from tests.models.requestkit import Log, ask_all, exchange_for
+from tests.models.wirekit import HELLO, WIRES, model_for, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -422,7 +422,7 @@ def test_an_error_of_the_listener_ends_the_request() -> None:
     async def scenario() -> None:
         def refuse(event: RequestEvent) -> None:
             if isinstance(event, TextDelta):
-                raise LookupError  # noqa: TRY004 - any error
+                raise LookupError
 
         async with FakeProvider(hang_mid_stream()) as provider:
             with pytest.raises(LookupError):

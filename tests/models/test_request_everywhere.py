@@ -7,14 +7,14 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from requestjudge import CALL, TEXT, Judge, Server
-from requestkit import Log
-from wirekit import HELLO, KEY
 
 from halter import CancellationToken
 from halter.models import Backoff, Exchange, OpenAIModel, aclose_clients
 from halter.testing import FakeProvider, Gate, ScriptedModel, interrupt_everywhere
 from tests.helpers import open_descriptors, wait_until
+from tests.models.requestjudge import CALL, TEXT, Judge, Server
+from tests.models.requestkit import Log
+from tests.models.wirekit import HELLO, KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def server() -> Iterator[Server]:
     """Start the one server."""
     made: list[Server] = []
-    with FakeProvider(default=lambda request: made[0].reply(request)) as provider:
+    with FakeProvider(default=lambda request: made[0].reply(request)) as provider:  # noqa: PLW0108  (made later)
         made.append(Server(provider))
         yield made[0]
 

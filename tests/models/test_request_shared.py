@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trustme
-from requestkit import stop_soon
-from wirekit import HELLO, WIRES, model_for, run
 
 from halter import CancellationToken, Cancelled
 from halter.models import Answer, Exchange, ModelRequest, TextDelta, UserMessage
 from halter.testing import FakeProvider, ScriptedReply, SeenRequest, answer, hang_before_first_byte, slow_stream
+from tests.models.requestkit import stop_soon
+from tests.models.wirekit import HELLO, WIRES, model_for, run
 
 if TYPE_CHECKING:
     from pathlib import Path

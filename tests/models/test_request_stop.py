@@ -9,8 +9,6 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from requestkit import Log, exchange_for, stop_soon
-from wirekit import HELLO, WIRES, model_for, run
 
 from halter import CancellationToken, Cancelled, current_token
 from halter.models import (
@@ -43,6 +41,8 @@ from halter.testing import (
     raw,
     status,
 )
+from tests.models.requestkit import Log, exchange_for, stop_soon
+from tests.models.wirekit import HELLO, WIRES, model_for, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

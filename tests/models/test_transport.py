@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trustme
-from wirekit import HELLO, WIRES, ask, collect, model_for, run, text_of
 
 from halter.models import (
     ConnectionFailed,
@@ -41,6 +40,7 @@ from halter.testing import (
     slow_stream,
     status,
 )
+from tests.models.wirekit import HELLO, WIRES, ask, collect, model_for, run, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

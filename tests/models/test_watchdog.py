@@ -8,8 +8,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from requestkit import Log, exchange_for
-from wirekit import WIRES, model_for, run
 
 from halter import CancellationToken, Cancelled
 from halter.models import (
@@ -32,6 +30,8 @@ from halter.testing import (
     hang_before_first_byte,
     hang_mid_stream,
 )
+from tests.models.requestkit import Log, exchange_for
+from tests.models.wirekit import WIRES, model_for, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

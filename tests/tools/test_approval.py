@@ -29,7 +29,7 @@ def test_a_request_is_a_value() -> None:
 
 @looped
 async def test_fixed_policies() -> None:
-    """ "auto" grants and "deny" denies; without a policy nobody can be asked."""
+    """Policy "auto" grants and "deny" denies; without a policy nobody can be asked."""
     assert (await decide("auto")).granted
     assert not (await decide("deny")).granted
     for policy in (None, "ask"):
@@ -87,10 +87,10 @@ async def test_errors_deny() -> None:
     """A policy that fails has not approved, and its error is in the note."""
 
     def plain(_: ApprovalRequest) -> bool:
-        raise OSError("no terminal")  # noqa: EM101
+        raise OSError("no terminal")
 
     async def other(_: ApprovalRequest) -> bool:
-        raise OSError("no terminal")  # noqa: EM101
+        raise OSError("no terminal")
 
     for approval in (await decide(plain), await decide(other), await decide("ask", other)):
         assert approval == Approval(granted=False, note="asking for approval failed: OSError: no terminal")

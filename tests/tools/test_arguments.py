@@ -23,7 +23,7 @@ class Range:
 
     def __post_init__(self) -> None:
         if self.low > self.high:
-            raise KeyError("upside down")  # noqa: EM101
+            raise KeyError("upside down")
 
 
 class Filter(pydantic.BaseModel):

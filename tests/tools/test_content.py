@@ -46,7 +46,7 @@ class Odd:
 
 class Broken:
     def __str__(self) -> str:
-        raise KeyError("no")  # noqa: EM101
+        raise KeyError("no")
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ async def test_errors_of_the_engine_reach_the_tool(token: CancellationToken, is_
     """What goes wrong with a question is raised where it was asked."""
 
     async def fail(*_: Any) -> Any:
-        raise KeyError("lost")  # noqa: EM101
+        raise KeyError("lost")
 
     made = context(token, is_async=is_async, loop=asyncio.get_running_loop(), ask=fail)
     with pytest.raises(KeyError, match="lost"):
@@ -242,7 +242,7 @@ def test_an_engine_that_ends_lets_go(token: CancellationToken) -> None:
     def wait_for_answer(made: ToolContext) -> None:
         try:
             made.ask("who")
-        except BaseException as exc:  # noqa: BLE001
+        except BaseException as exc:
             ends.append(exc)
 
     async def engine() -> threading.Thread:

@@ -78,7 +78,7 @@ def test_a_hint_that_cannot_be_resolved() -> None:
 def test_the_context_may_be_imported_for_type_checkers_only() -> None:
     """`ToolContext` is known by its name even where it was never imported."""
     namespace: dict[str, Any] = {}
-    exec("from __future__ import annotations\ndef f(x: int, ctx: ToolContext): ...", namespace)  # noqa: S102
+    exec("from __future__ import annotations\ndef f(x: int, ctx: ToolContext): ...", namespace)
     assert tool(namespace["f"]).context_name == "ctx"
 
 

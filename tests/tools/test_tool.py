@@ -135,6 +135,7 @@ def test_the_docstring_is_what_the_model_is_told() -> None:
 
         Args:
             query: what for
+
         """
         return query * limit
 

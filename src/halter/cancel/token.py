@@ -489,6 +489,11 @@ def _run(fn: Callable[[], object] | None) -> None:
             _log.exception("a cancellation callback failed: %r", fn)
 
 
+def wake_on_cancel(token: CancellationToken, wake: Callable[[], object]) -> Registration:
+    """Register a Waker: for our own code above this package."""
+    return token._register(Waker(token, wake))
+
+
 def call_in_loop(loop: Any, fn: Callable[[], object]) -> None:
     """Run *fn* in an asyncio loop, from anywhere; nothing if that loop is closed."""
     try:

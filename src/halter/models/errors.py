@@ -69,7 +69,7 @@ class ModelError(Exception):
         return False
 
 
-class ConnectionFailed(ModelError):  # noqa: N818 - says what happened, as the others do
+class ConnectionFailed(ModelError):
     """No answer was begun."""
 
     def __init__(self, message: str, *, retryable: bool = True) -> None:
@@ -82,7 +82,7 @@ class ConnectionFailed(ModelError):  # noqa: N818 - says what happened, as the o
         return self._retryable
 
 
-class StreamBroken(ModelError):  # noqa: N818 - says what happened, as the others do
+class StreamBroken(ModelError):
     """The answer ended before its end, or could not be read."""
 
     @property
@@ -98,7 +98,7 @@ class ProviderError(ModelError):
     provider's own advice, when it gave one.
     """
 
-    def __init__(  # noqa: PLR0913 - one for each thing that providers tell
+    def __init__(
         self,
         message: str,
         *,
@@ -135,7 +135,7 @@ class ProviderError(ModelError):
         return self.status is None or self.status in _TRANSIENT_STATUS or self.status >= _SERVER_ERROR
 
 
-class ContextTooLong(ProviderError):  # noqa: N818 - says what happened, as the others do
+class ContextTooLong(ProviderError):
     """The conversation does not fit into the model's context."""
 
     @property

@@ -59,7 +59,7 @@ class _Served(NamedTuple):
 class LocalModel:
     """A model that runs here. Without a path, the embedded one: it is told of no tools, as it ignores them."""
 
-    def __init__(  # noqa: PLR0913 - each is the user's to set, and all have a default
+    def __init__(
         self,
         path: str | os.PathLike[str] | None = None,
         *,
@@ -175,7 +175,7 @@ class _Server:
             ready.set_exception(error)
 
     def _start(self, ready: Future[_Served]) -> _Served:
-        child = subprocess.Popen(  # noqa: S603 - our own interpreter and script
+        child = subprocess.Popen(
             # -P: the folder of the script is not searched for modules; it has an openai.py of ours.
             [sys.executable, "-P", str(_CHILD)],
             stdin=subprocess.PIPE,

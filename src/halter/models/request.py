@@ -69,7 +69,7 @@ class Exchange:
     other limits than the usual has the attributes `max_retries`, `first_byte_timeout` and `stale_timeout`.
     """
 
-    def __init__(  # noqa: PLR0913 - what is asked, of whom, and how it shall be told
+    def __init__(
         self,
         model: Model,
         request: ModelRequest,

@@ -49,7 +49,7 @@ class ScriptedReply:
     pieces: tuple[bytes, ...] | None = None
 
 
-def answer(  # noqa: PLR0913 - each is one thing to script
+def answer(
     text: str = "",
     *,
     chunks: Sequence[str] | None = None,

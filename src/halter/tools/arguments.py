@@ -27,7 +27,7 @@ _AROUND: Final = 20  # bytes shown on each side of a mistake
 _LONGEST: Final = 2_000  # characters of a message
 
 
-class BadArguments(ValueError):  # noqa: N818  (the model is told, the caller is not at fault)
+class BadArguments(ValueError):
     """The arguments of a call do not fit the tool. The text tells the model how to correct them."""
 
 

@@ -120,7 +120,8 @@ class Batch:
 
     def cancel_call(self, call_id: str, reason: str = "stop", *, detail: str = "") -> bool:
         """Stop one call, from any thread; the others go on. True if this did it."""
-        return any([call.token.cancel(reason, detail=detail) for call in self._calls if call.request.id == call_id])
+        stopped = [call.token.cancel(reason, detail=detail) for call in self._calls if call.request.id == call_id]
+        return any(stopped)
 
 
 def _must_finish(call: ToolCall, around: Surroundings) -> bool:

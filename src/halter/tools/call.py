@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from halter.cancel.blocking import run_blocking_async
-from halter.cancel.token import Cancelled, Waker
+from halter.cancel.token import Cancelled, wake_on_cancel
 from halter.tools.approval import ApprovalRequest, is_approved
 from halter.tools.arguments import BadArguments
 from halter.tools.context import ToolContext
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """One call: prepared, allowed, admitted, launched and settled. Its token is asked again after each of these waits."""
+    """One call: prepared, allowed, admitted, launched, settled. Its token is asked again after each of these waits."""
 
     def __init__(self, order: int, request: ToolCall, token: CancellationToken, around: Surroundings) -> None:
         self.request = request
@@ -45,9 +45,10 @@ class Call:
         self._tool: Tool[..., Any] | None = around.tools.get(request.name)
         self._started_at: float | None = None
         self._stopped_at: float | None = None  # time.monotonic(), set in the thread that cancels
+        self._is_announced = False
         self._run: Run | None = None
         self._run_token: CancellationToken | None = None
-        self._stop_watch = token._register(Waker(token, self._note_stop))
+        self._stop_watch = wake_on_cancel(token, self._note_stop)
 
     def _note_stop(self) -> None:
         if self._stopped_at is None:
@@ -121,7 +122,7 @@ class Call:
         grace = self._around.grace if tool.grace is None else tool.grace
         run = self._run = Run(tool, kwargs, token, context, grace, self._ended_late)
         try:
-            with token._register(Waker(token, self._announce_stop)):
+            with wake_on_cancel(token, self._announce_stop):
                 await run.run()
         finally:
             context.detach()
@@ -130,7 +131,9 @@ class Call:
     def _announce_stop(self) -> None:
         self._note_stop()
         token = self._run_token
-        assert token is not None
+        if token is None or self._is_announced:
+            return  # a waker may run twice
+        self._is_announced = True
         self._around.emit(ToolCancelling(self.request.id, self.request.name, token.reason or "", token.detail))
 
     def settle_now(self) -> None:

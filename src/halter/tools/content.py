@@ -188,7 +188,7 @@ def _json_or_str(value: object) -> str:
         return str(value)
 
 
-class _NotPlain(Exception):  # noqa: N818  (it never leaves this file)
+class _NotPlain(Exception):
     """The value itself is of a type that has no JSON."""
 
 

@@ -153,7 +153,8 @@ class _Wait:
 
 def _is_foreign(task: asyncio.Task[Any] | None, token: CancellationToken) -> bool:
     """Whether the wait was ended by somebody who cancelled its task, and no token of the call's."""
-    return task is not None and task.done() and task.cancelled() and not any(up.is_cancelled for up in token._parents())
+    above = token._parents()  # noqa: SLF001  (those that any_of() was made of)
+    return task is not None and task.done() and task.cancelled() and not any(up.is_cancelled for up in above)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -86,7 +86,7 @@ class ToolOutcome(Struct, kw_only=True):
         gave = f"and gave:\n{text}" if text else "and gave nothing."
         return f"{start}, {late.seconds:.1f} s after the stop, {gave}"
 
-    def _note(self, *, has_content: bool) -> str:
+    def _note(self, *, has_content: bool) -> str:  # noqa: PLR0911  (one for each status)
         why = _REASONS.get(self.reason or "", f"for the reason {self.reason!r}" if self.reason else "")
         stopped = f"This call was stopped {why}".rstrip()
         so_far = " What it gave until then is above." if has_content else ""

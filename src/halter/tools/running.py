@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halter.cancel.blocking import BlockingCall, Late
 from halter.cancel.isolate import Conversation
-from halter.cancel.token import Cancelled, Waker, call_in_loop
+from halter.cancel.token import Cancelled, call_in_loop, wake_on_cancel
 from halter.tools.content import Pieces, render
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _KILL_PATIENCE: Final = 0.1
 
 
 class Run:
-    """One launched function. After ``run()``: has it ended, what did it give or raise, and what did it take to stop it."""
+    """One launched function. After ``run()``: has it ended, what did it give or raise, what did it take to stop it."""
 
     def __init__(
         self,
@@ -160,9 +160,7 @@ class Run:
 
     async def _run_isolated(self) -> None:
         conversation = Conversation(self._tool, (), self._kwargs, self._grace)
-        call = BlockingCall(
-            conversation.run, (), {}, self._token, abort=conversation.stop, on_late=self._end_late
-        )
+        call = BlockingCall(conversation.run, (), {}, self._token, abort=conversation.stop, on_late=self._end_late)
         await call.run_and_wait(lambda: conversation.listening + _KILL_PATIENCE)
         if conversation.was_killed:
             self.rungs.append("killed")
@@ -190,7 +188,7 @@ class Run:
         task = loop.create_task(self._in_scope(work))
         bell = asyncio.Event()
         task.add_done_callback(lambda _: bell.set())
-        with self._token._register(Waker(self._token, lambda: call_in_loop(loop, bell.set))):
+        with wake_on_cancel(self._token, lambda: call_in_loop(loop, bell.set)):
             await bell.wait()
         if not task.done():
             await asyncio.wait([task], timeout=self._grace)

@@ -104,7 +104,7 @@ def _with_type(schema: Schema) -> Schema:
     return schema
 
 
-def brief(schema: Schema) -> str:
+def brief(schema: Schema) -> str:  # noqa: PLR0911  (one for each form)
     """What a schema asks for, in a few words: for a message to a model that got it wrong."""
     if "enum" in schema:
         shown = [repr(choice) for choice in schema["enum"][:_BRIEF_CHOICES]]

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 import msgspec
@@ -41,7 +42,7 @@ class Tool(Generic[P, R]):
     __name__: str
     __wrapped__: Callable[P, R]
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (the options of @tool are the contract)
         self,
         fn: Callable[P, R],
         *,
@@ -184,14 +185,15 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         options: name (the function's own), timeout in seconds (none), on_steer ("break", or "finish" for one that must
             not be cut), grace in seconds after a stop (the batch's), isolate (in a process of its own that can be
             killed), exclusive (never beside another call), approval (a person has to allow each call).
+
     """
     if fn is None:
         return functools.partial(_decorate, options)
-    return _make(fn, options, sys._getframe(1).f_locals)
+    return _make(fn, options, sys._getframe(1).f_locals)  # noqa: SLF001  (documented; hints may name what is local there)
 
 
 def _decorate(options: dict[str, Any], fn: Callable[P, R]) -> Tool[P, R]:
-    return _make(fn, options, sys._getframe(1).f_locals)
+    return _make(fn, options, sys._getframe(1).f_locals)  # noqa: SLF001  (documented; hints may name what is local there)
 
 
 def _make(fn: Callable[P, R], options: dict[str, Any], local_names: Mapping[str, Any]) -> Tool[P, R]:
@@ -281,9 +283,9 @@ def _paths_in(value: Any) -> list[str]:
 
 def _real(path: str) -> str:
     try:
-        return os.path.realpath(os.path.expanduser(path))
+        return os.path.realpath(Path(path).expanduser())
     except (OSError, ValueError):  # such as one with a null byte, which no file has
-        return os.path.abspath(path)
+        return str(Path(path).absolute())
 
 
 def _global(module: str, qualname: str) -> object:
