@@ -34,10 +34,13 @@ CANCEL = {
 }
 HALTER = {
     "NEVER",
+    "BadArguments",
     "CancellationToken",
     "Cancelled",
     "ExitGuard",
     "ProcessResult",
+    "ToolContext",
+    "ToolOutcome",
     "checkpoint",
     "current_token",
     "run_blocking",
@@ -45,6 +48,7 @@ HALTER = {
     "run_isolated",
     "run_isolated_async",
     "run_process",
+    "tool",
 }
 PACKAGES = {"halter": HALTER, "halter.cancel": CANCEL}
 

@@ -578,6 +578,39 @@ def test_a_ctrl_c_while_the_children_are_sorted_is_made_up_for() -> None:
     assert all(child.is_cancelled for child in children)
 
 
+def test_a_cancel_within_a_cancel_finds_the_rest_of_the_tree() -> None:
+    """A signal handler cancels the root while the main thread is in the middle of cancelling a branch of it."""
+    cancel_code = CancellationToken.cancel.__code__
+    for nth in range(1, 80):
+        root = CancellationToken()
+        branch, other = root.child(), root.child()
+        leaf = branch.child()
+        woken: list[str] = []
+        for token, name in ((leaf, "leaf"), (other, "other"), (branch, "branch")):
+            token.on_cancel(lambda name=name: woken.append(name))
+        lines = 0
+
+        def trace(frame: object, event: str, arg: object, nth: int = nth, root: CancellationToken = root) -> object:
+            nonlocal lines
+            if frame.f_code is not cancel_code:  # type: ignore[attr-defined]
+                return None
+            lines += event == "line"
+            if lines == nth:
+                root.cancel("root")
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)  # type: ignore[arg-type]
+        try:
+            branch.cancel("branch")
+        finally:
+            sys.settrace(before)
+        root.cancel("root")
+        assert sorted(woken) == ["branch", "leaf", "other"]
+        assert leaf.reason in {"branch", "root"}
+        assert other.reason == "root"
+
+
 def test_a_dict_that_is_used_again_as_it_is_dropped_is_kept() -> None:
     """Whoever adds a child in the very moment in which the last other one goes is not lost."""
     root = CancellationToken()

@@ -69,8 +69,10 @@ class Probe:
         """Run it, and stop it from another thread as soon as *condition* holds."""
 
         def stop() -> None:
-            wait_until(condition)
-            self.token.cancel(reason, detail="typed")
+            try:
+                wait_until(condition)
+            finally:  # should it never hold, the outcomes will tell why
+                self.token.cancel(reason, detail="typed")
 
         threading.Thread(target=stop).start()
         return await self.run()

@@ -229,7 +229,7 @@ class CancellationToken:
         wakers: list[Registration] = []
         callbacks: list[Registration] = []
         fatal: BaseException | None = None
-        while True:
+        for _ in range(_MOST_INTERRUPTIONS):
             # A Ctrl+C may break off this block anywhere; its variables say where to go on. Doing a
             # step twice does no harm: a token is marked once, a callback is claimed once, and a
             # waker may run twice.
@@ -243,8 +243,9 @@ class CancellationToken:
                                 token.is_cancelled = True
                                 if token is self:
                                     did_it = True
-                            if token._subs is not None:
-                                taken.append(token._subs)
+                            subs = token._subs
+                            if subs is not None:
+                                taken.append(subs)
                                 token._subs = None
                             if token._deadline_entry is not None:
                                 token._deadline_entry.target = None
@@ -504,6 +505,7 @@ def call_in_loop(loop: Any, fn: Callable[[], object]) -> None:
 
 _new = object.__new__
 _ref = weakref.ref
+_MOST_INTERRUPTIONS: Final = 100  # within one cancel(); beyond that it is no signal, but a defect of ours
 _LARGE: Final = 1000  # bytes; an emptied dict below that is kept for the next child
 
 
