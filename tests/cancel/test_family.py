@@ -48,6 +48,24 @@ def test_one_that_obeys_is_not_killed() -> None:
     assert process.returncode == -signal.SIGTERM
 
 
+def test_term_is_sent_once() -> None:
+    """Many programs take a second TERM for "at once", and would lose the grace that they were given."""
+    code = (
+        "import os, signal, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: os.write(1, b'TERM '))\n"
+        "os.write(1, b'ready ')\n"
+        "end = time.monotonic() + 0.5\n"
+        "while time.monotonic() < end: time.sleep(0.01)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    assert os.read(process.stdout.fileno(), 6) == b"ready "
+    family_of_one = Family([process.pid], session=process.pid, reap=process.poll)
+    assert family_of_one.stop(10) == []
+    assert process.stdout.read() == b"TERM "
+    process.stdout.close()
+
+
 def test_without_grace_all_are_killed_at_once() -> None:
     """Zero grace means KILL."""
     process = subprocess.Popen(["sleep", "30"], start_new_session=True)

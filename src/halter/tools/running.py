@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from halter.tools.tool import Tool
 
 # A thread whose children or sockets were cut comes back in a millisecond or two, or not at all.
-_CUT_PATIENCE: Final = 0.015
+_CUT_PATIENCE: Final = 0.012
 # An isolated function is killed after its grace; how long we wait to see it dead.
 _KILL_PATIENCE: Final = 0.1
 
