@@ -117,6 +117,51 @@ def test_a_stop_returns_at_once_with_the_output_so_far() -> None:
         wait_dead(pid)
 
 
+def test_inside_a_scope_the_output_so_far_is_returned_too() -> None:
+    """The scope cancels the task that awaits the process; the output is returned all the same, and nothing leaks."""
+
+    async def main() -> None:
+        for number in range(20):
+            token = CancellationToken()
+
+            def on_output(_piece: bytes, token: CancellationToken = token, number: int = number) -> None:
+                if number % 2:
+                    token.cancel()
+                else:
+                    threading.Thread(target=token.cancel).start()
+
+            async with token.scope():
+                result = await run_process("echo one; sleep 30", token=token, on_output=on_output)
+                assert (result.cancelled, result.stdout) == (True, b"one\n")
+            task = asyncio.current_task()
+            assert task is not None
+            assert task.cancelling() == 0
+            assert (await run_process("echo two; sleep 30", token=token)).cancelled
+
+    run(main())
+
+
+def test_a_foreign_cancellation_beside_a_stop_still_wins() -> None:
+    """The stop and a stranger's cancel() meet in a process that is awaited in a scope: the stranger is obeyed."""
+
+    async def main() -> None:
+        token = CancellationToken()
+        ready = asyncio.Event()
+
+        async def work() -> None:
+            async with token.scope():
+                await run_process("echo one; sleep 30", token=token, on_output=lambda _: ready.set())
+
+        task = asyncio.create_task(work())
+        await ready.wait()
+        token.cancel()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    run(main())
+
+
 def test_nothing_that_is_written_after_the_stop_is_handed_over() -> None:
     """The last words of a process that is being ended go nowhere."""
     pieces: list[bytes] = []

@@ -94,6 +94,12 @@ def test_each_kind_is_stopped_in_its_way_and_finished_results_are_kept() -> None
     ]
 
     async def main() -> None:
+        try:
+            await stop_and_check()
+        finally:
+            deaf_task.release()
+
+    async def stop_and_check() -> None:
         probe = Probe(*tools)
         outcomes = await probe.stopped_when(
             lambda: (

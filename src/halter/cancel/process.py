@@ -24,6 +24,7 @@ from halter.cancel.cgroup import ControlGroup
 from halter.cancel.context import current_token
 from halter.cancel.family import Family
 from halter.cancel.pump import Bell, Pump
+from halter.cancel.scope import is_cancelled_by_scopes_only
 from halter.cancel.seconds import check_seconds
 from halter.cancel.token import CancellationToken, Waker, call_in_loop
 
@@ -68,6 +69,7 @@ async def run_process(
     own = (token if token is not None else current_token()).child("process", timeout)
     run = _Run(_argv(command), own, cwd, env, _encoded(input), check_seconds("grace", grace))
     if own.is_cancelled:
+        await asyncio.sleep(0)  # a loop around us that does not look at the result must not hold up everybody
         return run.partial_result()
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
@@ -79,8 +81,10 @@ async def run_process(
             threads.submit(run.run)
             await ended.wait()
     except asyncio.CancelledError:
-        own.cancel("external", detail="the task that awaited it was cancelled")
-        raise
+        # A scope around us tells the task of the same stop; the output so far is worth more than that error.
+        if not (own.is_cancelled and is_cancelled_by_scopes_only()):
+            own.cancel("external", detail="the task that awaited it was cancelled")
+            raise
     if run.result is not None:
         return run.result
     if run.error is not None and not own.is_cancelled:

@@ -36,7 +36,8 @@ threads and processes below hear of it. The loop is closed: nobody is left to wa
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any, Final
 
 from halter.cancel.token import NEVER, CancellationToken, Cancelled, Waker, call_in_loop
 
@@ -44,6 +45,19 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from halter.cancel.token import Registration
+
+
+# How many cancellations each task has pending from our scopes.
+_told: Final[weakref.WeakKeyDictionary[asyncio.Task[Any], int]] = weakref.WeakKeyDictionary()
+
+
+def is_cancelled_by_scopes_only() -> bool:
+    """Whether the CancelledError that was just raised in this task is the doing of scopes alone.
+
+    For code that has something better to give than that error: it may return, and the scope takes its own back.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() == _told.get(task, 0)
 
 
 class Scope:
@@ -80,6 +94,7 @@ class Scope:
     def _tell(self) -> None:
         if not self._left and not self._is_told and self._task is not None:
             self._is_told = True
+            _told[self._task] = _told.get(self._task, 0) + 1
             self._task.cancel()
 
     async def __aexit__(
@@ -90,6 +105,7 @@ class Scope:
             msg = "this scope was never entered; write `async with token.scope():`"
             raise RuntimeError(msg)
         if self._is_told:
+            _told[self._task] -= 1
             pending = self._task.uncancel()  # the waker has run, so there is nothing to unregister
         else:
             self._registration()

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Literal
 
 from halter.cancel.blocking import run_blocking_async
-from halter.cancel.token import Cancelled, wake_on_cancel
+from halter.cancel.token import Cancelled, call_in_loop, wake_on_cancel
 from halter.tools.approval import ApprovalRequest, is_approved
 from halter.tools.arguments import BadArguments
 from halter.tools.context import ToolContext
@@ -122,17 +122,22 @@ class Call:
         grace = self._around.grace if tool.grace is None else tool.grace
         run = self._run = Run(tool, kwargs, token, context, grace, self._ended_late)
         try:
-            with wake_on_cancel(token, self._announce_stop):
+            with wake_on_cancel(token, self._hear_stop):
                 await run.run()
         finally:
             context.detach()
         self.settle_now()
 
-    def _announce_stop(self) -> None:
+    def _hear_stop(self) -> None:
+        """Runs in the thread that cancels."""
         self._note_stop()
+        call_in_loop(self._around.loop, self._announce_stop)
+
+    def _announce_stop(self) -> None:
+        """Tell once that it was told to stop; in the loop, and before its end is told."""
         token = self._run_token
-        if token is None or self._is_announced:
-            return  # a waker may run twice
+        if token is None or self._is_announced or self.outcome is not None:
+            return
         self._is_announced = True
         self._around.emit(ToolCancelling(self.request.id, self.request.name, token.reason or "", token.detail))
 
@@ -153,6 +158,8 @@ class Call:
             self._settle("failed", run.content, detail=_told(run.error))
 
     def _settle_stopped(self, run: Run, token: CancellationToken) -> None:
+        self._note_stop()  # it may have ended before those who cancel came round to telling it
+        self._announce_stop()
         content = run.content
         if not run.rungs:
             run.rungs.append("cooperated")
