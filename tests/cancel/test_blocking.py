@@ -283,6 +283,29 @@ def test_abandoned_threads_take_no_slot_from_new_work() -> None:
     wait_until(lambda: len(abandoned) == 0)
 
 
+def test_a_function_that_ends_as_it_is_abandoned_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Added to the abandoned and ended in the same moment: it is looked at again and taken out."""
+    call = blocking.BlockingCall(int, (), {}, CancellationToken())
+    add = abandoned.add
+
+    def add_and_end(each: blocking.BlockingCall) -> None:
+        add(each)
+        each.has_ended = True
+
+    monkeypatch.setattr(abandoned, "add", add_and_end)  # to hit that moment
+    assert call.leave() is True
+    assert len(abandoned) == 0
+
+
+def test_a_waiter_that_is_interrupted_after_the_end_cuts_nothing() -> None:
+    """The function had ended and settled its outcome when the waiter was broken off."""
+    call = blocking.BlockingCall(int, (), {}, CancellationToken())
+    assert call._claim_outcome()
+    call.break_off("KeyboardInterrupt while waiting for it")
+    assert call.token.reason == "external"
+    assert len(abandoned) == 0
+
+
 def test_threads_are_reused() -> None:
     """One call after the other runs on the same idle thread."""
     idents = {run_blocking(threading.get_ident) for _ in range(50)}

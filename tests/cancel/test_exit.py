@@ -189,6 +189,18 @@ def test_tasks_are_cancelled_where_asyncio_runs() -> None:
     assert said.startswith("Shutting down (SIGINT)…")
 
 
+def test_a_program_that_has_asyncio_but_is_not_in_it_is_interrupted_as_any_other() -> None:
+    """Having imported asyncio is not running it."""
+    program = Program("""
+        import asyncio, threading
+        from halter import ExitGuard
+        with ExitGuard():
+            print("ready", flush=True)
+            threading.Event().wait(60)
+    """)
+    assert program.end_by(signal.SIGTERM)[0] == 143
+
+
 def test_a_forced_exit_flushes_what_was_printed() -> None:
     """Output in the buffer is not lost, and a broken stream or say() does not keep us."""
     program = """

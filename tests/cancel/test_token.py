@@ -578,6 +578,23 @@ def test_a_ctrl_c_while_the_children_are_sorted_is_made_up_for() -> None:
     assert all(child.is_cancelled for child in children)
 
 
+def test_a_defect_within_cancel_is_raised_and_not_tried_for_ever() -> None:
+    """What fails again and again is no signal: it comes out instead of pinning a core."""
+
+    class Broken:
+        @property
+        def __class__(self) -> type:
+            raise LookupError("a defect")
+
+    root = CancellationToken()
+    root.child()
+    assert root._subs is not None
+    root._subs[1] = Broken()
+    with pytest.raises(LookupError, match="a defect"):
+        root.cancel()
+    assert root.is_cancelled
+
+
 def test_a_cancel_within_a_cancel_finds_the_rest_of_the_tree() -> None:
     """A signal handler cancels the root while the main thread is in the middle of cancelling a branch of it."""
     cancel_code = CancellationToken.cancel.__code__

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from halter import CancellationToken, ToolOutcome, current_token, tool
+from halter import CancellationToken, ToolOutcome, current_token, run_process, tool
 from halter.cancel import abandoned, families, worker
 from halter.models.model import ToolCall
 from halter.testing import interrupt_everywhere
@@ -29,6 +30,19 @@ def listens() -> str:
 def plain_child() -> int:
     """Wait for a child."""
     return subprocess.Popen(["sleep", "0.005"]).wait()
+
+
+@tool
+def is_deaf() -> str:
+    """Listen to nobody for a moment."""
+    threading.Event().wait(0.003)
+    return "deaf"
+
+
+@tool
+async def process() -> bytes:
+    """Run a process of ours."""
+    return (await run_process("echo ran")).stdout
 
 
 @tool
@@ -66,6 +80,8 @@ def alone() -> str:
 EVERYWHERE: list[Tool[..., Any]] = [
     listens,
     plain_child,
+    is_deaf,
+    process,
     awaits,
     yields,
     fails,
@@ -77,6 +93,8 @@ EVERYWHERE: list[Tool[..., Any]] = [
 WHOLE = {
     "listens": "listened",
     "plain_child": "0",
+    "is_deaf": "deaf",
+    "process": "ran\n",
     "awaits": "awaited",
     "yields": "one\ntwo",
     "needs_approval": "allowed",
