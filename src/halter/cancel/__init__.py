@@ -6,11 +6,11 @@ so ``import halter.cancel`` costs a few milliseconds and starts nothing.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from halter.cancel.context import checkpoint, current_token
 from halter.cancel.token import NEVER, CancellationToken, Cancelled, Registration
+from halter.lazy import lazy_names
 
 if TYPE_CHECKING:
     from halter.cancel.blocking import (
@@ -65,16 +65,4 @@ __all__ = [
     "set_late_hook",
 ]
 
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -5,8 +5,9 @@ The names below are the public ones; each is imported on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from halter.lazy import lazy_names
 
 # Imported at once: `halter.tools.tool` is the module of that name too, and importing the module later would put it in
 # the place of the decorator.
@@ -57,16 +58,4 @@ __all__ = [
     "tool",
 ]
 
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
