@@ -277,7 +277,9 @@ def test_in_another_thread_than_the_main_one_signals_are_left_alone() -> None:
             with ExitGuard(timeout=0.2):
                 print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, flush=True)
                 threading.Thread(target=threading.Event().wait).start()
-        threading.Thread(target=work).start()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
     """
     result = run_python(program)
     assert (result.returncode, result.stdout) == (70, "True\n")
