@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from halter import CancellationToken, Cancelled, checkpoint, current_token, run_blocking, run_blocking_async
-from halter.cancel import Late, TooManyAbandoned, abandoned, blocking, set_late_hook
+from halter.cancel import Late, TooManyAbandoned, abandoned, blocking, set_late_hook, threads
+from halter.cancel.blocking import BlockingCall
 from halter.testing import DeafTool, assert_cancels_within, interrupt_everywhere
 from tests.helpers import run_python, wait_until
 
@@ -363,3 +364,83 @@ def test_a_stop_at_any_point_ends_the_call_in_one_way(scenario: Callable[[Cancel
     report = interrupt_everywhere(scenario, check=lambda: wait_until(lambda: len(abandoned) == 0))
     assert len(report.points) > 100
     assert len(report.missed) < len(report.points) / 5
+
+
+def test_without_a_thread_nothing_is_abandoned(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine out of threads: each failed start took one of the places of abandoned threads, for ever."""
+    token = CancellationToken()
+    threads.end_idle_threads()
+
+    def no_more(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_more)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            door(int, token=token, abort=lambda: None)
+    assert len(abandoned) == 0
+    assert not blocking._running
+    assert token._observers == 0
+    assert door(int, token=token) == 0
+
+
+def test_a_stop_without_a_thread_to_help_is_a_stop(
+    door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No thread is left for abort() and for cutting: control is back all the same, and the call is named."""
+
+    def no_more(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with DeafTool() as deaf, assert_cancels_within(5) as token:
+        threads.end_idle_threads()
+
+        def stop() -> None:
+            deaf.started.wait(30)
+            threads.end_idle_threads()
+            monkeypatch.setattr(threading.Thread, "start", no_more)
+            token.cancel("stop")
+
+        threading.Thread(target=stop).start()
+        try:
+            door(deaf, token=token, abort=lambda: pytest.fail("there was no thread for it"))
+        finally:
+            monkeypatch.undo()
+            assert len(abandoned) == 1
+    assert "no thread is to be had" in caplog.text
+    wait_until(lambda: len(abandoned) == 0)
+
+
+def test_a_hook_of_the_calls_own_is_called_before_its_waiter_goes_on() -> None:
+    """The waiter of a call that obeyed saw that it had ended, and not what it gave: it took it for abandoned."""
+    started, reporting, returned = threading.Event(), threading.Event(), threading.Event()
+    reports: list[Late] = []
+
+    def listen() -> bool:
+        started.set()
+        return current_token().wait(30)
+
+    def report(late: Late) -> None:
+        reporting.set()
+        returned.wait(0.2)
+        reports.append(late)
+        raise SystemExit  # whatever the hook does, the thread is given back
+
+    async def main() -> None:
+        token = CancellationToken()
+        call = BlockingCall(listen, (), {}, token, on_late=report)
+        loop = asyncio.get_running_loop()
+        waiter = asyncio.ensure_future(call.run_and_wait(lambda: 30.0))
+        await loop.run_in_executor(None, started.wait, 30)
+        token.cancel("stop")
+        await loop.run_in_executor(None, reporting.wait, 30)
+        call._wake()
+        await waiter
+        returned.set()
+        assert [late.value for late in reports] == [True]
+        with pytest.raises(Cancelled):
+            call.settle()
+
+    asyncio.run(main())
+    assert len(abandoned) == 0
+    wait_until(lambda: not blocking._running)

@@ -699,6 +699,53 @@ def test_a_ctrl_c_at_any_line_of_cancel_loses_no_flag_and_no_waiter() -> None:
     assert nth > 40
 
 
+def test_a_signal_handler_that_cancels_at_any_line_of_cancel_does_no_harm() -> None:
+    """A second stop came by a signal into the middle of the first, in the same thread, and cancel() span for ever.
+
+    In a program of its own, which can be ended: nothing that is raised into a cancel() that spins would leave it.
+    """
+    program = """
+        import sys
+        from halter.cancel.token import CancellationToken, Waker
+
+        def cancel_with_another_at(nth):
+            root = CancellationToken()
+            middle = root.child()
+            leaf = middle.child(timeout=1000)
+            told = []
+            leaf._register(Waker(leaf, lambda: told.append("waker")))
+            leaf.on_cancel(lambda: told.append("callback"))
+            lines = 0
+
+            def trace(frame, event, arg):
+                nonlocal lines
+                if frame.f_code is not CancellationToken.cancel.__code__:
+                    return None
+                if event == "line":
+                    lines += 1
+                    if lines == nth:
+                        root.cancel("second")
+                return trace
+
+            sys.settrace(trace)
+            try:
+                middle.cancel("first")
+            finally:
+                sys.settrace(None)
+            assert middle.is_cancelled and leaf.is_cancelled
+            assert "waker" in told and told.count("callback") == 1, told
+            assert root.is_cancelled == (nth <= lines)
+            return root.is_cancelled
+
+        nth = 1
+        while cancel_with_another_at(nth):
+            nth += 1
+        assert nth > 30, nth
+    """
+    ended = run_python(program, timeout=20)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_has_working_tokens_and_deadlines() -> None:
     """After fork() no lock is stuck and deadlines, old and new, go on firing."""

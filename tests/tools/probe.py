@@ -11,10 +11,18 @@ from halter import CancellationToken, ToolOutcome, tool
 from halter.models.model import ToolCall
 from halter.tools import collect_tools
 from halter.tools.batch import Batch, Surroundings
-from halter.tools.events import (
-    ToolEvent,
-)
+from halter.tools.events import ToolEvent
 from tests.helpers import wait_until
+
+STRANGER = CancellationToken(name="stranger")
+STRANGER.cancel("theirs")
+
+
+class Unspeakable(Exception):
+    """An error that cannot even be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
 
 
 @tool

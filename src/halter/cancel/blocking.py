@@ -140,7 +140,12 @@ class BlockingCall:
         self._registration = self.token._register(Waker(self.token, wake))
         context = contextvars.copy_context()
         _running[self] = True
-        threads.submit(lambda: context.run(self._run))
+        try:
+            threads.submit(lambda: context.run(self._run))
+        except Exception:  # no thread is to be had: it has ended before it began, and is not one that was left behind
+            self._has_ended_now()
+            self._abort = None
+            raise
 
     def _run(self) -> None:
         """Run the function. A boundary: whatever it raises is its outcome."""
@@ -155,32 +160,36 @@ class BlockingCall:
                 finally:
                     end_of_call()
         is_late = self.token.is_cancelled
-        # Stored, then claimed, then announced: whoever loses the claim, or hears the news, finds it all in place.
+        # Stored, then claimed, then announced: whoever loses the claim, or hears the news, finds it all in place. So a
+        # hook of the call's own comes before the news, too: its waiter must not find it ended and nothing come of it.
         self.value, self.error = value, error
         self.is_delivered = not is_late and self._claim_outcome()
-        self.has_ended = True
-        del _running[self]
         if not self.is_delivered:
             self.value = self.error = None
-            abandoned.discard(self)
-            self._report_late(value, error)
-        self._registration()
+        if not self.is_delivered and self._on_late is not None:
+            self._report_late(self._on_late, value, error)
+        self._has_ended_now()
+        has_obeyed = isinstance(error, Cancelled) and error.belongs_to(self.token)
+        if not self.is_delivered and self._on_late is None and not has_obeyed:
+            self._report_late(_hook, value, error)
         self._wake()
 
-    def _report_late(self, value: object, error: BaseException | None) -> None:
-        """Tell the call's own hook of every end, the general one of all but plain obedience. A boundary."""
-        has_obeyed = isinstance(error, Cancelled) and error.belongs_to(self.token)
-        if has_obeyed and self._on_late is None:
-            return
+    def _has_ended_now(self) -> None:
+        self.has_ended = True
+        del _running[self]
+        abandoned.discard(self)
+        self._registration()
+
+    def _report_late(self, hook: Callable[[Late], object] | None, value: object, error: BaseException | None) -> None:
+        """Tell of a late end. A boundary: there is nothing above it but the thread itself."""
         seconds = time.monotonic() - self._stopped_at if self._stopped_at else 0.0
         late = Late(self.fn, value, error, self.token.reason or "", seconds)
-        hook = self._on_late or _hook
         try:
             if hook is not None:
                 hook(late)
             else:
                 _log.info("%s ended %.3f s after it was stopped", _name_of(late.fn), late.seconds, exc_info=error)
-        except Exception:  # noqa: BLE001  (a boundary)
+        except BaseException:  # noqa: BLE001  (a boundary)
             _log.exception("the hook for late results failed")
 
     def _claim_outcome(self) -> bool:
@@ -206,8 +215,7 @@ class BlockingCall:
         patience = grace()
         while (seconds := self._patience(start, patience)) > 0:
             yield seconds
-        if not self.has_ended:
-            threads.submit(self._cut)
+        if not self.has_ended and _try_submit(self._cut):
             end = time.monotonic() + cut_patience
             while not self.has_ended and not self._has_nothing_to_cut and (seconds := end - time.monotonic()) > 0:
                 yield seconds
@@ -222,7 +230,8 @@ class BlockingCall:
         abort, self._abort = self._abort, None
         if abort is not None:
             self._is_aborting = True
-            threads.submit(lambda: self._run_abort(abort))
+            if not _try_submit(lambda: self._run_abort(abort)):
+                self._is_aborting = False
 
     def _run_abort(self, abort: Callable[[], object]) -> None:
         """Run the user's abort(). A boundary: its failure must not look like the function's."""
@@ -278,8 +287,8 @@ class BlockingCall:
         self.token.cancel("external", detail=detail)
         self._stopped_at = self._stopped_at or time.monotonic()
         self._call_abort()
-        if self.leave():
-            threads.submit(self._cut)
+        if self.leave() and not self.has_ended:
+            _try_submit(self._cut)
 
     def _cut(self) -> None:
         waits = self.waits
@@ -343,6 +352,16 @@ def _prepare(
         msg = f"abort must be a function that makes {_name_of(fn)} return, not {abort!r}"
         raise TypeError(msg)
     return BlockingCall(fn, args, kwargs, token if token is not None else current_token(), abort=abort)
+
+
+def _try_submit(job: Callable[[], object]) -> bool:
+    """Run *job* on a thread, if one is to be had: a stop goes on without abort() and cutting, if it must."""
+    try:
+        threads.submit(job)
+    except RuntimeError:
+        _log.warning("no thread is to be had for what a stop wants done", exc_info=True)
+        return False
+    return True
 
 
 def _name_of(fn: Callable[..., object]) -> str:

@@ -117,6 +117,13 @@ class Exchange:
         self._others = self._cancellations()
         try:
             await self._ask_models()
+        except _STOPS as exc:
+            try:
+                # A connection that was aborted is closed in the loop's next turn. Said when it is so, and not before.
+                await asyncio.sleep(0)
+            finally:
+                self._tell_end(exc)
+            raise
         except BaseException as exc:
             self._tell_end(exc)
             raise
@@ -204,6 +211,12 @@ class Exchange:
                 watchdog.last = now()
                 take(event)
                 emit(event)  # after it is written: what was shown is kept
+        except asyncio.CancelledError as exc:
+            if attempt.is_cancelled or self._cancellations() > self._others:
+                raise
+            # Nobody has cancelled us: it was something that the model waits for, and may share with others.
+            message = f"what {model.name!r} waited for was cancelled"
+            raise StreamBroken(message) from exc
         finally:
             await _close(stream)
         if not draft.is_complete:
@@ -235,13 +248,20 @@ class Exchange:
         if attempts:
             model = self._drafts[-1].model
         if not isinstance(exc, _STOPS):
-            self._emit(RequestFinished(model, attempts, "failed", error=_words(exc)))
+            self._tell_last(RequestFinished(model, attempts, "failed", error=_words(exc)))
             return
         if not self.token.is_cancelled:
             self.token.cancel("external", detail="its task was cancelled")
         reason, detail = self.token.reason or "", self.token.detail
         _log.debug("request to %s, attempt %d: closed by us (%s); no retry, no fallback", model, attempts, reason)
-        self._emit(RequestCancelled(model, attempts, reason, detail))
+        self._tell_last(RequestCancelled(model, attempts, reason, detail))
+
+    def _tell_last(self, event: RequestEvent) -> None:
+        """Emit the end. A boundary: a listener that fails must not take the place of how the request ended."""
+        try:
+            self._emit(event)
+        except Exception:  # noqa: BLE001
+            _log.exception("a listener failed with %s", type(event).__name__)
 
 
 async def _close(stream: AsyncIterator[ModelEvent]) -> None:
@@ -263,7 +283,10 @@ def _is_own_fault(error: ModelError) -> bool:
 
 
 def _words(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001  (a boundary: the words of an error of a user's own model may fail, too)
+        return type(error).__name__
 
 
 def _nobody(_: RequestEvent) -> None:

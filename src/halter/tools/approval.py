@@ -6,6 +6,7 @@ and the note says so in words that the model is told.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import uuid
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -14,6 +15,7 @@ from msgspec import Struct, field
 
 from halter.cancel.blocking import run_blocking_async
 from halter.cancel.token import CancellationToken, Cancelled
+from halter.tools.content import error_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -56,14 +58,20 @@ async def is_approved(
     Never raises for what the policy or the person does; only a foreign cancellation of this task passes through.
     """
     check_policy(policy)
+    task = asyncio.current_task()
+    others = 0 if task is None else task.cancelling()
     try:
         token.raise_if_cancelled()
         approval = await _decided(policy, request, token, ask)
         token.raise_if_cancelled()  # a stop while the answer came in: nothing starts after it
     except Cancelled as stop:
-        if not stop.belongs_to(token):
+        if token.is_cancelled:
+            return _denied(f"it was stopped ({token.reason}) before anybody had approved it")
+        return _denied(f"asking for approval failed: {error_text(stop)}")  # another token's, in the policy
+    except asyncio.CancelledError:
+        if task is None or task.cancelling() > others:
             raise
-        return _denied(f"it was stopped ({stop.reason}) before anybody had approved it")
+        return _denied("the question was withdrawn")  # what the policy awaited was cancelled, and not this task
     return approval
 
 
@@ -81,7 +89,7 @@ async def _decided(policy: Policy, request: ApprovalRequest, token: Cancellation
         async with token.scope():
             return _read(await ask(request))
     except Exception as error:  # noqa: BLE001  (a boundary: whatever fails in there, the answer is no)
-        return _denied(f"asking for approval failed: {type(error).__name__}: {error}")
+        return _denied(f"asking for approval failed: {error_text(error)}")
 
 
 async def _call(policy: Callable[[ApprovalRequest], Any], request: ApprovalRequest, token: CancellationToken) -> Any:

@@ -83,6 +83,7 @@ class Batch:
         most_at_once: int = MOST_AT_ONCE,
     ) -> None:
         breakable = token if step is None else step
+        self._was_run = False
         self._slots = Slots(most_at_once)
         self._calls = [
             Call(order, call, (token if _must_finish(call, around) else breakable).child(f"call {call.id}"), around)
@@ -91,6 +92,10 @@ class Batch:
 
     async def run(self) -> list[ToolOutcome]:
         """Run all calls and return their outcomes, in order."""
+        if self._was_run:
+            msg = "this batch was run already; make a new one for each step"
+            raise RuntimeError(msg)
+        self._was_run = True
         tasks = [asyncio.ensure_future(call.drive(self._slots)) for call in self._calls]
         cancellation: asyncio.CancelledError | None = None
         pending = set(tasks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +11,7 @@ from halter.cancel.blocking import run_blocking_async
 from halter.cancel.token import Cancelled, call_in_loop, wake_on_cancel
 from halter.tools.approval import ApprovalRequest, is_approved
 from halter.tools.arguments import BadArguments
+from halter.tools.content import error_text
 from halter.tools.context import ToolContext
 from halter.tools.events import (
     ApprovalAnswered,
@@ -48,6 +50,9 @@ class Call:
         self._is_announced = False
         self._run: Run | None = None
         self._run_token: CancellationToken | None = None
+        # A thread may end in the moment in which it is left, before there is an outcome to add that to.
+        self._lock = threading.Lock()
+        self._early_late: tuple[Content, BaseException | None] | None = None
         self._stop_watch = wake_on_cancel(token, self._note_stop)
 
     def _note_stop(self) -> None:
@@ -55,13 +60,16 @@ class Call:
             self._stopped_at = time.monotonic()
 
     async def drive(self, slots: Slots) -> None:
-        """Bring the call to its outcome. Never raises for what the tool does."""
+        """Bring the call to its outcome. A boundary: whatever goes wrong with it is that, and harms no other call."""
         try:
             await self._prepare_and_run(slots)
         except Cancelled as stop:
-            if not stop.belongs_to(self.token):
-                raise
-            self._settle("not_started")
+            if stop.belongs_to(self.token):
+                self._settle("not_started")
+            else:
+                self._settle("failed", detail=error_text(stop))
+        except Exception as error:  # noqa: BLE001  (such as no thread to be had)
+            self._settle("failed", detail=error_text(error))
         except asyncio.CancelledError:
             self.token.cancel("external", detail="the task that ran it was cancelled")
             self.settle_now()
@@ -80,12 +88,15 @@ class Call:
         self.token.raise_if_cancelled()
         if tool.approval and not await self._is_allowed(tool, kwargs):
             return
-        paths = await run_blocking_async(tool.paths, kwargs, token=self.token) if tool.touches_paths else []
-        claim = Claim(self._order, exclusive=tool.exclusive, paths=paths)
-        await slots.enter(claim, self.token)
+        claim = Claim(self._order, exclusive=tool.exclusive, touches_paths=tool.touches_paths)
+        slots.line_up(claim)  # in the order of the calls, however long it takes to find the paths
         try:
+            if tool.touches_paths:
+                slots.know_paths(claim, await run_blocking_async(tool.paths, kwargs, token=self.token))
+            await claim.wait(self.token)
             self.token.raise_if_cancelled()  # nothing starts after the stop
-            await self._launch(tool, kwargs)
+            if self.outcome is None:  # nor after it was told of as not started
+                await self._launch(tool, kwargs)
         finally:
             slots.leave(claim)
 
@@ -103,7 +114,7 @@ class Call:
         )
 
     async def _is_allowed(self, tool: Tool[..., Any], kwargs: dict[str, Any]) -> bool:
-        request = ApprovalRequest(call_id=self.request.id, tool=tool.name, arguments=kwargs)
+        request = ApprovalRequest(call_id=self.request.id, tool=tool.name, arguments=dict(kwargs))
         if self._around.approve == "ask":
             self._around.emit(ApprovalAsked(request))
         approval = await is_approved(self._around.approve, request, self.token, self._around.ask_approval)
@@ -116,7 +127,7 @@ class Call:
         token = self._run_token = self.token.child("run", tool.timeout)  # its time starts now, not while it waited
         context = self._make_context(tool, token)
         if tool.context_name is not None:
-            kwargs[tool.context_name] = context
+            kwargs = {**kwargs, tool.context_name: context}
         self._started_at = time.time()
         self._around.emit(ToolStarted(self.request.id, tool.name, self.request.arguments))
         grace = self._around.grace if tool.grace is None else tool.grace
@@ -155,7 +166,7 @@ class Call:
         elif run.error is None:
             self._settle("completed", run.content)
         else:
-            self._settle("failed", run.content, detail=_told(run.error))
+            self._settle("failed", run.content, detail=error_text(run.error))
 
     def _settle_stopped(self, run: Run, token: CancellationToken) -> None:
         self._note_stop()  # it may have ended before those who cancel came round to telling it
@@ -179,7 +190,7 @@ class Call:
         if status in _STOPPED and self.token.is_cancelled:
             reason = reason or self.token.reason
             detail = detail or self.token.detail
-        self.outcome = ToolOutcome(
+        outcome = ToolOutcome(
             call_id=self.request.id,
             name=self.request.name,
             status=status,
@@ -192,23 +203,29 @@ class Call:
         )
         self._stop_watch()
         after = None if self._stopped_at is None else time.monotonic() - self._stopped_at
-        self._around.emit(ToolFinished(self.outcome, after))
+        self._around.emit(ToolFinished(outcome, after))
+        # From here on a late end adds itself; one that came before is added now. In either case after the event above.
+        with self._lock:
+            self.outcome = outcome
+            late = self._early_late
+        if late is not None:
+            self._tell_late(outcome, *late)
 
     def _ended_late(self, content: Content, error: BaseException | None) -> None:
         """The abandoned function has ended; may be called in any thread, when nobody waits any more."""
-        outcome = self.outcome
-        if outcome is None:
-            return
+        with self._lock:
+            outcome = self.outcome
+            if outcome is None:
+                self._early_late = (content, error)
+                return
+        self._tell_late(outcome, content, error)
+
+    def _tell_late(self, outcome: ToolOutcome, content: Content, error: BaseException | None) -> None:
         now = time.monotonic()
         seconds = now - (self._stopped_at if self._stopped_at is not None else now)
-        outcome.late = LateEnd(time.time(), seconds, content, _told(error) if error is not None else "")
+        outcome.late = LateEnd(time.time(), seconds, content, error_text(error) if error is not None else "")
         self._around.emit(ToolFinishedLate(outcome))
         self._around.on_late(outcome)
 
 
 _STOPPED: frozenset[Literal["denied", "not_started"]] = frozenset({"denied", "not_started"})
-
-
-def _told(error: BaseException | None) -> str:
-    text = str(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

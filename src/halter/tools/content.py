@@ -6,6 +6,7 @@ A text that is too long keeps its beginning and its end, and says in between how
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 Content: TypeAlias = str | list[Part]
+Piece: TypeAlias = str | Part
 
 MAX_CHARACTERS: Final = 100_000
 # A limit must leave room for the sentence that tells of the cut.
@@ -41,6 +43,16 @@ def bound(text: str, limit: int = MAX_CHARACTERS) -> str:
     return bounded.text()
 
 
+def error_text(error: BaseException) -> str:
+    """Tell of an error: its type and its words, cut like any text. A boundary: its own words may fail, too."""
+    name = type(error).__name__
+    try:
+        words = str(error)
+    except Exception as failure:  # noqa: BLE001  (a foreign __str__ may raise anything)
+        words = f"(it cannot be shown: {type(failure).__name__})"
+    return bound(_clean(f"{name}: {words}" if words else name))
+
+
 class Pieces:
     """What a tool yields, piece by piece, in bounded memory.
 
@@ -55,7 +67,11 @@ class Pieces:
 
     def add(self, value: object) -> None:
         """Add what was yielded or returned; None adds nothing."""
-        for piece in _pieces_of(value):
+        self.extend(pieces_of(value))
+
+    def extend(self, pieces: Iterable[Piece]) -> None:
+        """Add pieces. Unlike add() it runs no code but ours, so it may be called with a lock held."""
+        for piece in pieces:
             if isinstance(piece, str):
                 self._add_text(piece)
             else:
@@ -83,11 +99,9 @@ class Pieces:
         if not self._all.is_whole:
             return [Text(self._all.text()), *self._parts]
         merged: list[Part] = []
-        for part in self._parts:
-            if isinstance(part, Text) and merged and isinstance(merged[-1], Text):
-                merged[-1] = Text(merged[-1].text + part.text)
-            else:
-                merged.append(part)
+        for is_text, run in itertools.groupby(self._parts, lambda part: isinstance(part, Text)):
+            parts = list(run)
+            merged += [Text("".join(part.text for part in parts if isinstance(part, Text)))] if is_text else parts
         return merged
 
 
@@ -139,15 +153,15 @@ def _notice(left_out: int) -> str:
     return f"\n[... {left_out:,} characters left out ...]\n"
 
 
-def _pieces_of(value: object) -> Iterable[str | Part]:
-    """Texts and parts of one value."""
+def pieces_of(value: object) -> list[Piece]:
+    """Write one value out as texts and parts. That may run code of the value's own, and so take any time."""
     if isinstance(value, Text):
-        return (_clean(value.text),)
+        return [_clean(value.text)]
     if isinstance(value, (Image, Audio)):
-        return (value,)
+        return [value]
     if isinstance(value, (list, tuple)) and any(isinstance(item, (Text, Image, Audio)) for item in value):
-        return [piece for item in value for piece in _pieces_of(item)]
-    return (_clean(_text_of(value)),)
+        return [piece for item in value for piece in pieces_of(item)]
+    return [_clean(_text_of(value))]
 
 
 def _text_of(value: object) -> str:

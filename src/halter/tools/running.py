@@ -7,6 +7,7 @@ tasks that do not end). Each kind runs until it has ended or is left behind, and
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import threading
 from typing import TYPE_CHECKING, Any, Final
@@ -14,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from halter.cancel.blocking import BlockingCall, Late
 from halter.cancel.isolate import Conversation
 from halter.cancel.token import Cancelled, call_in_loop, wake_on_cancel
-from halter.tools.content import Pieces, render
+from halter.tools.content import Pieces, pieces_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from halter.cancel.token import CancellationToken
-    from halter.tools.content import Content
+    from halter.tools.content import Content, Piece
     from halter.tools.context import ToolContext
     from halter.tools.outcome import Rung
     from halter.tools.tool import Tool
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _CUT_PATIENCE: Final = 0.012
 # An isolated function is killed after its grace; how long we wait to see it dead.
 _KILL_PATIENCE: Final = 0.1
+# Tasks that were left behind. Asyncio refers to tasks weakly: one that nobody held could be collected in the middle.
+_left: Final[set[asyncio.Task[None]]] = set()
 
 
 class Run:
@@ -54,10 +57,13 @@ class Run:
         self._grace = grace
         self._on_late = on_late
         self._is_task_whole = False
+        self._task_error: SystemExit | None = None
         self._is_left = False  # from then on, what comes is late
         # Pieces are added by the function's thread and read by the loop's.
+        # Held only to put pieces together that are written out already: never while code of the tool's runs.
         self._lock = threading.Lock()
         self._pieces = Pieces()
+        self._late_pieces = Pieces()
 
     @property
     def content(self) -> Content:
@@ -79,24 +85,25 @@ class Run:
             else:
                 await self._run_on_thread()
         except (Exception, Cancelled) as exc:  # noqa: BLE001
-            self._end(None, exc, is_whole=not self._token.is_cancelled)
+            self._end((), exc, is_whole=not self._token.is_cancelled)
 
     def _add(self, value: object) -> None:
+        pieces = pieces_of(value)
         with self._lock:
-            if not self._is_left:
-                self._pieces.add(value)
+            (self._late_pieces if self._is_left else self._pieces).extend(pieces)
 
-    def _end(self, value: object, error: BaseException | None, *, is_whole: bool) -> None:
+    def _end(self, pieces: Sequence[Piece], error: BaseException | None, *, is_whole: bool) -> None:
         """The function has ended: in time, or after it was left behind; the lock decides which, once."""
         with self._lock:
-            is_late = self._is_left
-            if not is_late:
-                self._pieces.add(value)
+            if not self._is_left:
+                self._pieces.extend(pieces)
                 self.error = error
                 self.is_whole = is_whole
                 self.has_ended = True
-        if is_late:
-            self._on_late(render(value), None if isinstance(error, (Cancelled, asyncio.CancelledError)) else error)
+                return
+            self._late_pieces.extend(pieces)
+            content = self._late_pieces.content()
+        self._on_late(content, None if isinstance(error, (Cancelled, asyncio.CancelledError)) else error)
 
     def leave(self) -> None:
         """Wait no longer: what has not ended by now is abandoned."""
@@ -108,50 +115,61 @@ class Run:
     # -- on a thread ----------------------------------------------------------------------------
 
     async def _run_on_thread(self) -> None:
-        body = self._iterate if self._tool.kind == "generator" else self._tool.fn
-        kwargs = {} if self._tool.kind == "generator" else self._kwargs
-        call = BlockingCall(body, (), kwargs, self._token, on_late=self._end_late)
+        work = self._iterate if self._tool.kind == "generator" else self._call
+
+        @functools.wraps(self._tool.fn)  # it is its name that is told of when its thread does not come back
+        def body() -> object:
+            return work()
+
+        call = BlockingCall(body, (), {}, self._token, on_late=self._end_late)
         await call.run_and_wait(lambda: self._grace if self._listens(call) else 0.0, _CUT_PATIENCE)
         if call.was_cut:
             self.rungs.append("cut")
         value = self._settle(call)
-        if inspect.isawaitable(value):  # a plain function in front of a coroutine
+        if value is not None:  # a plain function in front of a coroutine
             await self._run_task(lambda: self._await(value))
-            if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
-                value.close()  # the stop came before its first step
+            _close_unused(value)  # the stop came before its first step
 
-    def _settle(self, call: BlockingCall) -> object:
+    def _settle(self, call: BlockingCall) -> Awaitable[object] | None:
         """Take the outcome of a call that was not stopped; one that was has ended by itself, or is left now.
 
         A boundary: what the tool raised is data.
         """
         try:
-            value = call.settle()
+            given: list[Piece] | Awaitable[object] = call.settle()
         except BaseException as exc:  # noqa: BLE001
             if call.is_delivered:
-                self._end(None, exc, is_whole=True)
+                self._end((), exc, is_whole=True)
             else:
                 self.leave()
             return None
-        if not inspect.isawaitable(value):
-            self._end(value, None, is_whole=True)
-        return value
+        if not isinstance(given, list):
+            return given
+        self._end(given, None, is_whole=True)
+        return None
 
     def _end_late(self, late: Late) -> None:
-        self._end(late.value, late.error, is_whole=False)
+        _close_unused(late.value)
+        self._end(late.value if isinstance(late.value, list) else (), late.error, is_whole=False)
 
     def _listens(self, call: BlockingCall) -> bool:
         return self._tool.kind == "generator" or call.token.has_listened or self._context.has_listened
 
-    def _iterate(self) -> object:
+    def _call(self) -> list[Piece] | Awaitable[object]:
+        """Run a function, and write out what it gave here, in its own thread: that may take its time as well."""
+        value = self._tool.fn(**self._kwargs)
+        return value if inspect.isawaitable(value) else pieces_of(value)
+
+    def _iterate(self) -> list[Piece]:
         """Run a generator; each of its yields is a partial result and a checkpoint."""
         generator = self._tool.fn(**self._kwargs)
         try:
             while True:
                 try:
-                    self._add(next(generator))
+                    item = next(generator)
                 except StopIteration as end:
-                    return end.value
+                    return pieces_of(end.value)
+                self._add(item)
                 self._token.raise_if_cancelled()
         finally:
             generator.close()
@@ -160,7 +178,12 @@ class Run:
 
     async def _run_isolated(self) -> None:
         conversation = Conversation(self._tool, (), self._kwargs, self._grace)
-        call = BlockingCall(conversation.run, (), {}, self._token, abort=conversation.stop, on_late=self._end_late)
+
+        @functools.wraps(self._tool.fn)
+        def body() -> list[Piece]:
+            return pieces_of(conversation.run())
+
+        call = BlockingCall(body, (), {}, self._token, abort=conversation.stop, on_late=self._end_late)
         await call.run_and_wait(lambda: conversation.listening + _KILL_PATIENCE)
         if conversation.was_killed:
             self.rungs.append("killed")
@@ -188,24 +211,36 @@ class Run:
         task = loop.create_task(self._in_scope(work))
         bell = asyncio.Event()
         task.add_done_callback(lambda _: bell.set())
-        with wake_on_cancel(self._token, lambda: call_in_loop(loop, bell.set)):
-            await bell.wait()
-        if not task.done():
-            await asyncio.wait([task], timeout=self._grace)
-        if not task.done():
-            self.leave()
-            task.add_done_callback(lambda ended: self._end(None, _error_of(ended), is_whole=False))
-        else:
-            self._end(None, _error_of(task), is_whole=self._is_task_whole)
+        try:
+            with wake_on_cancel(self._token, lambda: call_in_loop(loop, bell.set)):
+                await bell.wait()
+            if not task.done():
+                await asyncio.wait([task], timeout=self._grace)
+        finally:  # also if we are cancelled, as by a loop that is torn down
+            if task.done():
+                self._end_task(task)
+            else:
+                self.leave()
+                _left.add(task)
+                task.add_done_callback(self._end_task)
+
+    def _end_task(self, task: asyncio.Task[None]) -> None:
+        _left.discard(task)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        self._end((), error or self._task_error, is_whole=self._is_task_whole)
 
     async def _in_scope(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             with self._token.bind():
                 async with self._token.scope():
                     await work()
+        except SystemExit as exc:  # out of a task it would end the event loop, and with it everybody
+            self._task_error = exc
         finally:
             self._is_task_whole = not self._token.is_cancelled
 
 
-def _error_of(task: asyncio.Task[None]) -> BaseException | None:
-    return asyncio.CancelledError() if task.cancelled() else task.exception()
+def _close_unused(value: object) -> None:
+    """Close a coroutine that nobody is going to await any more; it would complain."""
+    if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+        value.close()

@@ -19,16 +19,23 @@ MOST_AT_ONCE: Final = 32
 class Claim:
     """What one call needs for itself while it runs."""
 
-    def __init__(self, order: int, *, exclusive: bool, paths: list[str]) -> None:
+    def __init__(self, order: int, *, exclusive: bool, touches_paths: bool) -> None:
         self.order = order
         self._exclusive = exclusive
-        self._paths = paths
+        self.paths: list[str] | None = None if touches_paths else []  # None: not known yet, it may be any
         self.admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def clashes_with(self, other: Claim) -> bool:
         if self._exclusive or other._exclusive:
             return True
-        return any(_overlap(mine, theirs) for mine in self._paths for theirs in other._paths)
+        if self.paths is None or other.paths is None:
+            return self.paths != [] and other.paths != []
+        return any(_overlap(mine, theirs) for mine in self.paths for theirs in other.paths)
+
+    async def wait(self, token: CancellationToken) -> None:
+        """Wait until it is admitted. Raises Cancelled if the token is cancelled first."""
+        async with token.scope():
+            await self.admitted
 
 
 class Slots:
@@ -39,19 +46,19 @@ class Slots:
         self._waiting: list[Claim] = []
         self._running: list[Claim] = []
 
-    async def enter(self, claim: Claim, token: CancellationToken) -> None:
-        """Wait until the claim may run. Raises Cancelled, and has taken nothing, if the token is cancelled first."""
+    def line_up(self, claim: Claim) -> None:
+        """Take the claim's place in the line. Whoever does has to leave(), admitted or not."""
         self._waiting.append(claim)
         self._waiting.sort(key=lambda each: each.order)
         self._admit()
-        try:
-            async with token.scope():
-                await claim.admitted
-        except BaseException:
-            self.leave(claim)
-            raise
+
+    def know_paths(self, claim: Claim, paths: list[str]) -> None:
+        """Say what the claim touches. Until then it waits, and so do later ones that touch anything."""
+        claim.paths = paths
+        self._admit()
 
     def leave(self, claim: Claim) -> None:
+        """Free the claim's place, in the line or among those that run."""
         for claims in (self._waiting, self._running):
             if claim in claims:
                 claims.remove(claim)
@@ -62,7 +69,7 @@ class Slots:
         for claim in list(self._waiting):
             if len(self._running) >= self._most:
                 return
-            if any(claim.clashes_with(other) for other in (*self._running, *passed_over)):
+            if claim.paths is None or any(claim.clashes_with(other) for other in (*self._running, *passed_over)):
                 passed_over.append(claim)  # and whoever clashes with it waits behind it
                 continue
             self._waiting.remove(claim)
