@@ -201,6 +201,16 @@ def test_a_program_that_has_asyncio_but_is_not_in_it_is_interrupted_as_any_other
     assert program.end_by(signal.SIGTERM)[0] == 143
 
 
+def test_a_handler_that_has_raised_raises_no_more() -> None:
+    """The program is on its way out already; that it was asked again is for the watching thread to hear."""
+    guard = ExitGuard()
+    guard._has_raised = True
+    guard._on_signal(signal.SIGTERM, None)
+    assert guard.remaining() == 5.0
+    guard._ear.close()
+    guard._mouth.close()
+
+
 def test_a_forced_exit_flushes_what_was_printed() -> None:
     """Output in the buffer is not lost, and a broken stream or say() does not keep us."""
     program = """

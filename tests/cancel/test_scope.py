@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from halter import NEVER, CancellationToken, Cancelled, checkpoint
+from halter.cancel import scope
 from halter.testing import DeafCoroutine, assert_cancels_within, interrupt_everywhere
 
 
@@ -415,3 +416,18 @@ async def foreign_everywhere(token: CancellationToken) -> None:
 def test_a_foreign_cancellation_at_any_point_comes_out_as_one() -> None:
     """Wherever a stranger cancels the task, it either finishes or ends cancelled, with those below told."""
     assert len(interrupt_everywhere(foreign_everywhere).points) > 30
+
+
+def test_nothing_is_kept_of_a_task_that_has_left_its_scopes() -> None:
+    """Nested scopes of one stop: each told once, and none remembered."""
+
+    async def main() -> None:
+        outer = CancellationToken()
+        with pytest.raises(Cancelled):
+            async with outer.scope():
+                async with outer.child().scope():
+                    outer.cancel()
+                    await asyncio.sleep(60)
+        assert scope._told == {}
+
+    run(main())

@@ -36,7 +36,6 @@ threads and processes below hear of it. The loop is closed: nobody is left to wa
 from __future__ import annotations
 
 import asyncio
-import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 from halter.cancel.token import NEVER, CancellationToken, Cancelled, Waker, call_in_loop
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
     from halter.cancel.token import Registration
 
 
-# How many cancellations each task has pending from our scopes.
-_told: Final[weakref.WeakKeyDictionary[asyncio.Task[Any], int]] = weakref.WeakKeyDictionary()
+# How many cancellations each task has pending from our scopes. A task is in here from being told until it leaves.
+_told: Final[dict[asyncio.Task[Any], int]] = {}
 
 
 def is_cancelled_by_scopes_only() -> bool:
@@ -106,6 +105,8 @@ class Scope:
             raise RuntimeError(msg)
         if self._is_told:
             _told[self._task] -= 1
+            if not _told[self._task]:
+                del _told[self._task]
             pending = self._task.uncancel()  # the waker has run, so there is nothing to unregister
         else:
             self._registration()
