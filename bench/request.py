@@ -12,6 +12,10 @@ before a retry no request is open, so the server has nothing to see, and the flo
 
 from __future__ import annotations
 
+import sys
+
+sys.path.insert(0, sys.path.pop(0) + "/..")  # this folder's token.py must not hide the standard library's
+
 import argparse
 import asyncio
 import multiprocessing

@@ -13,6 +13,10 @@ the client a wake-up of its loop and a read: the operating system's price, the s
 
 from __future__ import annotations
 
+import sys
+
+sys.path.insert(0, sys.path.pop(0) + "/..")  # this folder's token.py must not hide the standard library's
+
 import argparse
 import asyncio
 import json

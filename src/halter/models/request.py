@@ -117,13 +117,6 @@ class Exchange:
         self._others = self._cancellations()
         try:
             await self._ask_models()
-        except _STOPS as exc:
-            try:
-                # A connection that was aborted is closed in the loop's next turn. Said when it is so, and not before.
-                await asyncio.sleep(0)
-            finally:
-                self._tell_end(exc)
-            raise
         except BaseException as exc:
             self._tell_end(exc)
             raise
