@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from halter import CancellationToken, ProcessResult, run_process
+from halter import CancellationToken, Cancelled, ProcessResult, run_process
 from halter.cancel import families, process, pump, threads, worker
+from halter.cancel.scope import ending_itself
 from halter.testing import assert_cancels_within, deaf_process, interrupt_everywhere
 from tests.helpers import is_alive, open_descriptors, wait_dead, wait_until
 
@@ -137,6 +138,54 @@ def test_inside_a_scope_the_output_so_far_is_returned_too() -> None:
             assert task is not None
             assert task.cancelling() == 0
             assert (await run_process("echo two; sleep 30", token=token)).cancelled
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["the same token", "another token"])
+def test_a_scope_whose_body_goes_on_after_the_process_stops_it_there(is_same: bool) -> None:
+    """The output was kept and the stop was lost: the body went on to its next wait, and nobody told it again."""
+
+    async def main() -> None:
+        token, other = CancellationToken(), CancellationToken()
+        ready = asyncio.Event()
+        results: list[ProcessResult] = []
+
+        async def work() -> None:
+            async with (token if is_same else other).scope():
+                results.append(await run_process("echo one; sleep 30", token=token, on_output=lambda _: ready.set()))
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(work())
+        await ready.wait()
+        token.cancel()
+        other.cancel()
+        with pytest.raises(Cancelled):
+            await task
+        assert [result.stdout for result in results] == [b"one\n"]
+
+    run(main())
+
+
+def test_a_scope_does_not_wait_long_for_what_should_end_by_itself() -> None:
+    """One turn of the loop, and none if it is another stop."""
+
+    async def main() -> None:
+        for with_inner in (False, True):
+            inner, outer = CancellationToken(), CancellationToken()
+
+            async def work(inner: CancellationToken = inner, outer: CancellationToken = outer) -> None:
+                async with outer.scope():
+                    with ending_itself(inner):
+                        await asyncio.sleep(60)
+
+            task = asyncio.create_task(work())
+            await asyncio.sleep(0)
+            if with_inner:
+                inner.cancel()
+            outer.cancel()
+            with pytest.raises(Cancelled):
+                await task
 
     run(main())
 

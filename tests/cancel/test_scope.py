@@ -419,15 +419,19 @@ def test_a_foreign_cancellation_at_any_point_comes_out_as_one() -> None:
 
 
 def test_nothing_is_kept_of_a_task_that_has_left_its_scopes() -> None:
-    """Nested scopes of one stop: each told once, and none remembered."""
+    """Nested scopes of one stop around what ends by itself: each told once, and none remembered."""
 
     async def main() -> None:
         outer = CancellationToken()
         with pytest.raises(Cancelled):
             async with outer.scope():
                 async with outer.child().scope():
-                    outer.cancel()
-                    await asyncio.sleep(60)
-        assert scope._told == {}
+                    with scope.ending_itself(outer):
+                        outer.cancel()
+                        await asyncio.sleep(60)
+        assert scope._ending_themselves == {}
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
 
     run(main())

@@ -24,7 +24,7 @@ from halter.cancel.cgroup import ControlGroup
 from halter.cancel.context import current_token
 from halter.cancel.family import Family
 from halter.cancel.pump import Bell, Pump
-from halter.cancel.scope import is_cancelled_by_scopes_only
+from halter.cancel.scope import ending_itself
 from halter.cancel.seconds import check_seconds
 from halter.cancel.token import CancellationToken, Waker, call_in_loop
 
@@ -77,14 +77,12 @@ async def run_process(
         run.on_output = lambda piece: call_in_loop(loop, lambda: _hand_over(on_output, piece, own))
     run.on_end = lambda: call_in_loop(loop, ended.set)
     try:
-        with own._register(Waker(own, lambda: call_in_loop(loop, ended.set))):
+        with ending_itself(own), own._register(Waker(own, lambda: call_in_loop(loop, ended.set))):
             threads.submit(run.run)
             await ended.wait()
     except asyncio.CancelledError:
-        # A scope around us tells the task of the same stop; the output so far is worth more than that error.
-        if not (own.is_cancelled and is_cancelled_by_scopes_only()):
-            own.cancel("external", detail="the task that awaited it was cancelled")
-            raise
+        own.cancel("external", detail="the task that awaited it was cancelled")
+        raise
     if run.result is not None:
         return run.result
     if run.error is not None and not own.is_cancelled:

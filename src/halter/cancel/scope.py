@@ -11,6 +11,8 @@ The protocol, between the thread that cancels the token, the loop, and the body'
    counted. The task is suspended at an ``await`` of the body at that moment (a loop runs one thing
    at a time), so ``CancelledError`` is raised inside the body and can not leak out behind it.
    Nothing is sent twice: a body that swallows the error has heard it and is not told again.
+   A body that is just in something which ends by itself with the same stop, as run_process() does
+   to hand over the output so far, is given one turn of the loop to come out of it first.
 4. Leaving takes back exactly the cancellation that we counted (``Task.uncancel()``). If the task
    then still has more pending than on entry, somebody else cancelled it too, and that one wins.
 
@@ -36,33 +38,37 @@ threads and processes below hear of it. The loop is closed: nobody is left to wa
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+import contextlib
+from typing import TYPE_CHECKING
 
 from halter.cancel.token import NEVER, CancellationToken, Cancelled, Waker, call_in_loop
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from halter.cancel.token import Registration
 
+# Tasks that await something which ends by itself when its token is cancelled.
+_ending_themselves: dict[asyncio.Task[object], CancellationToken] = {}
 
-# How many cancellations each task has pending from our scopes. A task is in here from being told until it leaves.
-_told: Final[dict[asyncio.Task[Any], int]] = {}
 
-
-def is_cancelled_by_scopes_only() -> bool:
-    """Whether the CancelledError that was just raised in this task is the doing of scopes alone.
-
-    For code that has something better to give than that error: it may return, and the scope takes its own back.
-    """
+@contextlib.contextmanager
+def ending_itself(token: CancellationToken) -> Iterator[None]:
+    """Mark a block that ends at once when *token* is cancelled, so that scopes around it let it do so."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() == _told.get(task, 0)
+    assert task is not None  # whoever awaits is in one
+    _ending_themselves[task] = token
+    try:
+        yield
+    finally:
+        del _ending_themselves[task]
 
 
 class Scope:
     """One body of one task under one token. Use each one once."""
 
-    __slots__ = ("_is_told", "_left", "_loop", "_others", "_registration", "_task", "_token")
+    __slots__ = ("_has_waited", "_is_told", "_left", "_loop", "_others", "_registration", "_task", "_token")
 
     def __init__(self, token: CancellationToken) -> None:
         self._token = token
@@ -70,6 +76,7 @@ class Scope:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._registration: Registration | None = None
         self._others = 0  # cancellations of the task that were pending before us
+        self._has_waited = False
         self._is_told = False  # whether we have called Task.cancel()
         self._left = False
 
@@ -91,10 +98,16 @@ class Scope:
         call_in_loop(self._loop, self._tell)
 
     def _tell(self) -> None:
-        if not self._left and not self._is_told and self._task is not None:
-            self._is_told = True
-            _told[self._task] = _told.get(self._task, 0) + 1
-            self._task.cancel()
+        if self._left or self._is_told or self._task is None or self._loop is None:
+            return
+        inner = _ending_themselves.get(self._task)
+        if inner is not None and inner.is_cancelled and not self._has_waited:
+            # It was woken by the same stop and before us, for wakers run from the deepest to the highest.
+            self._has_waited = True
+            self._loop.call_soon(self._tell)
+            return
+        self._is_told = True
+        self._task.cancel()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
@@ -104,9 +117,6 @@ class Scope:
             msg = "this scope was never entered; write `async with token.scope():`"
             raise RuntimeError(msg)
         if self._is_told:
-            _told[self._task] -= 1
-            if not _told[self._task]:
-                del _told[self._task]
             pending = self._task.uncancel()  # the waker has run, so there is nothing to unregister
         else:
             self._registration()
