@@ -30,6 +30,7 @@ from halter.testing import (
     hang_mid_stream,
 )
 from halter.tools.batch import Batch, Surroundings
+from halter.tools.events import ToolFinished
 from tests.helpers import is_alive, run_python, wait_dead, wait_until
 from tests.tools.probe import Probe, add, calls_of, run, statuses
 
@@ -172,6 +173,33 @@ def test_a_zombie_keeps_neither_its_mutex_nor_its_path(tmp_path: Path) -> None:
     with deaf:
         run(main())
     wait_until(lambda: len(abandoned) == 0)
+
+
+def test_a_wait_for_a_place_ends_with_the_stop_and_not_with_the_wait() -> None:
+    """Lock waits ignored the stop: a call in the queue was told of it only when the one before it had ended."""
+    paying, go_on = threading.Event(), threading.Event()
+
+    @tool(exclusive=True, on_steer="finish")
+    def payment() -> str:
+        paying.set()
+        go_on.wait(30)
+        return "paid"
+
+    @tool
+    def queued() -> None:
+        pytest.fail("it started after the stop")
+
+    async def main() -> None:
+        probe = Probe(payment, queued)
+        task = asyncio.ensure_future(probe.run())
+        await asyncio.to_thread(paying.wait, 30)
+        probe.step.cancel("steer")
+        await asyncio.to_thread(wait_until, lambda: probe.told(ToolFinished))
+        assert not go_on.is_set()
+        go_on.set()
+        assert statuses(await task) == ["completed", "not_started"]
+
+    run(main())
 
 
 JOB_CONTROL = "set -m; sleep 60 & trap '' TERM; echo $! $$; wait"
