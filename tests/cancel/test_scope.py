@@ -277,6 +277,28 @@ def test_a_group_of_stopped_tasks_is_one_cancelled() -> None:
     run(main())
 
 
+def test_a_group_whose_task_hears_of_the_stop_first_is_one_cancelled() -> None:
+    """A task of a TaskGroup that ends before the body is told leaves no cancellation of the group's behind."""
+
+    async def main() -> None:
+        token = CancellationToken()
+
+        async def child() -> None:
+            await asyncio.sleep(0)  # the body waits for its group by now
+            token.cancel()
+            token.raise_if_cancelled()
+
+        with pytest.raises(Cancelled) as caught:
+            async with token.scope():
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(child())
+                    group.create_task(token.wait_async())
+        assert caught.value.token is token
+        assert cancelling() == 0
+
+    run(main())
+
+
 def test_a_group_with_a_real_error_stays_a_group() -> None:
     """An error among stopped tasks is not hidden."""
 

@@ -33,12 +33,16 @@ and a stranger cancel together: asyncio merges the two into one ``CancelledError
 step 4 tells them apart, and the stranger wins, so ``wait_for`` and ``TaskGroup`` around us keep
 working. A stranger alone: the token is cancelled with reason "external" as the body is left, so
 threads and processes below hear of it. The loop is closed: nobody is left to wake; not an error.
+A task of a ``TaskGroup`` in the body hears of the stop before the body does: the group cancels the
+body's task and, before Python 3.13, may forget to take that back. So there the count behind a group
+of our own stops says nothing, and is set back to what it was on entry.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from typing import TYPE_CHECKING
 
 from halter.cancel.token import NEVER, CancellationToken, Cancelled, Waker, call_in_loop
@@ -121,6 +125,9 @@ class Scope:
         else:
             self._registration()
             pending = self._task.cancelling()
+        if sys.version_info < (3, 13) and isinstance(exc, BaseExceptionGroup) and _is_stop(exc, self._token):
+            while pending > self._others:
+                pending = self._task.uncancel()
         if exc is None or not _is_stop(exc, self._token):
             return
         if pending > self._others:
