@@ -2,7 +2,8 @@
 
 `RequestStarted` opens each attempt. `RequestRetry` says that an attempt came to nothing and that another follows, of
 the same model or of a fallback; what the attempt had written is superseded and never mixed with what follows. Exactly
-one `RequestFinished` or `RequestCancelled` is the last event of a request.
+one `RequestFinished` or `RequestCancelled` is the last event of a request. A session adds the answer to it, whole or as
+much of it as there is, for its log.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from halter.models.answer import Answer
 from halter.models.model import FinishReason, ModelEvent, Usage
 
 __all__ = ["RequestCancelled", "RequestEvent", "RequestFinished", "RequestRetry", "RequestStarted"]
@@ -44,6 +46,7 @@ class RequestCancelled(Struct, frozen=True, tag="request.cancelled"):
     attempt: int
     reason: str
     detail: str = ""
+    answer: Answer | None = None
 
 
 class RequestFinished(Struct, frozen=True, tag="request.finished"):
@@ -55,6 +58,7 @@ class RequestFinished(Struct, frozen=True, tag="request.finished"):
     reason: FinishReason | None = None
     usage: Usage = Usage()
     error: str = ""
+    answer: Answer | None = None
 
 
 RequestEvent: TypeAlias = ModelEvent | RequestStarted | RequestRetry | RequestCancelled | RequestFinished

@@ -34,6 +34,11 @@ _REASONS: Final = {
 _ERRORS: Final = frozenset({"cancelled", "not_started", "failed", "timed_out", "abandoned", "denied"})
 
 
+def because(reason: str | None) -> str:
+    """Say why something was stopped, in words that fit behind "was stopped"."""
+    return _REASONS.get(reason or "", f"for the reason {reason!r}" if reason else "")
+
+
 class LateEnd(Struct, frozen=True):
     """The end of an abandoned call, after all."""
 
@@ -87,7 +92,7 @@ class ToolOutcome(Struct, kw_only=True):
         return f"{start}, {late.seconds:.1f} s after the stop, {gave}"
 
     def _note(self, *, has_content: bool) -> str:  # noqa: PLR0911  (one for each status)
-        why = _REASONS.get(self.reason or "", f"for the reason {self.reason!r}" if self.reason else "")
+        why = because(self.reason)
         stopped = f"This call was stopped {why}".rstrip()
         so_far = " What it gave until then is above." if has_content else ""
         doubt = " It did not end in time and may still have effects." if "abandoned" in self.rungs else ""

@@ -1,0 +1,80 @@
+"""What can go wrong with a session and its store; what can go wrong with a model is in `halter.models.errors`.
+
+HalterError
+├── SessionBusy           a turn is running, or somebody serves the session; nothing was accepted
+├── NothingToDo           the inbox is empty, and the last turn was done
+├── SessionClosed         the session was closed; open it again to go on
+├── LimitReached          the turn came to a limit: steps, or the length of an answer
+└── StoreError            the store could not do it; what it held before is unharmed
+├── SessionOwned      another session object, here or in another process, owns this session
+├── LeaseLost         this session object owned it, and another one has taken over
+├── StoreFull         no space is left
+├── StoreReadOnly     it can be read, and not written
+├── StoreCorrupt      it is damaged, or no store at all
+└── StoreTooNew       a newer Halter has written it
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "HalterError",
+    "LeaseLost",
+    "LimitReached",
+    "NothingToDo",
+    "SessionBusy",
+    "SessionClosed",
+    "SessionOwned",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreReadOnly",
+    "StoreTooNew",
+]
+
+
+class HalterError(Exception):
+    """Anything below."""
+
+
+class SessionBusy(HalterError):
+    """A turn is running already. Nothing was accepted: the caller still has the text, and may post() it."""
+
+
+class NothingToDo(HalterError):
+    """The inbox is empty, and there is no broken-off turn to go on with."""
+
+
+class SessionClosed(HalterError):
+    """The session was closed."""
+
+
+class LimitReached(HalterError):
+    """A turn came to a limit. What it has done is in the history, and run() goes on from there."""
+
+
+class StoreError(HalterError):
+    """A store could not do what it was asked to. Nothing of it was done."""
+
+
+class SessionOwned(StoreError):
+    """Somebody else owns the session."""
+
+
+class LeaseLost(StoreError):
+    """Somebody else has taken the session over."""
+
+
+class StoreFull(StoreError):
+    """No space is left."""
+
+
+class StoreReadOnly(StoreError):
+    """The store can not be written."""
+
+
+class StoreCorrupt(StoreError):
+    """The store is damaged, or the file is something else."""
+
+
+class StoreTooNew(StoreError):
+    """The store was written by a newer Halter."""
