@@ -34,6 +34,14 @@ CANCEL = {
 }
 HALTER = {
     "NEVER",
+    "Agent",
+    "HalterError",
+    "NothingToDo",
+    "Receipt",
+    "Session",
+    "SessionBusy",
+    "SessionClosed",
+    "Turn",
     "BadArguments",
     "CancellationToken",
     "Cancelled",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from halter.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from halter.agent import Agent
     from halter.cancel import (
         NEVER,
         CancellationToken,
@@ -21,10 +22,22 @@ if TYPE_CHECKING:
         run_isolated_async,
         run_process,
     )
+    from halter.errors import HalterError, NothingToDo, SessionBusy, SessionClosed
+    from halter.inbox import Receipt
+    from halter.session import Session
     from halter.tools import BadArguments, ToolContext, ToolOutcome, tool
+    from halter.turn import Turn
 
 # Where each public name lives. Importing halter imports none of it: the first use of a name does.
 _HOMES = {
+    "Agent": "agent",
+    "HalterError": "errors",
+    "NothingToDo": "errors",
+    "Receipt": "inbox",
+    "Session": "session",
+    "SessionBusy": "errors",
+    "SessionClosed": "errors",
+    "Turn": "turn",
     "BadArguments": "tools",
     "NEVER": "cancel",
     "CancellationToken": "cancel",
@@ -45,13 +58,21 @@ _HOMES = {
 
 __all__ = [
     "NEVER",
+    "Agent",
     "BadArguments",
     "CancellationToken",
     "Cancelled",
     "ExitGuard",
+    "HalterError",
+    "NothingToDo",
     "ProcessResult",
+    "Receipt",
+    "Session",
+    "SessionBusy",
+    "SessionClosed",
     "ToolContext",
     "ToolOutcome",
+    "Turn",
     "checkpoint",
     "current_token",
     "run_blocking",

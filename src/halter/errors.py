@@ -51,6 +51,10 @@ class SessionClosed(HalterError):
 class LimitReached(HalterError):
     """A turn came to a limit. What it has done is in the history, and run() goes on from there."""
 
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
 
 class StoreError(HalterError):
     """A store could not do what it was asked to. Nothing of it was done."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from halter import ToolContext, current_token, tool
-from halter.cancel import abandoned
+from halter.cancel import CancellationToken, abandoned
 from halter.models.model import ToolCall
 from halter.testing import DeafTool
 from halter.tools.batch import Batch, Surroundings
@@ -153,7 +153,7 @@ def test_the_context_reports_asks_and_delegates() -> None:
     async def ask(question: str, choices: list[str] | None) -> str:
         return choices[0] if choices else question
 
-    async def delegate(agent: Any, text: str) -> str:
+    async def delegate(agent: Any, text: str, _token: CancellationToken) -> str:
         return f"{agent}:{text}"
 
     async def main() -> None:

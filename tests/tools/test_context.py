@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -79,13 +80,34 @@ async def test_asking_from_a_thread(token: CancellationToken) -> None:
 async def test_delegating(token: CancellationToken) -> None:
     """Another agent's work is awaited, or waited for, in the same way."""
 
-    async def work(agent: object, text: str) -> tuple[object, str]:
+    async def work(agent: object, text: str, _token: CancellationToken) -> tuple[object, str]:
         return agent, text
 
     loop = asyncio.get_running_loop()
     assert await context(token, is_async=True, delegate=work).delegate(1, "go") == (1, "go")
     made = context(token, loop=loop, delegate=work)
     assert await run_blocking_async(made.delegate, 1, "go", token=token) == (1, "go")
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+@looped
+async def test_a_stop_brings_back_what_the_other_agent_has(token: CancellationToken, is_async: bool) -> None:
+    """Delegated work that is stopped ends by itself, and its partial answer is returned, not thrown away."""
+
+    async def work(_agent: object, _text: str, below: CancellationToken) -> str:
+        token.cancel("stop")
+        await below.wait_async()
+        await asyncio.sleep(0)
+        return "so far"
+
+    made = context(token, is_async=is_async, loop=asyncio.get_running_loop(), delegate=work)
+    if is_async:
+        with contextlib.suppress(Cancelled):
+            async with token.scope():
+                assert await made.delegate(1, "go") == "so far"
+                return
+        pytest.fail("the stop came before the answer")
+    assert await asyncio.to_thread(made.delegate, 1, "go") == "so far"
 
 
 @pytest.mark.parametrize("is_async", [True, False])

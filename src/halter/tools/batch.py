@@ -42,7 +42,7 @@ class Surroundings:
     approve: Policy = None
     ask_approval: Ask | None = None
     ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None
-    delegate: Callable[[Any, str], Awaitable[Any]] | None = None
+    delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None
     grace: float = GRACE
     listener: Callable[[ToolEvent], object] | None = None  # called in the loop
     late_hook: Callable[[ToolOutcome], object] | None = None  # called in any thread

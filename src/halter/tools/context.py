@@ -31,7 +31,7 @@ class ToolContext:
         loop: asyncio.AbstractEventLoop | None = None,
         report: Callable[[str], object] | None = None,
         ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None,
-        delegate: Callable[[Any, str], Awaitable[Any]] | None = None,
+        delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None,
     ) -> None:
         """Made by whoever runs the call; *ask* and *delegate* run on *loop*, *report* in the tool's own thread."""
         self.call_id = call_id
@@ -71,12 +71,15 @@ class ToolContext:
         return self._do("ask", lambda: ask(question, offered))
 
     def delegate(self, agent: Any, text: str) -> Any:
-        """Have another agent work on *text*. Its turn, or in an async tool something to await for it."""
+        """Have another agent work on *text*. Its turn, or in an async tool something to await for it.
+
+        A stop of this call stops the other agent. Then its turn comes back too, interrupted, with what it has.
+        """
         delegate = self._delegate
         if delegate is None:
             msg = "nothing can be delegated here: this call runs outside of a session"
             raise RuntimeError(msg)
-        return self._do("delegate", lambda: delegate(agent, text))
+        return self._do("delegate", lambda: delegate(agent, text, self._token), ends_itself=True)
 
     def detach(self) -> None:
         """End the call's ties to the outside: for whoever runs it, once its outcome is settled.
@@ -85,10 +88,10 @@ class ToolContext:
         """
         self._is_detached = True
 
-    def _do(self, name: str, start: Callable[[], Awaitable[Any]]) -> Any:
+    def _do(self, name: str, start: Callable[[], Awaitable[Any]], *, ends_itself: bool = False) -> Any:
         self._has_listened = True
         if self._is_async:
-            return self._await(start, self._token)
+            return self._await_end(start) if ends_itself else self._await(start, self._token)
         loop = self._loop
         if loop is None or _running_loop() is loop:
             msg = (
@@ -96,7 +99,7 @@ class ToolContext:
                 "call it in the tool's own thread, or make the tool an `async def` and await it"
             )
             raise RuntimeError(msg)
-        return self._block(start, loop)
+        return self._block_until_end(start, loop) if ends_itself else self._block(start, loop)
 
     def _check_live(self, token: CancellationToken) -> None:
         token.raise_if_cancelled()
@@ -108,6 +111,27 @@ class ToolContext:
         self._check_live(token)
         async with token.scope():
             return await start()
+
+    async def _await_end(self, start: Callable[[], Awaitable[Any]]) -> Any:
+        """Wait for something that ends by itself when the call is stopped, and then still has something to give."""
+        self._check_live(self._token)
+        task = asyncio.ensure_future(start())
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            is_foreign = not self._token.is_cancelled
+            if is_foreign:
+                task.cancel()
+            await asyncio.wait({task})
+            if is_foreign:
+                raise
+            return task.result()
+
+    def _block_until_end(self, start: Callable[[], Awaitable[Any]], loop: asyncio.AbstractEventLoop) -> Any:
+        wait = _Wait()
+        self._check_live(self._token)
+        loop.call_soon_threadsafe(lambda: wait.start(loop, start()))
+        return wait.end_result()
 
     def _block(self, start: Callable[[], Awaitable[Any]], loop: asyncio.AbstractEventLoop) -> Any:
         # The thread has a token of its own, below the call's; whichever is cancelled ends the wait.
@@ -138,6 +162,12 @@ class _Wait:
 
     def end(self) -> None:
         self._bell.put(None)
+
+    def end_result(self) -> Any:
+        """Wait for the end, stopped or not."""
+        self._bell.get()
+        assert self._task is not None
+        return self._task.result()
 
     def result(self, token: CancellationToken) -> Any:
         """Wait; a stop comes before an answer."""

@@ -1,0 +1,61 @@
+"""An agent: a model, its tools and what it is told to be. It holds no conversation; sessions do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from halter.models.backoff import Backoff
+from halter.models.named import find_model
+from halter.tools.approval import Policy, check_policy
+from halter.tools.toolset import collect_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from halter.models.model import Model
+    from halter.session import Session
+    from halter.stores.store import Store
+    from halter.tools.tool import Tool
+
+__all__ = ["Agent"]
+
+
+class Agent:
+    """What answers. Any number of sessions may share one, at the same time.
+
+    `model` and `fallbacks` are models, or names of them: "openai:NAME", "anthropic:NAME", "ollama:NAME", "local".
+    `approve` decides about tools that need approval: "auto", "deny", "ask" (an event asks, `session.answer()` answers),
+    a function, or None, which denies because nobody can be asked.
+    """
+
+    def __init__(  # noqa: PLR0917  (each is the user's to set, and all have a default)
+        self,
+        model: Model | str = "local",
+        tools: Sequence[Tool[..., Any] | Callable[..., Any]] = (),
+        instructions: str = "",
+        fallbacks: Sequence[Model | str] = (),
+        max_steps: int = 50,
+        name: str = "halter",
+        approve: Policy = None,
+    ) -> None:
+        if max_steps < 1:
+            msg = f"max_steps is at least 1, not {max_steps}"
+            raise ValueError(msg)
+        self.model = find_model(model)
+        self.fallbacks = [find_model(each) for each in fallbacks]
+        self.tools = collect_tools(tools)
+        self.tool_specs = [tool.spec for tool in self.tools.values()]
+        self.instructions = instructions
+        self.max_steps = max_steps
+        self.name = name
+        self.approve = check_policy(approve)
+        self.backoff = Backoff()
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name!r} on {self.model.name!r} with {len(self.tools)} tools>"
+
+    def session(self, id: str | None = None, store: Store | None = None) -> Session:  # noqa: A002  (the contract's word)
+        """Open a session: a new one, or the one of this id that the store has. Without a store it is kept in memory."""
+        from halter.session import Session  # noqa: PLC0415  (it imports us)
+
+        return Session(self, id, store)

@@ -1,0 +1,139 @@
+"""One session's log, and all that follows from it: the inbox, the history, and those who listen.
+
+Whatever changes a session is an event, and goes through `append()`: it is checked, written to the store, and only then
+taken into memory and told to the listeners. So what anybody has seen is durable, and what could not be written did not
+happen.
+
+The lock. It is held to decide and to write, never while a model, a tool or a callback runs. A signal handler may
+interrupt a thread that holds it and come back here in the same thread; therefore it is re-entrant, and an `append()`
+that finds another one at work below it writes to the store (one indivisible operation there) and leaves the rest to
+that one, which goes by the events' numbers.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from halter.events import Event
+from halter.history import History
+from halter.inbox import Inbox
+from halter.listener import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halter.events import EventData
+    from halter.stores.store import Lease, Store
+
+# What is not needed to know how a session stands, unless it broke off in the middle of an answer.
+_PASSING: Final = ("text.delta", "reasoning.delta", "tool.progress", "tool.cancelling")
+
+
+class Journal:
+    """The log of one session, owned by this process."""
+
+    __slots__ = (
+        "_arrived",
+        "_is_taking",
+        "_listeners",
+        "history",
+        "inbox",
+        "lease",
+        "lock",
+        "session",
+        "store",
+    )
+
+    def __init__(self, session: str, store: Store, lease: Lease) -> None:
+        self.session = session
+        self.store = store
+        self.lease = lease
+        self.lock = threading.RLock()
+        self.history = History()
+        self.inbox = Inbox(self.decide)
+        self._listeners: tuple[Listener, ...] = ()
+        self._arrived: list[Event] = []
+        self._is_taking = False
+
+    def load(self) -> None:
+        """Take in what the store has."""
+        for event in self.store.read(self.session, without=_PASSING):
+            self._take(event)
+        request = self.history.open_request
+        if request:
+            # It broke off while a model was answering: the words that were shown are in the log, and only there.
+            for event in self.store.read(self.session, request):
+                if event.kind == "text.delta":
+                    self._take(event)
+
+    def append(self, turn: str, *data: EventData) -> None:
+        """Write, then take in and tell. Raises a `StoreError` if it could not be written."""
+        now = time.time()
+        events = [Event(0, now, self.session, turn, each) for each in data]
+        with self.lock:
+            self.history.check(data)
+            self.store.append(self.lease, events)
+            self._arrived += events
+            if not self._is_taking:
+                self._take_all()
+
+    def append_in(self, turn: str, *data: EventData) -> bool:
+        """Write what a turn has to say, if it still runs; what a turn says that is over goes nowhere."""
+        with self.lock:
+            if not self.history.is_open(turn):
+                return False
+            self.append(turn, *data)
+            return True
+
+    def decide(self, what: Callable[[], list[EventData]]) -> bool:
+        """Write what a function says, with nobody in between; False if it says nothing."""
+        with self.lock:
+            data = what()
+            if data:
+                self.append("", *data)
+            return bool(data)
+
+    def _take_all(self) -> None:
+        # A handler that comes between the last look at the list and the end of this finds that nobody is at work.
+        while self._arrived:
+            self._is_taking = True
+            try:
+                while self._arrived:
+                    self._arrived.sort(key=_seq)
+                    event = self._arrived.pop(0)
+                    self._take(event)
+                    for listener in self._listeners:
+                        listener.put(event)
+            finally:
+                self._is_taking = False
+
+    def _take(self, event: Event) -> None:
+        message = self.inbox.take(event)
+        if message is not None:
+            self.history.add_user(event.turn, message)
+        else:
+            self.history.take(event)
+
+    # -- listeners ---------------------------------------------------------------------------------------------------
+
+    def listen(self, most_waiting: int) -> Listener:
+        """Hear of every event from now on."""
+        listener = Listener(most_waiting, self._leave)
+        with self.lock:
+            self._listeners = (*self._listeners, listener)
+        return listener
+
+    def _leave(self, listener: Listener) -> None:
+        with self.lock:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+    def end_listeners(self) -> None:
+        """Tell all listeners that nothing more will come."""
+        for listener in self._listeners:
+            listener.end()
+
+
+def _seq(event: Event) -> int:
+    return event.seq

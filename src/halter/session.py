@@ -1,0 +1,539 @@
+"""One conversation: an inbox, a log, and at most one running turn.
+
+Who may do what. Any thread, any event loop and any signal handler may call any method. What they do is: write to the
+inbox, durably, and cancel tokens. Only the task that runs the turn takes messages out of the inbox and writes what the
+model says. So an interrupt carries no text: the text is in the inbox before the turn's token is cancelled, and if the
+turn ended by itself just then, nothing is lost and nothing is left behind that could hurt the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from halter import engine
+from halter.cancel.context import current_token
+from halter.cancel.token import NEVER, CancellationToken
+from halter.errors import NothingToDo, SessionBusy, SessionClosed, StoreError
+from halter.events import (
+    MessageAccepted,
+    MessageApplied,
+    MessageHeld,
+    MessageReleased,
+    Missed,
+    TurnFinished,
+    TurnRolledBack,
+    TurnStarted,
+)
+from halter.inbox import Letter, Receipt, to_message
+from halter.journal import Journal
+from halter.listener import loop_bell
+from halter.people import People
+from halter.steps import Steps
+from halter.stores.memory import MemoryStore
+from halter.tools.batch import GRACE
+from halter.turn import Turn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from types import TracebackType
+    from typing import Self
+
+    from halter.agent import Agent
+    from halter.events import Event, EventData, Mode
+    from halter.inbox import Content, Inbox
+    from halter.listener import Listener
+    from halter.models.model import Message
+    from halter.stores.store import Lease, Store
+
+__all__ = ["Session"]
+
+_MODES: Final = ("queue", "steer", "interrupt", "rollback")
+_MOST_WAITING: Final = 10_000  # events that one listener may be behind
+
+
+class Session:
+    """One conversation with an agent. Made by `agent.session()`; close it, or use it in a `with` block."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        id: str | None = None,  # noqa: A002  (the contract's word)
+        store: Store | None = None,
+        *,
+        parent: CancellationToken = engine.PROCESS,
+        grace: float = GRACE,
+    ) -> None:
+        self.agent = agent
+        self.id = id or secrets.token_hex(8)
+        self.token = parent.child("session")
+        store = MemoryStore() if store is None else store
+        lease = store.acquire(self.id)
+        self._release_lease = weakref.finalize(self, _release, store, lease)
+        self._journal = Journal(self.id, store, lease)
+        self._people = People(self._journal, grace, self._make_child)
+        self._is_claimed = False  # by run(), arun(), stream() or serve()
+        self._wake: Callable[[], object] | None = None  # of serve()
+        self._closed = False
+        try:
+            self._journal.load()
+            self._seal_left()
+        except BaseException:
+            self._release_lease()
+            raise
+        self._journal.inbox.demote_steers("the turn that it was for is over")
+        last = self._journal.history.last
+        self._turn: Turn | None = Turn.of_past(last) if last is not None else None
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "running" if self.is_running else "idle"
+        return f"<Session {self.id} ({state}), {len(self.inbox)} waiting>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # -- how it stands -----------------------------------------------------------------------------------------------
+
+    @property
+    def turn(self) -> Turn | None:
+        """The running turn, or the last one."""
+        return self._turn
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a turn runs."""
+        return self._running() is not None
+
+    @property
+    def cancel_token(self) -> CancellationToken:
+        """The token of the running or the last turn. Keep it: it stays that turn's, also when the next has begun."""
+        return self._turn.token if self._turn is not None else NEVER
+
+    @property
+    def inbox(self) -> Inbox:
+        """The messages that wait, in order; `remove(id)` and `edit(id, text)` change them."""
+        return self._journal.inbox
+
+    @property
+    def history(self) -> list[Message]:
+        """The conversation, as the next request would send it."""
+        return self._journal.history.messages
+
+    def events(self, after: int = 0) -> list[Event]:
+        """The log, from the event behind number *after* on."""
+        return self._journal.store.read(self.id, after)
+
+    def listen(self, most_waiting: int = _MOST_WAITING) -> Listener:
+        """Hear of every event from now on: with `async for`, or with `get()` in a thread. Use it in a `with` block.
+
+        Whoever is more than *most_waiting* events behind is told so by `listener.missed`, and `events()` has the rest.
+        """
+        return self._journal.listen(most_waiting)
+
+    def _running(self) -> Turn | None:
+        turn = self._turn
+        return turn if turn is not None and turn.status == "running" else None
+
+    # -- turns -------------------------------------------------------------------------------------------------------
+
+    def run(self, text: Content | None = None) -> Turn:
+        """One turn, on Halter's own event loop; blocks until it is over, and returns it also if it was interrupted."""
+        caller = current_token().child("run")
+        with caller.bind():
+            return engine.run(
+                lambda: self.arun(text), lambda exc: caller.cancel("interrupt", detail=type(exc).__name__)
+            )
+
+    async def arun(self, text: Content | None = None) -> Turn:
+        """One turn, in this event loop: on all that the inbox holds, *text* the last of it.
+
+        With nothing there, goes on with a turn that was broken off; if there is none, raises `NothingToDo`.
+        """
+        self._claim()
+        try:
+            if text is not None:
+                self.post(text)
+            return await self._run_turn()
+        finally:
+            self._is_claimed = False
+
+    async def stream(self, text: Content | None = None) -> AsyncIterator[Event]:
+        """The same turn as `arun()`, as events. Whoever leaves early stops the turn (reason "disconnect")."""
+        self._claim()
+        try:
+            with self.listen() as listener:
+                if text is not None:
+                    self.post(text)
+                task = asyncio.ensure_future(self._run_turn())
+                task.add_done_callback(lambda _: listener.end())
+                try:
+                    async for event in listener:
+                        for each in self._whole(event):
+                            yield each
+                    await task
+                finally:
+                    await self._end_stream(task)
+        finally:
+            self._is_claimed = False
+
+    def _whole(self, event: Event) -> list[Event]:
+        """What one event of a listener stands for: itself, or those that it missed."""
+        if isinstance(event.data, Missed):
+            missed = event.data
+            return [each for each in self.events(missed.first - 1) if each.seq <= missed.last]
+        return [event]
+
+    async def _end_stream(self, task: asyncio.Task[Turn]) -> None:
+        if task.done():
+            return
+        turn = self._running()
+        if turn is not None:
+            turn.cancel("disconnect", detail="its events are not read any more", by="stream()")
+        else:
+            task.cancel()  # it has not begun
+        while not task.done():
+            try:
+                await asyncio.wait({task})
+            except asyncio.CancelledError:  # a turn that was told to stop ends soon, and is not to be left behind
+                task.cancel()
+
+    async def serve(self) -> None:
+        """Turn after turn, as messages arrive, until `close()`."""
+        self._claim()
+        try:
+            while await self._has_work():
+                await self._run_turn()
+        finally:
+            self._is_claimed = False
+
+    async def _has_work(self) -> bool:
+        """Wait for a message that may be applied; False when the session is closed."""
+        while not self.token.is_cancelled:
+            ring, bell = loop_bell()
+            self._wake = ring
+            try:
+                if self.inbox.ready():
+                    return True
+                with self.token.on_cancel(ring):
+                    await bell
+            finally:
+                self._wake = None
+        return False
+
+    async def _run_turn(self) -> Turn:
+        outer = current_token()
+        token = self.token.child("turn") if outer is NEVER else CancellationToken.any_of(self.token, outer)
+        turn = self._begin(token)
+        await Steps(self.agent, self._journal, turn, self._people).run()
+        return turn
+
+    def _claim(self) -> None:
+        with self._journal.lock:
+            self._check_open()
+            if self._is_claimed:
+                msg = (
+                    "a turn is running in this session, or it is being served. Nothing was accepted: post() the text "
+                    "to have it queued, or steer() or interrupt() with it"
+                )
+                raise SessionBusy(msg)
+            self._is_claimed = True
+
+    def _begin(self, token: CancellationToken) -> Turn:
+        """Start a turn with all that the inbox holds, in one transaction."""
+        journal = self._journal
+        with journal.lock:
+            self._seal_left()
+            ready = journal.inbox.ready()
+            last = journal.history.last
+            if not ready and not journal.history.can_go_on:
+                held = len(journal.inbox.held())
+                msg = f"{held} messages are held: release() them" if held else "the inbox is empty: give a text"
+                raise NothingToDo(msg)
+            turn = Turn(secrets.token_hex(8), token)
+            turn.loop = asyncio.get_running_loop()
+            continues = last.id if not ready and last is not None else ""
+            data: list[EventData] = [TurnStarted(self.agent.model.name, continues)]
+            data += [MessageApplied(letter.id, letter.became, letter.note) for letter in ready]
+            journal.append(turn.id, *data)
+            self._turn = turn
+        return turn
+
+    def _seal_left(self) -> None:
+        """Seal a turn that the log says is open and that nobody runs: its process died, or its store was full."""
+        journal = self._journal
+        left = journal.history.turn
+        if left is None:
+            return
+        detail = "the program ended in the middle of it"
+        if left.stopping is not None:
+            detail += f", when it had been asked to stop ({left.stopping.reason})"
+        end = journal.history.closing("crash", detail, time.time())
+        end.append(TurnFinished("interrupted", "crash", detail))
+        if left.stopping is not None and left.stopping.reason == "rollback":
+            end.append(TurnRolledBack())
+        journal.append(left.id, *end)
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def post(
+        self,
+        text: Content,
+        mode: Mode = "queue",
+        id: str | None = None,  # noqa: A002  (the contract's word)
+        expect_turn: str | None = None,
+    ) -> Receipt:
+        """Leave a message, durably, and do what its mode says.
+
+        "queue": for the next turn. "steer": into this turn, breaking its step. "interrupt": stop this turn, and start
+        the next with it. "rollback": as that, and take this turn out of the history. When nothing runs, or not the turn
+        that was expected, all mean: the next turn; the receipt says so. The same *id* again gives the same receipt.
+        """
+        if mode not in _MODES:
+            msg = f"mode is one of {', '.join(_MODES)}; not {mode!r}"
+            raise ValueError(msg)
+        message = to_message(text)
+        journal = self._journal
+        with journal.lock:
+            self._check_open()
+            known = journal.inbox.find(id) if id else None
+            if known is not None:
+                return Receipt(known)
+            turn = self._running()
+            if turn is not None and turn.is_over:
+                turn = None
+            became, note = _what_becomes(mode, turn, expect_turn)
+            letter = Letter(id or secrets.token_hex(8), became, message, note, time.time())
+            journal.inbox.expect(letter)
+            try:
+                journal.append("", MessageAccepted(letter.id, became, message, note))
+            except BaseException:
+                journal.inbox.withdraw(letter)
+                raise
+            step = turn.step if turn is not None else None
+        receipt = Receipt(letter)
+        if turn is not None and step is not None:
+            receipt = self._act(letter, turn, step)
+        elif mode == "rollback" and expect_turn is None:
+            self._roll_last_back()
+        self._ring()
+        return receipt
+
+    def _act(self, letter: Letter, turn: Turn, step: CancellationToken) -> Receipt:
+        """Do to the running turn what a message asks for, now that it is safe."""
+        by = f"message {letter.id}"
+        if letter.mode == "steer":
+            step.cancel("steer", detail=by)
+        elif letter.mode == "interrupt":
+            letter.stopped = turn.cancel("interrupt", by=by)
+            return Receipt(letter, turn)
+        elif letter.mode == "rollback":
+            letter.stopped = self._roll_back(turn, by)
+            return Receipt(letter, turn)
+        return Receipt(letter)
+
+    def queue(self, text: Content) -> Receipt:
+        """Leave a message for the next turn."""
+        return self.post(text, "queue")
+
+    def steer(self, text: Content) -> Receipt:
+        """Put a message into the running turn, breaking its step."""
+        return self.post(text, "steer")
+
+    def interrupt(self, text: Content | None = None) -> Receipt:
+        """Stop the running turn; *text* starts the next one."""
+        if text is not None:
+            return self.post(text, "interrupt")
+        return self._stop_receipt("interrupt", lambda turn: turn.cancel("interrupt", by="interrupt()"))
+
+    def stop(self, when: Literal["now", "step"] = "now", *, reason: str = "stop", detail: str = "") -> Receipt:
+        """Stop the running turn, and hold what waits in the inbox. `when="step"`: after its step; nothing is cut."""
+        if when not in ("now", "step"):
+            msg = f'when is "now" or "step", not {when!r}'
+            raise ValueError(msg)
+        held = self.inbox.hold()  # before the turn ends: what waits must not start the next one
+
+        def end(turn: Turn) -> bool:
+            if when == "now":
+                return turn.cancel(reason, detail=detail, by="stop()")
+            turn.wants_pause = True
+            return not turn.is_stopping
+
+        receipt = self._stop_receipt("stop", end)
+        self._write_held(held)
+        return receipt
+
+    def rollback(self) -> Receipt:
+        """Take the running turn, or when nothing runs the last one, out of the history; the log keeps it."""
+        turn = self._running()
+        if turn is None:
+            done = self._roll_last_back()
+            receipt = self._stop_receipt("rollback", lambda _: False)
+            receipt.letter.note = "" if done else "there is no turn to take back"
+            return receipt
+        return self._stop_receipt("rollback", lambda turn: self._roll_back(turn, "rollback()"))
+
+    def _stop_receipt(self, mode: Literal["stop", "interrupt", "rollback"], end: Callable[[Turn], bool]) -> Receipt:
+        """Do something to the running turn, if there is one, and make a receipt of it."""
+        turn = self._running()
+        letter = Letter("", mode, None)
+        letter.settle("applied")
+        if turn is None:
+            letter.note = "no turn was running"
+            return Receipt(letter)
+        letter.stopped = end(turn)
+        letter.turn_id = turn.id
+        if not letter.stopped:
+            letter.note = "the turn had been stopped before, or was over"
+        return Receipt(letter, turn)
+
+    def _roll_back(self, turn: Turn, by: str) -> bool:
+        turn.wants_rollback = True
+        stopped = turn.cancel("rollback", by=by)
+        if not stopped:
+            # It was over, or being stopped for another reason. If its end is written already, it knew nothing of us.
+            with self._journal.lock:
+                last = self._journal.history.last
+                if last is not None and last.id == turn.id:
+                    self._journal.append(turn.id, TurnRolledBack())
+        return stopped
+
+    def _roll_last_back(self) -> bool:
+        with self._journal.lock:
+            self._check_open()
+            last = self._journal.history.last
+            if last is None or self.is_running:
+                return False
+            self._journal.append(last.id, TurnRolledBack())
+            return True
+
+    def _write_held(self, held: list[Letter]) -> None:
+        """Write down what is held. A boundary: a store that fails must not make a failure of a stop that has worked."""
+        try:
+            with self._journal.lock:
+                still = [MessageHeld(letter.id) for letter in held if letter.state == "held"]
+                if still and not self._closed:
+                    self._journal.append("", *still)
+        except StoreError as error:
+            for letter in held:
+                letter.note = f"held, and that could not be written down: {error}"
+
+    def release(self, id: str | None = None) -> int:  # noqa: A002  (the contract's word)
+        """Let held messages go on: all, or one. Gives how many."""
+        with self._journal.lock:
+            self._check_open()
+            held = [letter for letter in self.inbox.held() if id in (None, letter.id)]
+            if held:
+                self._journal.append("", *(MessageReleased(letter.id) for letter in held))
+        self._ring()
+        return len(held)
+
+    def answer(self, request_id: str, value: Any) -> bool:  # noqa: ANN401  (a question may want anything)
+        """Answer an approval or a question; False if it is not open, or not any more."""
+        return self._people.answer(request_id, value)
+
+    def cancel_call(self, call_id: str, reason: str = "stop") -> bool:
+        """Stop one call of the running turn, which goes on; False if there is no such call, or it had ended."""
+        turn = self._running()
+        batch = turn.batch if turn is not None else None
+        return batch is not None and batch.cancel_call(call_id, reason)
+
+    def _ring(self) -> None:
+        wake = self._wake
+        if wake is not None:
+            wake()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Stop what runs, and let go of the session, within *timeout* seconds. Messages that wait stay in the store.
+
+        In the event loop in which the turn runs, this can not wait for it: use `await session.aclose()` there.
+        """
+        turn = self._close()
+        if turn is not None and turn.loop is not _running_loop():
+            turn.ended.wait(timeout)
+            self._force_end(turn)
+        self._let_go(turn)
+
+    async def aclose(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  (as its twin)
+        """Close as `close` does, without blocking the loop."""
+        turn = self._close()
+        if turn is not None:
+            bell = CancellationToken.any_of(turn.ended, CancellationToken(timeout=timeout))
+            await bell.wait_async()
+            self._force_end(turn)
+        self._let_go(turn)
+
+    def _close(self) -> Turn | None:
+        self._closed = True
+        turn = self._running()
+        if turn is not None:
+            turn.cancel("shutdown", detail="the session was closed", by="close()")
+        self.token.cancel("shutdown", detail="the session was closed")
+        return turn
+
+    def _force_end(self, turn: Turn) -> None:
+        """Seal a turn that did not come to its end in time; whatever it still says goes nowhere. A boundary."""
+        if not turn.ended.is_cancelled:
+            with contextlib.suppress(StoreError), self._journal.lock:  # or else it is sealed where it is loaded
+                self._seal_left()
+
+    def _let_go(self, turn: Turn | None) -> None:
+        """Give the lease back, as soon as the last word is written."""
+        if turn is None or turn.ended.is_cancelled or not self._journal.history.is_open(turn.id):
+            self._journal.end_listeners()
+            self._release_lease()
+        else:
+            turn.ended.on_cancel(lambda: self._let_go(turn))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            msg = f"session {self.id!r} is closed; open it again with agent.session({self.id!r}, store)"
+            raise SessionClosed(msg)
+
+    def _make_child(self, agent: Agent, token: CancellationToken, grace: float) -> Session:
+        name = f"{self.id}/{secrets.token_hex(4)}"
+        return Session(agent, name, self._journal.store, parent=token, grace=grace)
+
+
+def _what_becomes(mode: Mode, turn: Turn | None, expected: str | None) -> tuple[Mode, str]:
+    """What a message becomes, and why if that is not what was asked for."""
+    if mode == "queue":
+        return "queue", ""
+    if turn is None:
+        return "queue", "no turn was running: it starts the next one"
+    if expected is not None and turn.id != expected:
+        return "queue", f"turn {expected} was over: it starts the next one"
+    if mode == "steer" and turn.is_stopping:
+        return "queue", "the running turn was being stopped: it starts the next one"
+    return mode, ""
+
+
+def _release(store: Store, lease: Lease) -> None:
+    """Give a lease back. A boundary: it may be the garbage collector that calls, or the end of the process."""
+    with contextlib.suppress(StoreError):
+        store.release(lease)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

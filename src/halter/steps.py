@@ -1,0 +1,321 @@
+"""A turn at work: step after step, each a request and the calls that the model asked for, and one way out.
+
+Every step has a token of its own below the turn's. A steer cancels the step: the request is closed and its words are
+kept, or the running calls are broken off with what they have; then the next step begins with the steer in the
+conversation. A stop cancels the turn, and with it all.
+
+Whatever happens, a foreign cancellation and a store that fails included, `run()` leaves the turn sealed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from halter.cancel.token import Cancelled, call_in_loop, wake_on_cancel
+from halter.errors import LimitReached, StoreError
+from halter.events import MessageApplied, TurnFinished, TurnRolledBack, TurnStopping
+from halter.models.errors import ContextTooLong, ModelError
+from halter.models.model import ModelRequest, ReasoningDelta, TextDelta, Usage
+from halter.models.progress import RequestCancelled, RequestFinished, RequestRetry, RequestStarted
+from halter.models.request import Exchange
+from halter.tools.batch import Batch, Surroundings
+from halter.tools.events import ToolCancelling, ToolFinished, ToolFinishedLate, ToolProgress, ToolStarted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halter.agent import Agent
+    from halter.events import EventData, TurnStatus
+    from halter.journal import Journal
+    from halter.models.answer import Answer
+    from halter.models.model import ToolCall
+    from halter.models.progress import RequestEvent
+    from halter.people import People
+    from halter.tools.events import ToolEvent
+    from halter.tools.outcome import ToolOutcome
+    from halter.turn import Turn
+
+_log = logging.getLogger(__name__)
+_LOGGED: Final = (RequestStarted, RequestRetry, RequestCancelled, RequestFinished)
+
+
+class Steps:
+    """The work of one turn, in one task."""
+
+    def __init__(self, agent: Agent, journal: Journal, turn: Turn, people: People) -> None:
+        self._agent = agent
+        self._journal = journal
+        self._turn = turn
+        self._loop = asyncio.get_running_loop()
+        self._around = Surroundings(
+            agent.tools,
+            session_id=journal.session,
+            approve=agent.approve,
+            ask_approval=people.ask_approval,
+            ask=people.ask,
+            delegate=people.delegate,
+            grace=people.grace,
+            listener=self._on_tool,
+            late_hook=self._on_late,
+        )
+        self._exchange: Exchange | None = None
+        self._words: list[EventData] = []  # said and not written yet: until the loop's next turn
+        self._failure: Exception | None = None  # of the store, where nobody could be told
+        self._is_stop_told = False
+        self._told: set[str] = set()  # calls whose outcome is in the log
+        self._answer: Answer | None = None
+
+    async def run(self) -> None:
+        """Bring the turn to its end. A boundary: whatever fails is how it ended; only foreign cancellations pass on."""
+        turn = self._turn
+        task = asyncio.current_task()
+        assert task is not None  # whoever awaits is in one
+        others = task.cancelling()
+        status: TurnStatus = "failed"
+        reason, detail = "", ""
+        try:
+            with wake_on_cancel(turn.token, lambda: call_in_loop(self._loop, self._tell_stop)), turn.token.bind():
+                reason = await self._go()
+            status = "interrupted" if reason == "pause" else "done"
+        except Cancelled as stop:
+            if turn.token.is_cancelled:
+                status = "interrupted"
+            else:
+                turn.error, reason = RuntimeError(f"a stop that is not this turn's came out of it: {stop}"), "error"
+        except LimitReached as error:
+            turn.error, reason, detail = error, error.reason, str(error)
+        except ContextTooLong as error:
+            turn.error, reason, detail = error, "context_limit", str(error)
+        except Exception as error:  # noqa: BLE001
+            turn.error, reason, detail = error, "error", str(error)
+            if not isinstance(error, (ModelError, StoreError)):
+                _log.exception("turn %s failed", turn.id)
+        finally:
+            if task.cancelling() > others:
+                turn.cancel("external", detail="its task was cancelled", by="the surrounding program")
+            self._seal(status, reason, detail)
+        if task.cancelling() > others:
+            raise asyncio.CancelledError  # something on the way has made another error of it
+
+    async def _go(self) -> str:
+        """Step after step; gives the reason why it ended well."""
+        turn = self._turn
+        left = self._agent.max_steps
+        while True:
+            turn.token.raise_if_cancelled()
+            if self._begin_step():
+                left = self._agent.max_steps
+            if left <= 0:
+                msg = f"the turn took {self._agent.max_steps} steps and was not done; run() goes on with it"
+                raise LimitReached(msg, "step_limit")
+            left -= 1
+            answer = await self._ask()
+            if answer is None:
+                continue  # a steer has ended the request
+            if answer.calls:
+                await self._call(answer.calls)
+                if turn.wants_pause and self._may_end():
+                    return "pause"
+            elif answer.reason == "length" and not self._has_steers():
+                msg = "the answer came to the model's limit of output and is cut off; run() goes on with it"
+                raise LimitReached(msg, "output_limit")
+            elif answer.reason != "pause" and self._may_end():
+                return "" if answer.reason in ("stop", "tool_calls", "other", "length") else str(answer.reason)
+
+    # -- steps and steers --------------------------------------------------------------------------------------------
+
+    def _begin_step(self) -> bool:
+        """Make a fresh step and put the steers that wait into the conversation; True if there were any.
+
+        In one hold of the lock: a steer that comes before is taken here, and cancels the step before; one that comes
+        after finds the new step.
+        """
+        turn, journal = self._turn, self._journal
+        with journal.lock:
+            turn.step = turn.token.child("step")
+            steers = journal.inbox.ready(steers_only=True)
+            if steers and not turn.token.is_cancelled:
+                journal.append(turn.id, *(MessageApplied(letter.id, "steer") for letter in steers))
+        return bool(steers)
+
+    def _has_steers(self) -> bool:
+        return bool(self._journal.inbox.ready(steers_only=True))
+
+    def _may_end(self) -> bool:
+        """End the turn, unless there is a steer; with nobody in between: one that comes later is for the next turn."""
+        turn, journal = self._turn, self._journal
+        with journal.lock:
+            if self._has_steers() and not turn.token.is_cancelled:
+                return False
+            if not turn.claim_end():
+                turn.token.raise_if_cancelled()
+            return True
+
+    # -- the request -------------------------------------------------------------------------------------------------
+
+    async def _ask(self) -> Answer | None:
+        """Make one request; None if a steer has broken it off."""
+        turn, agent = self._turn, self._agent
+        request = ModelRequest(self._journal.history.messages, agent.instructions, agent.tool_specs)
+        step = turn.step
+        if step.is_cancelled:
+            turn.token.raise_if_cancelled()
+            return None
+        self._exchange = Exchange(
+            agent.model, request, token=step, emit=self._on_request, fallbacks=agent.fallbacks, backoff=agent.backoff
+        )
+        try:
+            await self._exchange.run()
+        except Cancelled as stop:
+            if self._failure is not None:
+                raise self._failure from None
+            turn.token.raise_if_cancelled()
+            if not stop.belongs_to(step):
+                raise
+            return None
+        finally:
+            answer = self._answer
+            self._exchange = None
+        return answer
+
+    def _on_request(self, event: RequestEvent) -> None:
+        """Hear of the request, in the loop. Words of one turn of the loop are written together."""
+        kind = type(event)
+        if kind is TextDelta or kind is ReasoningDelta:
+            self._words.append(event)  # type: ignore[arg-type]  # told apart by class: isinstance costs more
+            if len(self._words) == 1:
+                self._loop.call_soon(self._write_words)
+        elif isinstance(event, (RequestFinished, RequestCancelled)):
+            self._end_request(event)
+        elif isinstance(event, _LOGGED):
+            self._write(event)
+
+    def _end_request(self, event: RequestFinished | RequestCancelled) -> None:
+        assert self._exchange is not None
+        answer = self._exchange.answer
+        answer = msgspec.structs.replace(answer, calls=self._journal.history.with_fresh_ids(answer.calls))
+        if isinstance(event, RequestCancelled) or event.status == "failed":
+            # Nobody will run the calls of an answer that was broken off, so they are not part of what was said.
+            answer = msgspec.structs.replace(answer, calls=[], unfinished=[*answer.calls, *answer.unfinished])
+        self._answer = answer
+        turn = self._turn
+        turn.text = answer.text or turn.text
+        turn.usage = _sum(turn.usage, answer.usage)
+        self._write(msgspec.structs.replace(event, answer=answer))
+
+    def _write_words(self) -> None:
+        """Write what was said since the loop's last turn. A boundary: nobody calls this who could be told."""
+        if not self._words:
+            return
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001
+            self._failure = error
+            self._turn.step.cancel("error", detail=str(error))
+
+    def _write(self, *data: EventData) -> None:
+        """Write, behind the words that are not written yet; and before anything else that there is a stop, if so."""
+        words, self._words = self._words, []
+        if self._turn.token.is_cancelled and not self._is_stop_told:
+            self._is_stop_told = True
+            words.append(self._stopping())
+        if words or data:
+            self._journal.append_in(self._turn.id, *words, *data)
+
+    # -- the calls ---------------------------------------------------------------------------------------------------
+
+    async def _call(self, calls: Sequence[ToolCall]) -> None:
+        """Run the calls of one answer. Whatever happens, each has its outcome in the log afterwards."""
+        turn = self._turn
+        step = turn.step
+        # A steer that came before they began: then none begins, not even one that must not be broken.
+        batch = Batch(calls, self._around, token=step if step.is_cancelled else turn.token, step=step)
+        turn.batch = batch
+        try:
+            await batch.run()
+        finally:
+            turn.batch = None
+            turn.outcomes += batch.outcomes
+            left = [ToolFinished(outcome) for outcome in batch.outcomes if outcome.call_id not in self._told]
+            self._write(*left)
+            self._told.update(each.outcome.call_id for each in left)
+
+    def _on_tool(self, event: ToolEvent) -> None:
+        """Hear of the calls, in the loop."""
+        if isinstance(event, ToolFinishedLate):
+            return  # comes by _on_late(), for it may be that this loop is gone by then
+        if isinstance(event, ToolFinished):
+            if event.outcome.call_id not in self._told:
+                self._write(event)
+                self._told.add(event.outcome.call_id)
+        elif not (isinstance(event, (ToolStarted, ToolProgress, ToolCancelling)) and event.call_id in self._told):
+            self._write(event)
+
+    def _on_late(self, outcome: ToolOutcome) -> None:
+        """Hear of an abandoned call that has ended after all; in any thread, in any turn, at any time. A boundary."""
+        try:
+            self._journal.append(self._turn.id, ToolFinishedLate(outcome))
+        except Exception:  # noqa: BLE001
+            _log.warning("call %s ended late, and that could not be written down", outcome.call_id, exc_info=True)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _stopping(self) -> TurnStopping:
+        stop, token = self._turn.stop, self._turn.token
+        reason, detail = token.reason or "", token.detail
+        if stop is None or stop.reason != reason:
+            return TurnStopping(reason, detail, "", time.time())
+        return TurnStopping(reason, detail, stop.by, stop.asked_at)
+
+    def _tell_stop(self) -> None:
+        """Say that there is a stop, at once: some calls may take their grace. A boundary, as nobody calls this."""
+        if self._is_stop_told:
+            return
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001
+            self._failure = error
+
+    def _seal(self, status: TurnStatus, reason: str, detail: str) -> None:
+        """Write the end of the turn, whatever is open, and let everybody know. A boundary for the store's sake."""
+        turn = self._turn
+        if status != "done" and turn.token.is_cancelled:
+            reason, detail = turn.token.reason or "", turn.token.detail
+            status = "interrupted"
+        if status != "failed":
+            turn.error = None
+        turn.claim_end()
+        turn.status, turn.reason, turn.detail = status, reason or None, detail
+        try:
+            self._write_end(status, reason, detail)
+        except Exception as error:  # noqa: BLE001
+            # The log ends in an open turn. It is sealed before the next one begins, here or wherever it is loaded.
+            _log.warning("the end of turn %s could not be written: %s", turn.id, error)
+            turn.status, turn.error = "failed", error
+            turn.reason, turn.detail = "error", str(error)
+        finally:
+            turn.ended.cancel("ended")
+
+    def _write_end(self, status: TurnStatus, reason: str, detail: str) -> None:
+        turn, journal = self._turn, self._journal
+        after = time.monotonic() - turn.stop.moment if turn.stop is not None and status == "interrupted" else None
+        error = "" if turn.error is None else str(turn.error) or type(turn.error).__name__
+        with journal.lock:
+            if not journal.history.is_open(turn.id):
+                return
+            self._write()
+            end: list[EventData] = journal.history.closing(reason or status, detail, time.time())
+            end.append(TurnFinished(status, reason, detail, error, turn.usage, after))
+            if turn.wants_rollback or reason == "rollback":
+                end.append(TurnRolledBack())
+            journal.append(turn.id, *end)
+            journal.inbox.demote_steers("the turn that it was for ended first")
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(*(getattr(one, name) + getattr(other, name) for name in Usage.__struct_fields__))
