@@ -49,7 +49,19 @@ def to_message(content: Content) -> UserMessage:
 class Letter:
     """One message and what became of it."""
 
-    __slots__ = ("_settled", "accepted_at", "id", "message", "mode", "note", "number", "state", "stopped", "turn_id")
+    __slots__ = (
+        "_settled",
+        "accepted_at",
+        "against",
+        "id",
+        "message",
+        "mode",
+        "note",
+        "number",
+        "state",
+        "stopped",
+        "turn_id",
+    )
 
     def __init__(
         self,
@@ -64,6 +76,7 @@ class Letter:
         self.message = message  # None once it is in the history, or was removed
         self.note = note
         self.stopped = False
+        self.against = ""  # the turn that it was to stop, and which it is therefore no part of
         self.state: State = "accepted"
         self.turn_id = ""
         self.accepted_at = accepted_at

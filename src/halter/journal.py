@@ -12,10 +12,12 @@ that one, which goes by the events' numbers.
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from halter.errors import StoreError
 from halter.events import Event
 from halter.history import History
 from halter.inbox import Inbox
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from halter.events import EventData
     from halter.stores.store import Lease, Store
 
+# In C, so that no signal handler can come in the middle of sorting by it.
+_seq: Final = operator.attrgetter("seq")
 # What is not needed to know how a session stands, unless it broke off in the middle of an answer.
 _PASSING: Final = ("text.delta", "reasoning.delta", "tool.progress", "tool.cancelling")
 
@@ -87,6 +91,17 @@ class Journal:
             self.append(turn, *data)
             return True
 
+    def close_turn(self, turn: str, seal: Callable[[], None]) -> bool:
+        """Have a running turn sealed from outside of it; False if that can not be done now. A boundary."""
+        with self.lock:
+            if self._is_taking or not self.history.is_open(turn):
+                return False
+            try:
+                seal()
+            except StoreError:
+                return False
+            return True
+
     def decide(self, what: Callable[[], list[EventData]]) -> bool:
         """Write what a function says, with nobody in between; False if it says nothing."""
         with self.lock:
@@ -133,7 +148,3 @@ class Journal:
         """Tell all listeners that nothing more will come."""
         for listener in self._listeners:
             listener.end()
-
-
-def _seq(event: Event) -> int:
-    return event.seq

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from halter import engine
 from halter.cancel.context import current_token
 from halter.cancel.token import NEVER, CancellationToken
-from halter.errors import NothingToDo, SessionBusy, SessionClosed, StoreError
+from halter.errors import LeaseLost, NothingToDo, SessionBusy, SessionClosed, StoreError
 from halter.events import (
     MessageAccepted,
     MessageApplied,
@@ -39,7 +39,7 @@ from halter.tools.batch import GRACE
 from halter.turn import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -168,9 +168,7 @@ class Session:
         """
         self._claim()
         try:
-            if text is not None:
-                self.post(text)
-            return await self._run_turn()
+            return await self._run_turn(text)
         finally:
             self._is_claimed = False
 
@@ -179,9 +177,7 @@ class Session:
         self._claim()
         try:
             with self.listen() as listener:
-                if text is not None:
-                    self.post(text)
-                task = asyncio.ensure_future(self._run_turn())
+                task = asyncio.ensure_future(self._run_turn(text))
                 task.add_done_callback(lambda _: listener.end())
                 try:
                     async for event in listener:
@@ -219,7 +215,8 @@ class Session:
         self._claim()
         try:
             while await self._has_work():
-                await self._run_turn()
+                with contextlib.suppress(NothingToDo):  # it was held or removed in the last moment
+                    await self._run_turn(may_go_on=False)
         finally:
             self._is_claimed = False
 
@@ -237,10 +234,19 @@ class Session:
                 self._wake = None
         return False
 
-    async def _run_turn(self) -> Turn:
+    async def _run_turn(self, text: Content | None = None, *, may_go_on: bool = True) -> Turn:
         outer = current_token()
         token = self.token.child("turn") if outer is NEVER else CancellationToken.any_of(self.token, outer)
-        turn = self._begin(token)
+        turn = Turn(secrets.token_hex(8), token)
+        turn.loop = asyncio.get_running_loop()
+        last, self._turn = self._turn, turn  # from here on a stop finds it, and is not lost
+        try:
+            self._begin(turn, self.post(text).letter if text is not None else None, may_go_on=may_go_on)
+        except BaseException:
+            self._turn = last
+            turn.claim_end()
+            turn.ended.cancel("never begun")
+            raise
         await Steps(self.agent, self._journal, turn, self._people).run()
         return turn
 
@@ -255,25 +261,26 @@ class Session:
                 raise SessionBusy(msg)
             self._is_claimed = True
 
-    def _begin(self, token: CancellationToken) -> Turn:
-        """Start a turn with all that the inbox holds, in one transaction."""
+    def _begin(self, turn: Turn, own: Letter | None, *, may_go_on: bool) -> None:
+        """Start a turn with all that the inbox holds, in one transaction; but not with what was to stop this very turn.
+
+        *own* is the message that it was started with: it is in the turn also if a stop came since, and holds the rest.
+        """
         journal = self._journal
-        with journal.lock:
+        with self._writing():
             self._seal_left()
-            ready = journal.inbox.ready()
+            ready = [
+                each for each in journal.inbox if each is own or (each.state == "accepted" and each.against != turn.id)
+            ]
             last = journal.history.last
-            if not ready and not journal.history.can_go_on:
+            if not ready and not (may_go_on and journal.history.can_go_on):
                 held = len(journal.inbox.held())
                 msg = f"{held} messages are held: release() them" if held else "the inbox is empty: give a text"
                 raise NothingToDo(msg)
-            turn = Turn(secrets.token_hex(8), token)
-            turn.loop = asyncio.get_running_loop()
             continues = last.id if not ready and last is not None else ""
             data: list[EventData] = [TurnStarted(self.agent.model.name, continues)]
             data += [MessageApplied(letter.id, letter.became, letter.note) for letter in ready]
             journal.append(turn.id, *data)
-            self._turn = turn
-        return turn
 
     def _seal_left(self) -> None:
         """Seal a turn that the log says is open and that nobody runs: its process died, or its store was full."""
@@ -310,8 +317,7 @@ class Session:
             raise ValueError(msg)
         message = to_message(text)
         journal = self._journal
-        with journal.lock:
-            self._check_open()
+        with self._writing():
             known = journal.inbox.find(id) if id else None
             if known is not None:
                 return Receipt(known)
@@ -320,6 +326,7 @@ class Session:
                 turn = None
             became, note = _what_becomes(mode, turn, expect_turn)
             letter = Letter(id or secrets.token_hex(8), became, message, note, time.time())
+            letter.against = turn.id if turn is not None and became in ("interrupt", "rollback") else ""
             journal.inbox.expect(letter)
             try:
                 journal.append("", MessageAccepted(letter.id, became, message, note))
@@ -415,8 +422,7 @@ class Session:
         return stopped
 
     def _roll_last_back(self) -> bool:
-        with self._journal.lock:
-            self._check_open()
+        with self._writing():
             last = self._journal.history.last
             if last is None or self.is_running:
                 return False
@@ -436,8 +442,7 @@ class Session:
 
     def release(self, id: str | None = None) -> int:  # noqa: A002  (the contract's word)
         """Let held messages go on: all, or one. Gives how many."""
-        with self._journal.lock:
-            self._check_open()
+        with self._writing():
             held = [letter for letter in self.inbox.held() if id in (None, letter.id)]
             if held:
                 self._journal.append("", *(MessageReleased(letter.id) for letter in held))
@@ -469,7 +474,6 @@ class Session:
         turn = self._close()
         if turn is not None and turn.loop is not _running_loop():
             turn.ended.wait(timeout)
-            self._force_end(turn)
         self._let_go(turn)
 
     async def aclose(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  (as its twin)
@@ -478,7 +482,6 @@ class Session:
         if turn is not None:
             bell = CancellationToken.any_of(turn.ended, CancellationToken(timeout=timeout))
             await bell.wait_async()
-            self._force_end(turn)
         self._let_go(turn)
 
     def _close(self) -> Turn | None:
@@ -489,19 +492,28 @@ class Session:
         self.token.cancel("shutdown", detail="the session was closed")
         return turn
 
-    def _force_end(self, turn: Turn) -> None:
-        """Seal a turn that did not come to its end in time; whatever it still says goes nowhere. A boundary."""
-        if not turn.ended.is_cancelled:
-            with contextlib.suppress(StoreError), self._journal.lock:  # or else it is sealed where it is loaded
-                self._seal_left()
-
     def _let_go(self, turn: Turn | None) -> None:
-        """Give the lease back, as soon as the last word is written."""
-        if turn is None or turn.ended.is_cancelled or not self._journal.history.is_open(turn.id):
+        """Give the lease back, as soon as the last word is written.
+
+        A turn that did not come to its end in time is sealed here, and whatever it still says goes nowhere. If not even
+        that can be done now, it is the turn's own end that lets go.
+        """
+        if turn is None or turn.ended.is_cancelled or self._journal.close_turn(turn.id, self._seal_left):
             self._journal.end_listeners()
             self._release_lease()
         else:
             turn.ended.on_cancel(lambda: self._let_go(turn))
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Hold the lock of an open session. One that is closed in the middle of it, by a signal handler, was closed."""
+        try:
+            with self._journal.lock:
+                self._check_open()
+                yield
+        except LeaseLost:
+            self._check_open()
+            raise
 
     def _check_open(self) -> None:
         if self._closed:

@@ -14,6 +14,7 @@ from halter import CancellationToken, Cancelled, run_blocking_async, run_process
 from halter.cancel import abandoned
 from halter.testing import DeafTool, assert_cancels_within, deaf_process
 from tests.helpers import wait_until
+from tests.laws.turns import a_turn, try_everywhere
 
 
 def test_control_is_back_from_everything_deaf_at_once() -> None:
@@ -60,3 +61,8 @@ def test_a_stop_during_start_up_is_not_lost() -> None:
                 await asyncio.sleep(60)
 
     asyncio.run(main())
+
+
+def test_a_turn_is_back_wherever_it_is_stopped() -> None:
+    """stop() at any point of a turn with everything in it: the turn is returned, and the next one answers."""
+    try_everywhere(a_turn(lambda session: session.stop(), "stop"))

@@ -6,6 +6,7 @@ from halter import CancellationToken
 from halter.cancel import abandoned, families, worker
 from halter.testing import interrupt_everywhere
 from tests.helpers import wait_until
+from tests.laws.turns import a_foreign_cancellation, try_everywhere
 from tests.laws.work import all_kinds_of_work, is_whole_or_cancelled
 
 
@@ -24,3 +25,8 @@ def test_a_stop_anywhere_leaves_no_process_and_no_thread_behind() -> None:
     report = interrupt_everywhere(scenario, check=nothing_is_left, repeat=1)
     assert len(report.points) > 400
     assert len(report.missed) < len(report.points) / 5
+
+
+def test_a_turn_that_a_stranger_cancels_leaves_nothing_running() -> None:
+    """A foreign cancellation at any point of a turn: it is sealed, then passes on; no thread or process is left."""
+    try_everywhere(a_foreign_cancellation)

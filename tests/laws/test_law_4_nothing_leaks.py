@@ -6,6 +6,7 @@ import asyncio
 
 from halter import CancellationToken, Cancelled, current_token, run_blocking_async
 from halter.testing import DeafTool, interrupt_everywhere
+from tests.laws.turns import a_turn, try_everywhere
 from tests.laws.work import WHOLE, all_kinds_of_work
 
 
@@ -45,3 +46,8 @@ def test_a_stopped_sibling_stops_nobody_else() -> None:
             assert await work == WHOLE
 
     asyncio.run(main())
+
+
+def test_a_turn_that_is_taken_back_leaves_nothing_in_the_next() -> None:
+    """rollback() at any point of a turn: the turn is out of the history, and the next one answers."""
+    try_everywhere(a_turn(lambda session: session.rollback(), "rollback"))

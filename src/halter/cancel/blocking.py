@@ -159,7 +159,8 @@ class BlockingCall:
                     error = exc
                 finally:
                     end_of_call()
-        is_late = self.token.is_cancelled
+        # A stop marks a tree from the top. The function may have seen it above before it has come to our own token.
+        is_late = self._given.is_cancelled or self.token.is_cancelled
         # Stored, then claimed, then announced: whoever loses the claim, or hears the news, finds it all in place. So a
         # hook of the call's own comes before the news, too: its waiter must not find it ended and nothing come of it.
         self.value, self.error = value, error
@@ -183,7 +184,7 @@ class BlockingCall:
     def _report_late(self, hook: Callable[[Late], object] | None, value: object, error: BaseException | None) -> None:
         """Tell of a late end. A boundary: there is nothing above it but the thread itself."""
         seconds = time.monotonic() - self._stopped_at if self._stopped_at else 0.0
-        late = Late(self.fn, value, error, self.token.reason or "", seconds)
+        late = Late(self.fn, value, error, self.token.reason or self._given.reason or "", seconds)
         try:
             if hook is not None:
                 hook(late)

@@ -2,7 +2,7 @@
 
 from halter.testing.asserts import assert_cancels_within
 from halter.testing.deaf import DeafCoroutine, DeafTool, deaf_process
-from halter.testing.everywhere import InterruptFailure, Point, Report, interrupt_everywhere
+from halter.testing.everywhere import InterruptFailure, Point, Report, interrupt_at, interrupt_everywhere, points_of
 from halter.testing.ledger import SeenConnection, SeenRequest
 from halter.testing.provider import FakeProvider
 from halter.testing.replies import (
@@ -37,7 +37,9 @@ __all__ = [
     "drop",
     "hang_before_first_byte",
     "hang_mid_stream",
+    "interrupt_at",
     "interrupt_everywhere",
+    "points_of",
     "raw",
     "slow_stream",
     "status",

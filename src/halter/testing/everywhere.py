@@ -65,6 +65,7 @@ def interrupt_everywhere(
     *,
     check: Callable[[], object] | None = None,
     repeat: int = 2,
+    only: Callable[[str], bool] | None = None,
     at: str | None = None,
     timeout: float = 30.0,
 ) -> Report:
@@ -75,17 +76,36 @@ def interrupt_everywhere(
     than *timeout* seconds. To have the stop do something else than cancel, such as ``session.stop()``,
     register that with ``token.on_cancel``. *check* is called after each run and raises if an
     invariant is broken. A place that is passed again and again, in a loop, is tried the first *repeat*
-    times. *at* tries a single point: the one that a failure has named.
+    times. *only* chooses the places, by their names, where all would take too long. *at* tries a single
+    point: the one that a failure has named.
     """
     explorer = _Explorer(scenario, check, timeout)
     explorer.run(None)  # so that modules are imported and caches are filled before we count
     if at is None:
-        points = [point for point in explorer.run(None) if point.nth <= repeat]
+        points = [point for point in explorer.run(None) if point.nth <= repeat and (only is None or only(point.place))]
     else:
-        place, _, nth = at.rpartition("#")
-        points = [Point(place, int(nth))]
+        points = [point_named(at)]
     missed = [point for point in points if point not in explorer.run(point)]
     return Report(points, missed)
+
+
+def points_of(scenario: Callable[[CancellationToken], Any], *, timeout: float = 30.0) -> list[Point]:
+    """Run *scenario* once, without a stop, and tell which points it passes."""
+    return _Explorer(scenario, None, timeout).run(None)
+
+
+def interrupt_at(scenario: Callable[[CancellationToken], Any], point: Point, *, timeout: float = 30.0) -> bool:
+    """Run *scenario* once, with a stop at one point; tells whether it came by there.
+
+    For a stop that cannot be had twice in one process, such as its death: run each in a process of its own.
+    """
+    return point in _Explorer(scenario, None, timeout).run(point)
+
+
+def point_named(name: str) -> Point:
+    """The point that is written like this."""
+    place, _, nth = name.rpartition("#")
+    return Point(place, int(nth))
 
 
 class _Explorer:
@@ -102,7 +122,7 @@ class _Explorer:
         self._timeout = timeout
 
     def run(self, target: Point | None) -> list[Point]:
-        """Run the scenario with the stop at *target*; returns the points that it passed."""
+        """Run the scenario with the stop at *target*; returns the points that it passed until then."""
         token = CancellationToken(name="everywhere")
         watch = _Watch(token, target, inspect.getsourcefile(inspect.unwrap(self._scenario)))
         failure: list[BaseException] = []
@@ -139,12 +159,14 @@ class _Explorer:
 
 
 class _Watch:
-    """Notes the points that are passed, and cancels the token at the one that is wanted."""
+    """Notes the points that are passed, or cancels the token at the one that is wanted, after which it rests."""
 
     def __init__(self, token: CancellationToken, target: Point | None, scenario_file: str | None) -> None:
         self.passed: list[Point] = []
+        self.is_at_rest = False
         self._token = token
         self._target = target
+        self._target_place = "" if target is None else target.place
         self._scenario_file = scenario_file
         self._counts: Counter[str] = Counter()
         self._is_ours: dict[CodeType, bool] = {}
@@ -158,11 +180,18 @@ class _Watch:
         return known
 
     def arrive(self, place: str) -> None:
+        if self._target is not None and place != self._target_place:
+            return
         with self._lock:
+            if self.is_at_rest:
+                return
             self._counts[place] += 1
             point = Point(place, self._counts[place])
+            if self._target is not None and point != self._target:
+                return
             self.passed.append(point)
-        if point == self._target:
+            self.is_at_rest = self._target is not None
+        if self.is_at_rest:
             self._token.cancel("interrupt", detail=f"at {point}")
 
 
@@ -192,7 +221,7 @@ def _on_event(frame: FrameType, event: str, _arg: object) -> Any:
     if watch is None:
         sys.settrace(threading.gettrace())  # this thread was started for a run that is over: it is others' again
         return None
-    if not watch.is_ours(frame.f_code):
+    if watch.is_at_rest or not watch.is_ours(frame.f_code):
         return None
     if event == "line":
         watch.arrive(place_of(frame))
@@ -216,7 +245,8 @@ class _SteppedLoop(asyncio.SelectorEventLoop):
         return super().call_at(when, self._step, callback, *args, context=context)
 
     def _step(self, callback: Any, *args: Any) -> None:
-        self._watch.arrive(f"loop step, {self._describe(callback)}")
+        if not self._watch.is_at_rest:
+            self._watch.arrive(f"loop step, {self._describe(callback)}")
         callback(*args)
 
     def _describe(self, callback: Any) -> str:
@@ -228,10 +258,15 @@ class _SteppedLoop(asyncio.SelectorEventLoop):
 
 
 def place_of(frame: FrameType) -> str:
-    return f"{_file_name(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_qualname}"
+    return _place(frame.f_code, frame.f_lineno)
 
 
-# Both are asked for each line and each function of every run, and paths are slow to compare.
+# These are asked for each line and each function of every run, and paths are slow to compare.
+@functools.cache
+def _place(code: CodeType, line: int) -> str:
+    return f"{_file_name(code.co_filename)}:{line} in {code.co_qualname}"
+
+
 @functools.cache
 def _is_product(file: str) -> bool:
     path = Path(file)

@@ -1,0 +1,271 @@
+"""What must hold for a session, wherever it was stopped: apart from its scenario, so that the judge is not stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+
+from halter import Agent, Receipt, ToolContext, Turn, current_token, run_process, tool
+from halter.cancel import abandoned, families, worker
+from halter.events import Event
+from halter.models import (
+    Finished,
+    ModelEvent,
+    ModelRequest,
+    TextDelta,
+    ToolCall,
+    ToolCallDone,
+    ToolCallStarted,
+    ToolMessage,
+    UserMessage,
+)
+from halter.stores import MemoryStore, Store
+from tests.helpers import wait_until
+from tests.historyjudge import check_history
+
+FIRST = "do everything"
+NEXT = "and now?"
+STEER = "do it otherwise"
+WORDS = ["I will ", "do it. "]
+
+
+class Obedient:
+    """A model that does what the last message says, and remembers what it was asked."""
+
+    name = "obedient"
+
+    def __init__(self) -> None:
+        self.late_requests = 0  # those that were made under a token that was cancelled already
+        self.requests = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        self.requests += 1
+        self.late_requests += current_token().is_cancelled
+        check_history(request.messages)
+        last = request.messages[-1]
+        if isinstance(last, ToolMessage):
+            yield TextDelta("All done.")
+        elif isinstance(last, UserMessage) and last.text.endswith(FIRST):
+            for word in WORDS:
+                yield TextDelta(word)
+            await asyncio.sleep(0)
+            for index, name in enumerate(TOOLS):
+                yield ToolCallStarted(index, f"call_{name}", name)
+                yield ToolCallDone(index, ToolCall(f"call_{name}", name))
+            yield Finished("tool_calls")
+            return
+        else:
+            assert isinstance(last, UserMessage)
+            yield TextDelta("Answer to ")
+            await asyncio.sleep(0)
+            yield TextDelta(last.text)
+        yield Finished("stop")
+
+
+@tool
+def listens() -> str:
+    """Listen for a moment."""
+    current_token().wait(0.001)
+    return "listened"
+
+
+@tool
+def is_deaf() -> str:
+    """Listen to nobody for a moment."""
+    threading.Event().wait(0.002)
+    return "deaf"
+
+
+@tool
+def plain_child() -> int:
+    """Wait for a child."""
+    return subprocess.Popen(["sleep", "0.002"]).wait()
+
+
+@tool
+async def process() -> bytes:
+    """Run a process of ours."""
+    return (await run_process("echo ran")).stdout
+
+
+@tool(isolate=True)
+def isolated() -> str:
+    """Run elsewhere."""
+    return "isolated"
+
+
+@tool
+def yields() -> Iterator[str]:
+    """Yield."""
+    yield "one"
+    yield "two"
+
+
+@tool
+def fails() -> None:
+    """Fail."""
+    raise ValueError("on purpose")
+
+
+@tool(approval=True)
+def needs_approval() -> str:
+    """Run if allowed."""
+    return "allowed"
+
+
+@tool(on_steer="finish")
+async def finishes() -> str:
+    """Must not be broken by a steer."""
+    await asyncio.sleep(0.001)
+    return "finished"
+
+
+@tool
+async def delegates(ctx: ToolContext) -> str:
+    """Have a part done by another agent."""
+    turn: Turn = await ctx.delegate(Agent(Obedient(), name="child"), "a part")
+    return turn.text
+
+
+TOOLS = {
+    each.name: each
+    for each in (
+        listens,
+        is_deaf,
+        plain_child,
+        process,
+        isolated,
+        yields,
+        fails,
+        needs_approval,
+        finishes,
+        delegates,
+    )
+}
+WHOLE = {
+    "listens": "listened",
+    "is_deaf": "deaf",
+    "plain_child": "0",
+    "process": "ran\n",
+    "isolated": "isolated",
+    "yields": "one\ntwo",
+    "needs_approval": "allowed",
+    "finishes": "finished",
+    "delegates": "Answer to a part",
+}
+
+
+async def approve_soon(_: object) -> bool:
+    await asyncio.sleep(0)
+    return True
+
+
+class Judge:
+    """One session in which one turn is stopped somewhere, or not at all."""
+
+    def __init__(self, *reasons: str, store: Store | None = None, session_id: str = "tried") -> None:
+        self.reasons = reasons
+        self.model = Obedient()
+        self.agent = Agent(self.model, list(TOOLS.values()), approve=approve_soon)
+        self.store = MemoryStore() if store is None else store
+        self.session = self.agent.session(session_id, self.store)
+        self.receipt: object = None
+
+    def open_again(self) -> None:
+        """Go on with a new session object for the same session."""
+        self.session = self.agent.session(self.session.id, self.store)
+
+    def stopped(self, receipt: object) -> None:
+        """Remember what the stop gave."""
+        self.receipt = receipt
+
+    def judge(self, turn: Turn | None) -> None:
+        """Look at the turn that was stopped, or was not."""
+        assert turn is not None
+        assert turn.status in ("done", "interrupted"), (turn, turn.error)
+        receipt = self.receipt
+        if isinstance(receipt, Receipt) and receipt.stopped:
+            assert turn.status == "interrupted"
+            assert turn.reason in self.reasons
+        if turn.status == "done":
+            assert turn.text == "All done." or turn.text.endswith(STEER), turn.text
+        else:
+            assert turn.reason in self.reasons, turn.reason
+            assert turn.token.is_cancelled or turn.reason == "pause"
+        assert self.model.late_requests == 0, "a request was made after the stop"
+        self._judge_outcomes(turn)
+        self.judge_log()
+
+    def _judge_outcomes(self, turn: Turn) -> None:
+        """Law 6: each call has one outcome, in order, and none of them claims more than is so."""
+        assert [outcome.name for outcome in turn.outcomes] in ([], list(TOOLS))
+        for outcome in turn.outcomes:
+            if outcome.status == "completed":
+                assert outcome.content == WHOLE[outcome.name], outcome
+            elif outcome.status == "failed":
+                assert outcome.name == "fails", outcome
+            else:
+                assert outcome.reason in self.reasons, outcome
+            assert (outcome.started_at is None) == (outcome.status in ("not_started", "denied")), outcome
+            if outcome.name == "finishes" and "steer" in self.reasons:
+                assert outcome.status in ("completed", "not_started"), outcome
+
+    def judge_log(self) -> None:
+        """Laws 3, 4 and 5, as the log tells."""
+        session = self.session
+        check_history(session.history)
+        check_log(session.events())
+        events = session.events()
+        waiting = {letter.id for letter in session.inbox}
+        check_messages(events, waiting)
+
+    async def judge_next(self) -> None:
+        """Law 4: the next turn runs as if nothing had been, and what was left in the inbox is in it."""
+        session = self.session
+        before = self.model.requests
+        turn = await session.arun(NEXT)
+        assert turn.status == "done", (turn, turn.error)
+        assert turn.text.startswith("Answer to ")
+        assert turn.text.endswith(NEXT)
+        assert not turn.outcomes
+        assert self.model.requests == before + 1
+        assert not session.inbox.ready()
+        assert not turn.token.is_cancelled
+        self.judge_log()
+        await session.aclose()
+
+
+def check_messages(events: list[Event], waiting: set[str]) -> None:
+    """Each message that was accepted was applied exactly once, or waits, or was removed."""
+    kinds: dict[str, Counter[str]] = {}
+    for event in events:
+        if event.kind.startswith("message."):
+            kinds.setdefault(event.data.id, Counter())[event.kind] += 1  # type: ignore[union-attr]
+    for message, seen in kinds.items():
+        assert seen["message.accepted"] == 1, (message, seen)
+        assert seen["message.applied"] + seen["message.removed"] + (message in waiting) == 1, (message, seen)
+
+
+def check_log(events: list[Event]) -> None:
+    """Numbers without gaps; one turn at a time; nothing said by a turn that is over, but for late ends."""
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    running = ""
+    for event in events:
+        if event.kind == "turn.started":
+            assert not running
+            running = event.turn
+        elif event.kind == "turn.finished":
+            assert event.turn == running
+            running = ""
+        elif event.turn and event.kind not in ("tool.finished_late", "turn.rolled_back"):
+            assert event.turn == running, event
+    assert not running
+
+
+def nothing_is_left() -> None:
+    """Law 2: no thread, no process."""
+    wait_until(lambda: len(abandoned) == 0)
+    wait_until(lambda: len(families.roots()) <= len(worker._idle))

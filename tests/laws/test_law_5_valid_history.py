@@ -1,0 +1,11 @@
+"""Law 5, valid history: at every instant the conversation can be sent to every provider."""
+
+from __future__ import annotations
+
+from tests.laws.judge import STEER
+from tests.laws.turns import a_turn, try_everywhere
+
+
+def test_a_steer_never_breaks_the_history() -> None:
+    """steer(text) at any point of a turn: each call has one result, the text comes as the user's, the turn goes on."""
+    try_everywhere(a_turn(lambda session: session.steer(STEER), "steer"))

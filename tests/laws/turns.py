@@ -1,0 +1,78 @@
+"""A turn with everything in it, and the ways to stop it; what the laws are tried on.
+
+Only what is in this file and in Halter itself is stopped at: the tools, the model and the judge are in judge.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+from halter import CancellationToken, Session, SessionClosed
+from halter.testing import Report, interrupt_everywhere
+from tests.laws.judge import FIRST, Judge, nothing_is_left
+
+# What is above requests and batches; those are stopped at each of their own points by their own tests.
+LAYER = ("session", "steps", "turn", "inbox", "history", "journal", "people", "listener", "stores/")
+# The points of all layers together: ten minutes for each way to stop.
+EVERY_POINT = "HALTER_EVERY_POINT"
+
+
+def try_everywhere(scenario: Callable[[CancellationToken], Any]) -> Report:
+    """Stop a scenario at every point of the session's layer, and wherever the loop resumes a task."""
+    report = interrupt_everywhere(
+        scenario, check=nothing_is_left, repeat=1, only=None if EVERY_POINT in os.environ else _is_of_sessions
+    )
+    assert len(report.points) > 400
+    assert len(report.missed) < len(report.points) / 10
+    return report
+
+
+def _is_of_sessions(place: str) -> bool:
+    return place.startswith("loop step, resuming") or place.removeprefix("halter/").startswith(LAYER)
+
+
+def a_turn(stop: Callable[[Session], object], *reasons: str) -> Callable[[CancellationToken], object]:
+    """Make a scenario: a turn with everything, at some point of it *stop*, and then the next turn."""
+
+    async def scenario(token: CancellationToken) -> None:
+        judge = Judge(*reasons)
+        session = judge.session
+        registration = token.on_cancel(lambda: judge.stopped(stop(session)))
+        turn = await session.arun(FIRST)
+        registration()
+        judge.judge(turn)
+        await judge.judge_next()
+
+    return scenario
+
+
+async def a_foreign_cancellation(token: CancellationToken) -> None:
+    judge = Judge("external")
+    session = judge.session
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(session.arun(FIRST))
+    with token.on_cancel(lambda: loop.call_soon_threadsafe(task.cancel)):
+        await asyncio.wait([task])
+    if session.turn is not None:  # else it was cancelled before its first step
+        judge.judge(session.turn)
+        assert task.cancelled() == (session.turn.reason == "external")
+    await judge.judge_next()
+
+
+async def a_close(token: CancellationToken) -> None:
+    judge = Judge("shutdown")
+    session = judge.session
+    registration = token.on_cancel(lambda: session.close(timeout=0))
+    try:
+        turn = await session.arun(FIRST)
+    except SessionClosed:
+        assert not session.is_running
+    else:
+        judge.judge(turn)
+    registration()
+    await session.aclose()
+    judge.open_again()
+    await judge.judge_next()
