@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from halter.turn import Turn
 
 _log = logging.getLogger(__name__)
-_LOGGED: Final = (RequestStarted, RequestRetry, RequestCancelled, RequestFinished)
 
 
 class Steps:
@@ -192,8 +191,8 @@ class Steps:
                 self._loop.call_soon(self._write_words)
         elif isinstance(event, (RequestFinished, RequestCancelled)):
             self._end_request(event)
-        elif isinstance(event, _LOGGED):
-            self._write(event)
+        elif isinstance(event, (RequestStarted, RequestRetry)):
+            self._write(event, unless_stopped=True)
 
     def _end_request(self, event: RequestFinished | RequestCancelled) -> None:
         assert self._exchange is not None
@@ -218,14 +217,23 @@ class Steps:
             self._failure = error
             self._turn.step.cancel("error", detail=str(error))
 
-    def _write(self, *data: EventData) -> None:
-        """Write, behind the words that are not written yet; and before anything else that there is a stop, if so."""
+    def _write(self, *data: EventData, unless_stopped: bool = False) -> None:
+        """Write, behind the words that are not written yet, and behind the news that there is a stop, if so.
+
+        What is not to begin after a stop is then not written, and `Cancelled` is raised.
+        """
+        token = self._turn.token
+        is_stopped = token.is_cancelled  # asked once: the log has nothing that contradicts it
         words, self._words = self._words, []
-        if self._turn.token.is_cancelled and not self._is_stop_told:
+        if is_stopped and not self._is_stop_told:
             self._is_stop_told = True
             words.append(self._stopping())
-        if words or data:
-            self._journal.append_in(self._turn.id, *words, *data)
+        if not (is_stopped and unless_stopped):
+            words += data
+        if words:
+            self._journal.append_in(self._turn.id, *words)
+        if is_stopped and unless_stopped:
+            raise Cancelled(token)
 
     # -- the calls ---------------------------------------------------------------------------------------------------
 
@@ -260,8 +268,8 @@ class Steps:
         """Hear of an abandoned call that has ended after all; in any thread, in any turn, at any time. A boundary."""
         try:
             self._journal.append(self._turn.id, ToolFinishedLate(outcome))
-        except Exception:  # noqa: BLE001
-            _log.warning("call %s ended late, and that could not be written down", outcome.call_id, exc_info=True)
+        except Exception as error:  # noqa: BLE001  (as a rule, the session was closed meanwhile)
+            _log.info("call %s ended late, and that could not be written down: %s", outcome.call_id, error)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from tests.laws.judge import FIRST, Judge, nothing_is_left
 
 # What is above requests and batches; those are stopped at each of their own points by their own tests.
 LAYER = ("session", "steps", "turn", "inbox", "history", "journal", "people", "listener", "stores/")
-# The points of all layers together: ten minutes for each way to stop.
+# Set it to try the points of all layers together, which takes four times as long.
 EVERY_POINT = "HALTER_EVERY_POINT"
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 
 from halter.cancel.blocking import run_blocking_async
 from halter.cancel.token import CancellationToken, Cancelled
-from halter.tools.content import error_text
+from halter.tools.content import close_unused, error_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -95,13 +95,16 @@ async def _decided(policy: Policy, request: ApprovalRequest, token: Cancellation
 async def _call(policy: Callable[[ApprovalRequest], Any], request: ApprovalRequest, token: CancellationToken) -> Any:
     """Ask a function; a plain one on a thread of its own, so that a prompt that blocks can be left."""
     if inspect.iscoroutinefunction(policy) or inspect.iscoroutinefunction(getattr(policy, "__call__", None)):  # noqa: B004
-        answer = policy(request)
-    else:
-        answer = await run_blocking_async(policy, request, token=token)
-    if inspect.isawaitable(answer):
         async with token.scope():
-            answer = await answer
-    return answer
+            return await policy(request)
+    answer = await run_blocking_async(policy, request, token=token)
+    try:
+        if inspect.isawaitable(answer):
+            async with token.scope():
+                return await answer
+        return answer
+    finally:
+        close_unused(answer)  # the stop came before its first step
 
 
 def _denied(note: str) -> Approval:

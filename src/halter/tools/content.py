@@ -6,6 +6,7 @@ A text that is too long keeps its beginning and its end, and says in between how
 from __future__ import annotations
 
 import collections
+import inspect
 import itertools
 import os
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -213,3 +214,9 @@ def _clean(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode(errors="backslashreplace").decode()
     return text
+
+
+def close_unused(value: object) -> None:
+    """Close a coroutine that nobody is going to await any more; it would complain."""
+    if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
+        value.close()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from halter.cancel.blocking import BlockingCall, Late
 from halter.cancel.isolate import Conversation
 from halter.cancel.token import Cancelled, call_in_loop, wake_on_cancel
-from halter.tools.content import Pieces, pieces_of
+from halter.tools.content import Pieces, close_unused, pieces_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -128,7 +128,7 @@ class Run:
         value = self._settle(call)
         if value is not None:  # a plain function in front of a coroutine
             await self._run_task(lambda: self._await(value))
-            _close_unused(value)  # the stop came before its first step
+            close_unused(value)  # the stop came before its first step
 
     def _settle(self, call: BlockingCall) -> Awaitable[object] | None:
         """Take the outcome of a call that was not stopped; one that was has ended by itself, or is left now.
@@ -149,7 +149,7 @@ class Run:
         return None
 
     def _end_late(self, late: Late) -> None:
-        _close_unused(late.value)
+        close_unused(late.value)
         self._end(late.value if isinstance(late.value, list) else (), late.error, is_whole=False)
 
     def _listens(self, call: BlockingCall) -> bool:
@@ -238,9 +238,3 @@ class Run:
             self._task_error = exc
         finally:
             self._is_task_whole = not self._token.is_cancelled
-
-
-def _close_unused(value: object) -> None:
-    """Close a coroutine that nobody is going to await any more; it would complain."""
-    if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
-        value.close()
