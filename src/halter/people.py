@@ -1,4 +1,7 @@
-"""Who a turn's tools may turn to: the person, for an approval or an answer; other agents, for a part of the work."""
+"""Who a turn's tools may turn to: the person, for an approval or an answer; other agents, for a part of the work.
+
+And what they keep in the session from one call to the next.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halter.cancel.token import call_in_loop
 from halter.events import ChildFinished, ChildStarted, QuestionAnswered, QuestionAsked
+from halter.tools.keep import Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +34,7 @@ class People:
         self, journal: Journal, grace: float, make_child: Callable[[Agent, CancellationToken, float], Session]
     ) -> None:
         self.grace = grace
+        self.keeper = Keeper()
         self._journal = journal
         self._make_child = make_child
         self._open: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}

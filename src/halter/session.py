@@ -16,6 +16,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from halter import engine
+from halter.cancel.blocking import run_blocking_async
 from halter.cancel.context import current_token
 from halter.cancel.token import NEVER, CancellationToken
 from halter.errors import LeaseLost, NothingToDo, SessionBusy, SessionClosed, StoreError
@@ -474,6 +475,7 @@ class Session:
         turn = self._close()
         if turn is not None and turn.loop is not _running_loop():
             turn.ended.wait(timeout)
+        self._people.keeper.close(timeout)
         self._let_go(turn)
 
     async def aclose(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  (as its twin)
@@ -482,6 +484,8 @@ class Session:
         if turn is not None:
             bell = CancellationToken.any_of(turn.ended, CancellationToken(timeout=timeout))
             await bell.wait_async()
+        if self._people.keeper:
+            await run_blocking_async(self._people.keeper.close, timeout, token=NEVER)
         self._let_go(turn)
 
     def _close(self) -> Turn | None:

@@ -58,6 +58,7 @@ class Steps:
             ask_approval=people.ask_approval,
             ask=people.ask,
             delegate=people.delegate,
+            keeper=people.keeper,
             grace=people.grace,
             listener=self._on_tool,
             late_hook=self._on_late,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halter.cancel.token import call_in_loop
 from halter.tools.call import Call
+from halter.tools.keep import Keeper
 from halter.tools.slots import MOST_AT_ONCE, Slots
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Surroundings:
     ask_approval: Ask | None = None
     ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None
     delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None
+    keeper: Keeper = field(default_factory=Keeper)
     grace: float = GRACE
     listener: Callable[[ToolEvent], object] | None = None  # called in the loop
     late_hook: Callable[[ToolOutcome], object] | None = None  # called in any thread

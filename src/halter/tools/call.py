@@ -111,6 +111,7 @@ class Call:
             report=lambda text: around.emit(ToolProgress(self.request.id, tool.name, text)),
             ask=around.ask,
             delegate=around.delegate,
+            keeper=around.keeper,
         )
 
     async def _is_allowed(self, tool: Tool[..., Any], kwargs: dict[str, Any]) -> bool:

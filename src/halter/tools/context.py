@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from halter.cancel.context import current_token
 from halter.cancel.token import CancellationToken, Cancelled
+from halter.tools.keep import Keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Hashable, Sequence
+
+T = TypeVar("T")
 
 
 class ToolContext:
     """One call, seen from inside its tool. A parameter with this hint, of any name, is given it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what a call may have around it)
         self,
         token: CancellationToken,
         *,
@@ -32,6 +35,7 @@ class ToolContext:
         report: Callable[[str], object] | None = None,
         ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None,
         delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         """Made by whoever runs the call; *ask* and *delegate* run on *loop*, *report* in the tool's own thread."""
         self.call_id = call_id
@@ -42,6 +46,7 @@ class ToolContext:
         self._report = report
         self._ask = ask
         self._delegate = delegate
+        self._keeper = Keeper() if keeper is None else keeper
         self._has_listened = False
         self._is_detached = False
 
@@ -60,6 +65,13 @@ class ToolContext:
         """Tell of progress. Nothing happens once the call is over."""
         if self._report is not None and not self._is_detached:
             self._report(str(text))
+
+    def keep(self, make: Callable[[], T], key: Hashable = None) -> T:
+        """Something that lasts longer than this call: the session's own, made by *make* when it is first asked for.
+
+        If it has a `close()`, it is closed with the session. *key* tells apart several of one maker. May block.
+        """
+        return self._keeper.keep(make, key)
 
     def ask(self, question: str, choices: Sequence[str] | None = None) -> Any:
         """Ask the person. The answer, or in an async tool something to await for it; a stop raises Cancelled."""
