@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from typing import TYPE_CHECKING
 
@@ -54,16 +55,19 @@ class MemoryStore:
         if kept is None or kept.owner.get("generation") != lease.generation:
             msg = f"session {lease.session!r} was closed, or taken over by another: nothing was written"
             raise LeaseLost(msg)
-        for event in events:
-            event.seq = next(kept.numbers)
-            kept.log[event.seq] = event
+        # Copies: what is written does not change with the writer's.
+        batch = [copy.copy(event) for event in events]
+        # One operation, so all or none, and in one piece. Where the batch came to lie is seen afterwards.
+        kept.log.extend(batch)
+        for event, place in zip(events, _places(kept.log, batch), strict=True):
+            event.seq = place + 1
 
     def read(
         self, session: str, after: int = 0, *, limit: int | None = None, without: Collection[str] = ()
     ) -> list[Event]:
         """The events with higher numbers than *after*."""
         kept = self._sessions.get(session)
-        found = _later(kept, after) if kept is not None else iter(())
+        found = _later(kept.log, max(after, 0)) if kept is not None else iter(())
         return list(itertools.islice((event for event in found if kind_of(event.data) not in without), limit))
 
     def inbox(self, session: str) -> list[Waiting]:
@@ -100,17 +104,24 @@ class MemoryStore:
 class _Kept:
     """One session. Each change of it is one operation of a built-in type, so it needs no lock."""
 
-    __slots__ = ("generations", "log", "numbers", "owner")
+    __slots__ = ("generations", "log", "owner")
 
     def __init__(self) -> None:
         self.generations = itertools.count(1)
-        self.numbers = itertools.count(1)
         self.owner: dict[str, int] = {}
-        self.log: dict[int, Event] = {}
+        self.log: list[Event] = []
 
 
-def _later(kept: _Kept, after: int) -> Iterator[Event]:
-    number = max(after, 0) + 1
-    while (event := kept.log.get(number)) is not None:
+def _later(log: list[Event], after: int) -> Iterator[Event]:
+    # An event's number is its place. Each reader writes it down, for its writer may have been interrupted before that.
+    for number, event in enumerate(log[after:], after + 1):
+        event.seq = number
         yield event
-        number += 1
+
+
+def _places(log: list[Event], batch: list[Event]) -> range:
+    """Where *batch* lies: at the end, unless others have written meanwhile."""
+    if not batch:
+        return range(0)
+    start = next(place for place in range(len(log) - 1, -1, -1) if log[place] is batch[0])
+    return range(start, start + len(batch))
