@@ -1,0 +1,103 @@
+"""Who holds a store's leases, and whether they still live.
+
+An open store is an owner. It has a small empty file beside the database, named after its process, and holds a lock on
+it that the system drops when the process is gone, by whatever end. So an owner is dead if its file is absent or if
+nobody holds its lock; no clock is asked, and a process that was only asleep is alive. The lock is the kernel's: it is
+seen in every container that shares the directory and the kernel.
+
+Without `fcntl` (on Windows) there is no such lock, and none is needed: there a file that is open cannot be removed.
+That way has not been tried on a Windows machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  (Windows)
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["Owner", "is_alive", "pid_of", "remove_dead"]
+
+
+class Owner:
+    """A store, as others see it."""
+
+    def __init__(self, database: str) -> None:
+        """Raises `OSError` if the directory cannot be written."""
+        while True:
+            self.id = f"{os.getpid()}-{secrets.token_hex(8)}"
+            self._path = _path(database, self.id)
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600)
+            if _lock(self._file):
+                return
+            os.close(self._file)
+
+    def let_go(self) -> None:
+        """Be dead: whoever asks finds no file."""
+        with contextlib.suppress(OSError):
+            if fcntl is None:  # pragma: no cover  (Windows: while it is open it cannot be removed)
+                self.let_go_in_child()
+            self._path.unlink()
+        self.let_go_in_child()
+
+    def let_go_in_child(self) -> None:
+        """Forget the lock that a forked child has inherited; it is the parent's, and stays with the parent."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+
+def is_alive(database: str, owner: str) -> bool:
+    """Whether the process of *owner* still has its store open. What a dead one has left is removed."""
+    path = _path(database, owner)
+    if fcntl is None:  # pragma: no cover  (Windows)
+        try:
+            path.unlink(missing_ok=True)
+        except PermissionError:
+            return True
+        return False
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two who ask at the same time do not take each other for the owner.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(file)
+
+
+def remove_dead(database: str) -> None:
+    """Remove the files of owners that have died."""
+    start = _path(database, "")
+    for path in start.parent.iterdir():
+        if path.name.startswith(start.name):
+            with contextlib.suppress(OSError):  # not ours to remove, or removed already
+                is_alive(database, path.name.removeprefix(start.name))
+
+
+def pid_of(owner: str) -> int:
+    """The process that *owner* was made in."""
+    return int(owner.partition("-")[0])
+
+
+def _path(database: str, owner: str) -> Path:
+    return Path(f"{database}-owner-{owner}")
+
+
+def _lock(file: int) -> bool:
+    """Lock the file that was just made; False if, before that, somebody took it for a dead one's and removed it."""
+    if fcntl is None:  # pragma: no cover  (Windows)
+        return True
+    fcntl.flock(file, fcntl.LOCK_EX)  # whoever looks at it holds its lock for a moment only
+    return os.fstat(file).st_nlink > 0

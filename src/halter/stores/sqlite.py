@@ -1,0 +1,276 @@
+"""Sessions in a SQLite file: the store for one machine.
+
+What `append()` has written outlives the process, whatever ends it. What a person was told is so (that a message was
+accepted, changed or removed) outlives a power cut too, and with it everything that was written before it.
+
+Several processes may use one file; each session has one owner at a time, and it is free for the next one as soon as the
+owner closes it or is gone. The file, and what SQLite and we put beside it (`-wal`, `-shm`, `-owner-...`), belong
+together on one local disk: network drives do not keep what SQLite needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from halter.cancel.fork import after_fork
+from halter.errors import LeaseLost, SessionOwned, StoreCorrupt, StoreError, StoreTooNew
+from halter.events import (
+    Event,
+    EventData,
+    MessageAccepted,
+    MessageApplied,
+    MessageEdited,
+    MessageHeld,
+    MessageReleased,
+    MessageRemoved,
+    kind_of,
+)
+from halter.stores.owner import Owner, is_alive, pid_of, remove_dead
+from halter.stores.sqlite_errors import from_os, read_only
+from halter.stores.sqlite_file import SQLiteFile
+from halter.stores.sqlite_words import (
+    DISOWN,
+    DISOWN_ALL,
+    INBOX,
+    IS_OWNED,
+    MOST,
+    OWN,
+    SESSIONS,
+    WHO_OWNS,
+    append,
+    read,
+)
+from halter.stores.store import Lease, SessionInfo, Waiting
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Sequence
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["SQLiteStore"]
+
+_SEQ = 0xFFFFFFFF  # the part of an event's id that is its number in the session
+
+_encode = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[EventData] = msgspec.json.Decoder(EventData)
+_KINDS = {kind.__struct_config__.tag for kind in EventData.__args__}
+_OF_MESSAGES = (MessageAccepted, MessageEdited, MessageApplied, MessageHeld, MessageReleased, MessageRemoved)
+_TOLD = (MessageAccepted, MessageEdited, MessageRemoved)
+
+
+class SQLiteStore:
+    """Keeps sessions in the file *path*, which is made if it does not exist; its directory has to.
+
+    A file that cannot be written can still be read. Use it in a `with` block, or `close()` it. A forked child needs a
+    store of its own.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._file = SQLiteFile(path)
+        if self._file.path in _torn:
+            msg = (
+                f"this process was forked while {self._file.path} was in use, and SQLite's view of it is torn here; "
+                "start the process by spawn, or fork it before the store is used"
+            )
+            raise StoreError(msg)
+        self._file.prepare()
+        self._owner: Owner | None = None
+        if self._file.writable:
+            try:
+                remove_dead(self._file.path)
+                self._owner = Owner(self._file.path)
+            except OSError as error:
+                raise from_os(self._file.path, error) from error
+        # A store that is dropped, or still there at exit, lets go as well.
+        self._let_go = weakref.finalize(self, _let_go, self._file, self._owner)
+        _live[id(self)] = weakref.ref(self, functools.partial(_forget, id(self)))
+
+    def acquire(self, session: str) -> Lease:
+        """Own *session* from now on."""
+        me = self._own()
+        while True:
+            rows = self._file.rows(WHO_OWNS, (session,))
+            generation, owner = rows[0] if rows else (0, None)
+            if owner is not None and is_alive(self._file.path, owner):
+                raise SessionOwned(_owned(session, pid_of(owner)))
+            # It is ours if it still is as we saw it; of several who saw the same, one succeeds.
+            taken, _ = self._file.write(
+                OWN,
+                (session, me, generation, owner),
+            )
+            if taken:
+                return Lease(session, generation + 1)
+
+    def release(self, lease: Lease) -> None:
+        """Own it no longer."""
+        if self._owner is not None and self._let_go.alive:
+            self._file.write(DISOWN, (lease.session, lease.generation, self._owner.id))
+
+    def append(self, lease: Lease, events: Sequence[Event]) -> None:
+        """Write *events* to the log, at most 4,000 at once."""
+        right = (lease.session, lease.generation, self._own())
+        count = len(events)
+        if count > MOST:
+            msg = f"{count} events are too many for one append(); nothing was written. Append at most {MOST} at once"
+            raise StoreError(msg)
+        if not count:
+            if not self._file.rows(IS_OWNED, right):
+                raise LeaseLost(_lost(lease))
+            return
+        values: list[Any] = []
+        for event in events:
+            data = event.data
+            message = data.id if isinstance(data, _OF_MESSAGES) else None
+            values += (event.time, event.turn, kind_of(data), message, _body(data))
+        values += right
+        durable = any(isinstance(event.data, _TOLD) for event in events)
+        written, last = self._file.write(append(count), values, durable=durable)
+        if not written:
+            raise LeaseLost(_lost(lease))
+        for seq, event in enumerate(events, (last & _SEQ) - count + 1):
+            event.seq = seq
+
+    def read(
+        self, session: str, after: int = 0, *, limit: int | None = None, without: Collection[str] = ()
+    ) -> list[Event]:
+        """The events with higher numbers than *after*."""
+        rows = self._file.rows(
+            read(without=len(without)),
+            (session, min(max(after, 0), _SEQ), *without, -1 if limit is None else limit),
+        )
+        return [Event(seq, at, session, turn, _data(session, seq, kind, body)) for seq, at, turn, kind, body in rows]
+
+    def inbox(self, session: str) -> list[Waiting]:
+        """The messages that wait."""
+        rows = self._file.rows(INBOX, (session,))
+        waiting = []
+        for held, seq, at, kind, body, latest, latest_kind, latest_body in rows:
+            first = _data(session, seq, kind, body)
+            last = first if latest == seq else _data(session, latest, latest_kind, latest_body)
+            assert isinstance(first, MessageAccepted)
+            assert isinstance(last, (MessageAccepted, MessageEdited))
+            waiting.append(Waiting(first.id, first.mode, last.message, bool(held), first.note, at))
+        return waiting
+
+    def sessions(self) -> list[SessionInfo]:
+        """All sessions, the latest used first."""
+        return [SessionInfo(*row) for row in self._file.rows(SESSIONS)]
+
+    def close(self) -> None:
+        """Release every lease and let go of the files. Nothing can be read or written any more."""
+        self._let_go()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _own(self) -> str:
+        self._file.check()
+        if self._owner is None:
+            raise read_only(self._file.path)
+        return self._owner.id
+
+    def _let_go_in_child(self) -> None:
+        self._let_go.detach()
+        if self._owner is not None:
+            self._owner.let_go_in_child()
+        connections = self._file.let_go_in_child()
+        if connections:
+            _inherited.append(connections)
+            _torn.add(self._file.path)
+
+
+def _body(data: EventData) -> str:
+    try:
+        return _encode(data).decode()
+    except UnicodeEncodeError:
+        # A file's name that is not UTF-8 has halves of pairs in it, which only JSON's escapes can carry.
+        return json.dumps(msgspec.to_builtins(data))
+    except TypeError as error:
+        msg = f"{kind_of(data)} has something in it that can not be written as JSON ({error}); nothing was written"
+        raise StoreError(msg) from error
+
+
+def _data(session: str, seq: int, kind: str, body: str) -> EventData:
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        try:
+            escaped: EventData = msgspec.convert(json.loads(body), EventData)  # see _body()
+        except (ValueError, msgspec.MsgspecError):
+            pass
+        else:
+            return escaped
+        if kind not in _KINDS:
+            msg = f"event {seq} of session {session!r} is {kind!r}, which only a newer Halter knows; upgrade halter"
+            raise StoreTooNew(msg) from error
+        msg = f"event {seq} of session {session!r}, {kind!r}, is damaged: {error}"
+        raise StoreCorrupt(msg) from error
+
+
+def _owned(session: str, pid: int) -> str:
+    if pid == os.getpid():
+        return (
+            f"session {session!r} is open already, in this process; use that object, or close() it before you open the "
+            "session again"
+        )
+    return (
+        f"session {session!r} is open in process {pid}; close it there, or wait: it is free as soon as that process is "
+        "gone"
+    )
+
+
+def _lost(lease: Lease) -> str:
+    return f"session {lease.session!r} was closed, or taken over by another: nothing was written"
+
+
+def _let_go(file: SQLiteFile, owner: Owner | None) -> None:
+    if owner is not None:
+        with contextlib.suppress(StoreError):  # no space, perhaps: but an owner without a file is dead, which will do
+            file.write(DISOWN_ALL, (owner.id,))
+        owner.let_go()
+    file.close()
+
+
+# Every store that is open in this process.
+_live: dict[int, weakref.ref[SQLiteStore]] = {}
+# In a forked child: connections of the parent that were in use at that moment. Closing one would end it for the parent.
+_inherited: list[set[sqlite3.Connection]] = []
+# And their files: SQLite believes that this process has locks on them, which are the parent's.
+_torn: set[str] = set()
+
+
+def _forget(key: int, _: object) -> None:
+    _live.pop(key, None)
+
+
+def _stores() -> list[SQLiteStore]:
+    return [store for ref in list(_live.values()) if (store := ref()) is not None]
+
+
+def _before_fork() -> None:
+    """Close what nobody uses, for in the child SQLite would believe that it has the locks which are ours."""
+    for store in _stores():
+        store._file.close_idle()  # noqa: SLF001  (this module's own)
+
+
+def _in_child() -> None:
+    for store in _stores():
+        store._let_go_in_child()  # noqa: SLF001  (this module's own)
+
+
+after_fork(_in_child)
+if hasattr(os, "register_at_fork"):  # pragma: no branch  (Windows cannot fork)
+    os.register_at_fork(before=_before_fork)

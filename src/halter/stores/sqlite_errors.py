@@ -1,0 +1,86 @@
+"""What SQLite says, in the words of `halter.errors`: what it means for the store, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+
+from halter.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+
+__all__ = ["from_os", "from_sqlite", "is_busy", "is_damage", "is_refused", "read_only"]
+
+# A write that fails for another reason than a full disk is an I/O error to SQLite: a quota, or a limit of file size.
+_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
+
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """Whether somebody else was writing, so that it may succeed in a moment."""
+    return _plain(_code(error)) == sqlite3.SQLITE_BUSY
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is not what it should be."""
+    return _plain(_code(error)) in _DAMAGE
+
+
+def is_refused(error: sqlite3.Error) -> bool:
+    """Whether the statement does not fit the database as it is."""
+    return _plain(_code(error)) == sqlite3.SQLITE_ERROR
+
+
+def from_sqlite(path: str, error: sqlite3.Error) -> StoreError:
+    """Translate an error of SQLite."""
+    code = _code(error)
+    if code in _FULL:
+        return _full(path)
+    if _plain(code) in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM}:
+        return read_only(path)
+    if _plain(code) in _DAMAGE:
+        return StoreCorrupt(
+            f"{path} is damaged, or is not a SQLite database ({error}); nothing was changed. Put a copy of it that is "
+            "whole in its place, or move it away to begin with an empty store"
+        )
+    if _plain(code) == sqlite3.SQLITE_BUSY:
+        return StoreError(
+            f"{path} is locked: another process is holding the file, or has been writing to it for too long. Nothing "
+            "was done; end that process (`fuser` names it), or try again"
+        )
+    if _plain(code) == sqlite3.SQLITE_CANTOPEN:
+        return StoreError(f"{path} can not be opened; check that the path is right and that you may read and write it")
+    return StoreError(f"{path}: {error}; nothing was done")
+
+
+def from_os(path: str, error: OSError) -> StoreError:
+    """Translate an error of the file system."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return _full(path)
+    if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
+        return read_only(path)
+    return StoreError(f"{path} can not be opened: {error.strerror}")
+
+
+def read_only(path: str) -> StoreReadOnly:
+    """The store can be read; somebody wants to write."""
+    return StoreReadOnly(
+        f"{path} can not be written: the file or its directory is read-only for this user, and SQLite needs both. "
+        "Nothing was changed; grant write access, or copy the file elsewhere and open the copy"
+    )
+
+
+def _full(path: str) -> StoreFull:
+    return StoreFull(
+        f"{path} can not grow: the disk is full, or a quota or a limit of file size is reached. Nothing was written; "
+        "make space, and the store goes on working"
+    )
+
+
+def _code(error: sqlite3.Error) -> int:
+    # What the sqlite3 module raises on its own account has none.
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code
+
+
+def _plain(code: int) -> int:
+    return code & 0xFF

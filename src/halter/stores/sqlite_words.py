@@ -1,0 +1,135 @@
+"""What is said to SQLite: the tables, and the statements of a store.
+
+A session has a number. An event's id is that number and its own: one tree holds all logs, each in one piece and in
+order.
+
+The inbox follows from the log by a trigger, so that one statement changes both or neither. It only points at the
+events: a message with a recording in it is kept once.
+"""
+
+from __future__ import annotations
+
+import functools
+
+__all__ = [
+    "APPLICATION",
+    "DISOWN",
+    "DISOWN_ALL",
+    "INBOX",
+    "IS_OWNED",
+    "MOST",
+    "OWN",
+    "SCHEMA",
+    "SESSIONS",
+    "VERSION",
+    "WHO_OWNS",
+    "append",
+    "read",
+]
+
+APPLICATION = 0x48616C74  # "Halt"
+VERSION = 1
+MOST = 4_000  # events in one append(): SQLite takes 32,766 values in one statement
+
+SCHEMA = """
+BEGIN EXCLUSIVE;
+CREATE TABLE session (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    generation INTEGER NOT NULL,
+    owner TEXT  -- NULL if nobody owns it
+);
+CREATE INDEX session_owner ON session (owner) WHERE owner IS NOT NULL;
+CREATE TABLE log (
+    id INTEGER PRIMARY KEY,  -- session.number << 32 | seq
+    time REAL NOT NULL,
+    turn TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    message TEXT,  -- which one, if it is about a message of the inbox
+    body TEXT NOT NULL
+);
+CREATE TABLE inbox (
+    session INTEGER NOT NULL,
+    message TEXT NOT NULL,
+    accepted INTEGER NOT NULL,  -- the event that brought it
+    latest INTEGER NOT NULL,  -- the event that has its text: that one, or the last edit
+    held INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (session, message)
+) WITHOUT ROWID;
+CREATE TRIGGER log_to_inbox AFTER INSERT ON log WHEN new.message IS NOT NULL BEGIN
+    INSERT OR REPLACE INTO inbox (session, message, accepted, latest)
+        SELECT new.id >> 32, new.message, new.id, new.id WHERE new.kind = 'message.accepted';
+    UPDATE inbox SET latest = new.id
+        WHERE new.kind = 'message.edited' AND session = new.id >> 32 AND message = new.message;
+    UPDATE inbox SET held = (new.kind = 'message.held')
+        WHERE new.kind IN ('message.held', 'message.released') AND session = new.id >> 32 AND message = new.message;
+    DELETE FROM inbox
+        WHERE new.kind IN ('message.applied', 'message.removed') AND session = new.id >> 32 AND message = new.message;
+END;
+"""
+SCHEMA += f"PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {VERSION}; COMMIT;"
+
+WHO_OWNS = "SELECT generation, owner FROM session WHERE id = ?"
+OWN = """
+INSERT INTO session (id, generation, owner) VALUES (?, 1, ?)
+ON CONFLICT (id) DO UPDATE SET generation = generation + 1, owner = excluded.owner WHERE generation = ? AND owner IS ?
+"""
+IS_OWNED = "SELECT 1 FROM session WHERE id = ? AND generation = ? AND owner = ?"
+DISOWN = "UPDATE session SET owner = NULL WHERE id = ? AND generation = ? AND owner = ?"
+DISOWN_ALL = "UPDATE session SET owner = NULL WHERE owner = ?"
+
+INBOX = """
+SELECT inbox.held, accepted.id & 0xFFFFFFFF, accepted.time, accepted.kind, accepted.body,
+    latest.id & 0xFFFFFFFF, latest.kind, latest.body
+FROM inbox JOIN log AS accepted ON accepted.id = inbox.accepted JOIN log AS latest ON latest.id = inbox.latest
+WHERE inbox.session = (SELECT number FROM session WHERE id = ?)
+ORDER BY inbox.accepted
+"""
+# A few steps down the tree for each session, however long its log is: its events are numbered without gaps.
+SESSIONS = """
+SELECT known.id, first.time, last.time, last.id & 0xFFFFFFFF,
+    (SELECT count(*) FROM inbox WHERE inbox.session = known.number)
+FROM (
+    SELECT id, number, (
+        SELECT max(log.id) FROM log WHERE log.id > session.number << 32 AND log.id < (session.number + 1) << 32
+    ) AS last
+    FROM session
+) AS known
+JOIN log AS first ON first.id = (known.number << 32) + 1
+JOIN log AS last ON last.id = known.last
+ORDER BY last.time DESC
+"""
+
+
+def read(*, without: int) -> str:
+    """The statement that reads a log, leaving out so many kinds."""
+    return f"""
+WITH base AS (SELECT number << 32 AS id FROM session WHERE id = ?)
+SELECT id & 0xFFFFFFFF, time, turn, kind, body FROM log
+WHERE id > (SELECT id FROM base) + ? AND id <= (SELECT id FROM base) + 0xFFFFFFFF
+    AND kind NOT IN ({", ".join("?" * without)})
+ORDER BY id LIMIT ?
+"""  # noqa: S608  (only our own words and question marks)
+
+
+@functools.lru_cache(maxsize=64)
+def append(count: int) -> str:
+    """The statement that appends *count* events if the lease is still the newest: it numbers, writes and fences in one.
+
+    It has no RETURNING: a statement that has rows to fetch commits only when they are fetched, in a second call into C,
+    and who comes between would wait for us for ever. The last number is known as the id of the last row.
+    """
+    place, columns, events, order = "1", "?, ?, ?, ?, ?", "", ""
+    if count > 1:
+        place, columns = "event.column1", ", ".join(f"event.column{2 + n}" for n in range(5))
+        rows = ", ".join(f"({n + 1}, ?, ?, ?, ?, ?)" for n in range(count))
+        events, order = f", (VALUES {rows}) AS event", "ORDER BY 1"
+    return f"""
+INSERT INTO log (id, time, turn, kind, message, body)
+SELECT {place} + coalesce(
+    (SELECT max(id) FROM log WHERE id > session.number << 32 AND id < (session.number + 1) << 32),
+    session.number << 32
+), {columns}
+FROM session{events}
+WHERE session.id = ? AND session.generation = ? AND session.owner = ? {order}
+"""  # noqa: S608  (only our own words and question marks)
