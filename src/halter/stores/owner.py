@@ -65,6 +65,8 @@ def is_alive(database: str, owner: str) -> bool:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except PermissionError:
+        return True  # another user's: who cannot know does not take what may be theirs
     try:
         # Shared, so that two who ask at the same time do not take each other for the owner.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

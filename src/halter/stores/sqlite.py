@@ -99,7 +99,7 @@ class SQLiteStore:
         while True:
             rows = self._file.rows(WHO_OWNS, (session,))
             generation, owner = rows[0] if rows else (0, None)
-            if owner is not None and is_alive(self._file.path, owner):
+            if owner is not None and self._lives(owner):
                 raise SessionOwned(_owned(session, pid_of(owner)))
             # It is ours if it still is as we saw it; of several who saw the same, one succeeds.
             taken, _ = self._file.write(
@@ -181,6 +181,12 @@ class SQLiteStore:
         if self._owner is None:
             raise read_only(self._file.path)
         return self._owner.id
+
+    def _lives(self, owner: str) -> bool:
+        try:
+            return is_alive(self._file.path, owner)
+        except OSError as error:
+            raise from_os(self._file.path, error) from error
 
     def _let_go_in_child(self) -> None:
         self._let_go.detach()
