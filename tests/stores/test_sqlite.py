@@ -26,7 +26,7 @@ from halter.errors import (
 )
 from halter.events import MessageApplied, QuestionAnswered, TurnStarted
 from halter.stores import SQLiteStore, sqlite_file
-from tests.helpers import open_descriptors
+from tests.helpers import open_descriptors, wait_until
 from tests.stores.storekit import accepted, event, line, numbers, output, program, says, texts
 
 
@@ -310,6 +310,7 @@ def test_a_forked_child_cannot_use_the_store(path: Path) -> None:
             assert "StoreError" in (said := _in_child(use))
             assert "open a store of your own in the forked child" in said
         assert _in_child(store.close) == "None"
+        assert len(_owners(path)) == 1
         store.append(lease, [says("c")])
         assert texts(store) == ["a", "c"]
 
@@ -532,16 +533,18 @@ def test_another_holds_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_short_lock_is_waited_for(path: Path) -> None:
-    """An append that finds the file locked waits until it is not; and hears signals meanwhile."""
+    """An append that finds the file locked waits until it is not; and signals are heard meanwhile."""
     heard = threading.Event()
+    in_time: list[bool] = []
     with SQLiteStore(path) as store:
         lease = store.acquire("s")
         other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         other.execute("BEGIN IMMEDIATE")
 
         def release() -> None:
+            wait_until(lambda: not store._file._idle[False])  # the append is under way
             os.kill(os.getpid(), signal.SIGUSR1)
-            assert heard.wait(10)
+            in_time.append(heard.wait(2))
             other.execute("ROLLBACK")
 
         before = signal.signal(signal.SIGUSR1, lambda *_: heard.set())
@@ -552,6 +555,7 @@ def test_a_short_lock_is_waited_for(path: Path) -> None:
         finally:
             thread.join(10)
             signal.signal(signal.SIGUSR1, before)
+        assert in_time == [True]
         assert texts(store) == ["a"]
         other.close()
 

@@ -335,7 +335,10 @@ def test_an_exception_at_every_instruction_leaves_the_store_whole(store: Store) 
 
 
 def test_an_exception_at_every_instruction_of_a_read(store: Store) -> None:
-    """Whatever instruction of read() or inbox() a handler raises after, the store can be written and read."""
+    """Whatever instruction of read() or inbox() a handler raises after, the store can be written and read; also while
+    somebody keeps the exception, and with it what was being read.
+    """
+    kept: list[BaseException] = []
     store.append(store.acquire("s"), [accepted("a"), says("x")])
     lease = store.acquire("other")
     for read in (store.read, store.inbox):
@@ -344,7 +347,9 @@ def test_an_exception_at_every_instruction_of_a_read(store: Store) -> None:
                 with _at(moment, _interrupt):
                     read("s")
                 break
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as error:
+                kept.append(error)
+                store.append(lease, [accepted(f"m{moment}", session="other")])
                 store.append(lease, [says(f"after {moment}", "other")])
                 assert texts(store, "other")[-1] == f"after {moment}"
         assert moment > 20
