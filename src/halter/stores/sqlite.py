@@ -81,17 +81,19 @@ class SQLiteStore:
                 "start the process by spawn, or fork it before the store is used"
             )
             raise StoreError(msg)
-        self._file.prepare()
         self._owner: Owner | None = None
+        # A store that is dropped, or still there at exit, lets go as well.
+        self._let_go = weakref.finalize(self, _let_go, self._file, None)
+        _live[id(self)] = weakref.ref(self, functools.partial(_forget, id(self)))  # from now on a fork may come
+        self._file.prepare()
         if self._file.writable:
             try:
                 remove_dead(self._file.path)
                 self._owner = Owner(self._file.path)
             except OSError as error:
                 raise from_os(self._file.path, error) from error
-        # A store that is dropped, or still there at exit, lets go as well.
-        self._let_go = weakref.finalize(self, _let_go, self._file, self._owner)
-        _live[id(self)] = weakref.ref(self, functools.partial(_forget, id(self)))
+            self._let_go.detach()
+            self._let_go = weakref.finalize(self, _let_go, self._file, self._owner)
 
     def acquire(self, session: str) -> Lease:
         """Own *session* from now on."""
