@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from halter import Agent, Receipt, ToolContext, Turn, current_token, run_process, tool
 from halter.cancel import abandoned, families, worker
@@ -37,7 +37,8 @@ class Obedient:
 
     name = "obedient"
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Sequence[str] = ()) -> None:
+        self.calls = calls
         self.requests = 0
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
@@ -50,7 +51,7 @@ class Obedient:
             for word in WORDS:
                 yield TextDelta(word)
             await asyncio.sleep(0)
-            for index, name in enumerate(TOOLS):
+            for index, name in enumerate(self.calls):
                 yield ToolCallStarted(index, f"call_{name}", name)
                 yield ToolCallDone(index, ToolCall(f"call_{name}", name))
             yield Finished("tool_calls")
@@ -164,12 +165,13 @@ async def approve_soon(_: object) -> bool:
 class Judge:
     """One session in which one turn is stopped somewhere, or not at all."""
 
-    def __init__(self, *reasons: str, store: Store | None = None, session_id: str = "tried") -> None:
+    def __init__(self, *reasons: str, store: Store | None = None, without: str = "") -> None:
         self.reasons = reasons
-        self.model = Obedient()
-        self.agent = Agent(self.model, list(TOOLS.values()), approve=approve_soon)
+        self.tools = [name for name in TOOLS if name != without]
+        self.model = Obedient(self.tools)
+        self.agent = Agent(self.model, [TOOLS[name] for name in self.tools], approve=approve_soon)
         self.store = MemoryStore() if store is None else store
-        self.session = self.agent.session(session_id, self.store)
+        self.session = self.agent.session("tried", self.store)
         self.receipt: object = None
 
     def open_again(self) -> None:
@@ -198,7 +200,7 @@ class Judge:
 
     def _judge_outcomes(self, turn: Turn) -> None:
         """Law 6: each call has one outcome, in order, and none of them claims more than is so."""
-        assert [outcome.name for outcome in turn.outcomes] in ([], list(TOOLS))
+        assert [outcome.name for outcome in turn.outcomes] in ([], self.tools)
         for outcome in turn.outcomes:
             if outcome.status == "completed":
                 assert outcome.content == WHOLE[outcome.name], outcome

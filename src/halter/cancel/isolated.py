@@ -113,4 +113,5 @@ class Worker:
 def main(requests: int, answers: int) -> None:
     for descriptor in (requests, answers):
         os.set_inheritable(descriptor, False)  # else a grandchild would keep the pipe open after our death
-    Worker(FrameReader(requests), FrameWriter(answers)).serve()
+    with contextlib.suppress(BrokenPipeError):  # the parent is gone, and nobody wants to hear of it
+        Worker(FrameReader(requests), FrameWriter(answers)).serve()
