@@ -28,6 +28,11 @@ def checkpoint() -> None:
         token.raise_if_cancelled()
 
 
+def bind_from_here_on(token: CancellationToken) -> None:
+    """Make *token* current for the rest of this task, which has its own context to lose."""
+    _current.set(token)
+
+
 class Binding:
     """What ``token.bind()`` returns: a block with a current token. Use each one once."""
 

@@ -43,7 +43,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from halter.cancel.token import NEVER, CancellationToken, Cancelled, Waker, call_in_loop
 
@@ -67,6 +67,12 @@ def ending_itself(token: CancellationToken) -> Iterator[None]:
         yield
     finally:
         del _ending_themselves[task]
+
+
+def is_ending_itself(task: asyncio.Task[Any]) -> bool:
+    """Whether *task* awaits something that was woken by the stop, and before us: wakers run from the deepest up."""
+    token = _ending_themselves.get(task)
+    return token is not None and token.is_cancelled
 
 
 class Scope:
@@ -104,9 +110,7 @@ class Scope:
     def _tell(self) -> None:
         if self._left or self._is_told or self._task is None or self._loop is None:
             return
-        inner = _ending_themselves.get(self._task)
-        if inner is not None and inner.is_cancelled and not self._has_waited:
-            # It was woken by the same stop and before us, for wakers run from the deepest to the highest.
+        if not self._has_waited and is_ending_itself(self._task):
             self._has_waited = True
             self._loop.call_soon(self._tell)
             return
@@ -125,10 +129,10 @@ class Scope:
         else:
             self._registration()
             pending = self._task.cancelling()
-        if sys.version_info < (3, 13) and isinstance(exc, BaseExceptionGroup) and _is_stop(exc, self._token):
+        if sys.version_info < (3, 13) and isinstance(exc, BaseExceptionGroup) and is_stop(exc, self._token):
             while pending > self._others:
                 pending = self._task.uncancel()
-        if exc is None or not _is_stop(exc, self._token):
+        if exc is None or not is_stop(exc, self._token):
             return
         if pending > self._others:
             if self._token is not NEVER:
@@ -139,10 +143,10 @@ class Scope:
             raise Cancelled(self._token) from exc
 
 
-def _is_stop(exc: BaseException, token: CancellationToken) -> bool:
+def is_stop(exc: BaseException, token: CancellationToken) -> bool:
     """Whether *exc* is how a stop leaves a body: alone, or in the group that a TaskGroup makes of it."""
     if isinstance(exc, asyncio.CancelledError):
         return True
     if isinstance(exc, BaseExceptionGroup):
-        return all(_is_stop(each, token) for each in exc.exceptions)
+        return all(is_stop(each, token) for each in exc.exceptions)
     return isinstance(exc, Cancelled) and exc.belongs_to(token)

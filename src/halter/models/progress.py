@@ -40,7 +40,10 @@ class RequestRetry(Struct, frozen=True, tag="request.retry"):
 
 
 class RequestCancelled(Struct, frozen=True, tag="request.cancelled"):
-    """The request was stopped, in attempt number `attempt` (0: before the first), and its connection is closed."""
+    """The request was stopped, in attempt number `attempt` (0: before the first), and its connection is closed.
+
+    A user's own model that did not obey may still have one; it was left behind then, and the log has a warning.
+    """
 
     model: str
     attempt: int

@@ -8,9 +8,9 @@
 
 Why a coroutine that hands its events to a plain function, and not an async generator: a stop has to cancel what waits
 for the provider, and nothing else. Between two yields of a generator it is the consumer's code that runs, in whatever
-task and context it likes, and a scope around that would cancel the consumer. Here the whole stream is read within one
-scope of one task; each event costs a function call, not a task, a timer or a queue; and the partial answer belongs to
-an object that outlives the exception. Whoever breaks off early does so by the token, or by cancelling the task.
+task and context it likes, and a scope around that would cancel the consumer. Here the whole stream is read by one task
+of the attempt's own; each event costs a function call, not a task, a timer or a queue; and the partial answer belongs
+to an object that outlives the exception. Whoever breaks off early does so by the token, or by cancelling the task.
 
 The rules:
 
@@ -20,7 +20,9 @@ The rules:
   fallback) the request's token is asked first. What fails after we closed it was cancelled: it is not retried, there is
   no fallback, and one debug line says that it was us.
 - A foreign cancellation of the task wins: `CancelledError` comes out, after the connection is closed.
-- An attempt is over, its stream closed, before the next begins: a late piece has nobody to go to.
+- An attempt is over, its stream closed, before the next begins. A model that swallows its cancellation, or hangs in its
+  clean-up, is waited for a tenth of a second and then left behind, which is logged. Either way a late piece has nobody
+  to go to: what comes after an attempt was cancelled is neither kept nor shown.
 - A broken attempt is begun anew, also after text was shown. `RequestRetry` says so and brings that text for the record.
 - Errors that may pass are retried, `model.max_retries` times; then, or at once for those that do not pass, the next of
   `fallbacks` is asked. Not so if the request itself is at fault (400, 413, 422, too long): no other model would like it
@@ -35,6 +37,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.context import current_token
+from halter.cancel.leavable import Leavable
 from halter.cancel.token import Cancelled
 from halter.models.answer import Answer, Draft
 from halter.models.backoff import Backoff
@@ -56,6 +59,8 @@ _log = logging.getLogger(__name__)
 _MAX_RETRIES: Final = 2
 _STALE: Final = 180.0
 _FIRST_BYTE: Final = 300.0
+# How long a model may take to end its stream after the stop. Ours need no time; a user's own may want to say goodbye.
+_GRACE: Final = 0.1
 _OWN_FAULT: Final = frozenset({400, 413, 422})
 _OWN_FAULT_CODES: Final = frozenset({"invalid_request_error", "request_too_large"})
 _PATIENCE: Final = Backoff()
@@ -65,8 +70,8 @@ _STOPS: Final = (Cancelled, asyncio.CancelledError)
 class Exchange:
     """One request and what comes of it, over all attempts. Use each one once.
 
-    `emit` gets every event, in this task, and should be quick; what it raises ends the request. A model that wants
-    other limits than the usual has the attributes `max_retries`, `first_byte_timeout` and `stale_timeout`.
+    `emit` gets every event, in the thread of the loop, and should be quick; what it raises ends the request. A model
+    that wants other limits than the usual has the attributes `max_retries`, `first_byte_timeout` and `stale_timeout`.
     """
 
     def __init__(
@@ -169,12 +174,15 @@ class Exchange:
             stale=getattr(model, "stale_timeout", _STALE),
         )
         try:
-            # The only scope here, and none around it: a stop is told to the task once, by the attempt's own token.
-            async with attempt.scope():
-                with attempt.bind(), watchdog:
-                    await self._listen(model, draft, attempt, watchdog)
+            with watchdog:
+                await Leavable(
+                    lambda: self._listen(model, draft, attempt, watchdog),
+                    attempt,
+                    grace=_GRACE,
+                    name=f"the stream of {model.name!r}",
+                ).run()
         except Cancelled as exc:
-            if not exc.belongs_to(attempt):
+            if exc.token is not attempt and not exc.belongs_to(attempt):
                 raise
             if draft.is_complete:
                 # It had all been said. What was cut off is only the clean-up behind it.
@@ -205,13 +213,14 @@ class Exchange:
                 take(event)
                 emit(event)  # after it is written: what was shown is kept
         except asyncio.CancelledError as exc:
-            if attempt.is_cancelled or self._cancellations() > self._others:
+            if attempt.is_cancelled or _is_cancelled_by_others():
                 raise
             # Nobody has cancelled us: it was something that the model waits for, and may share with others.
             message = f"what {model.name!r} waited for was cancelled"
             raise StreamBroken(message) from exc
         finally:
-            await _close(stream)
+            if getattr(stream, "ag_frame", stream) is not None:  # else it is a generator that has ended
+                await _close(stream)
         if not draft.is_complete:
             message = f"the stream of {model.name!r} ended without Finished"
             raise StreamBroken(message)
@@ -223,7 +232,7 @@ class Exchange:
     def _ask_first(self) -> None:
         """Ask whether to go on. Nothing that failed is looked at before this has said yes."""
         if self._cancellations() > self._others:
-            # A model has swallowed it, or made an error of it. It was meant for us.
+            # A listener has cancelled us, and there was nothing to wait for since.
             raise asyncio.CancelledError
         self.token.raise_if_cancelled()
 
@@ -258,12 +267,15 @@ class Exchange:
 
 
 async def _close(stream: AsyncIterator[ModelEvent]) -> None:
-    """End a stream that was left early. One that is no generator, or has ended and so has no frame, needs no end."""
-    if getattr(stream, "ag_frame", stream) is None:
-        return
+    """End a stream that was left early, if it is one that can be ended."""
     aclose = getattr(stream, "aclose", None)
     if aclose is not None:
         await aclose()
+
+
+def _is_cancelled_by_others() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _is_own_fault(error: ModelError) -> bool:

@@ -1,0 +1,258 @@
+"""Async code that can be left behind: what it raises comes out, and what does not end holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+import weakref
+from asyncio import run
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from halter.cancel import CancellationToken, Cancelled, run_process
+from halter.cancel.leavable import Leavable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+SHORT = 0.01
+
+
+def leavable(work: Callable[[], Awaitable[None]], token: CancellationToken, grace: float = SHORT) -> Leavable:
+    """Make one."""
+    return Leavable(work, token, grace=grace, name="it")
+
+
+class Deaf:
+    """Work that goes on when it is cancelled, until it is released."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.reached = asyncio.Event()
+        self.released = asyncio.Event()
+        self.told = asyncio.Event()
+        self.error = error
+
+    async def __call__(self) -> None:
+        self.reached.set()
+        while not self.released.is_set():
+            try:
+                await self.released.wait()
+            except asyncio.CancelledError:
+                self.told.set()
+        if self.error is not None:
+            raise self.error
+
+
+def test_what_it_raises_comes_out() -> None:
+    """Its own error is the caller's to handle, and is gone with it: no cycle keeps the frames of a request alive."""
+
+    class Own(Exception):
+        pass
+
+    async def fails() -> None:
+        raise Own
+
+    async def main() -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            try:
+                await leavable(fails, CancellationToken()).run()
+            except Own as exc:
+                seen = weakref.ref(exc)
+            await asyncio.sleep(0)
+            assert seen() is None
+        finally:
+            gc.enable()
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_an_exit_comes_out_where_it_is_awaited(kind: type[BaseException]) -> None:
+    """SystemExit in a task ended the event loop, past whoever waited for the task and its clean-up."""
+
+    async def exits() -> None:
+        raise kind
+
+    async def main() -> None:
+        with pytest.raises(kind):
+            await leavable(exits, CancellationToken()).run()
+
+    run(main())
+
+
+def test_a_ctrl_c_in_what_was_left_is_not_lost() -> None:
+    """What was left behind has nobody who waits; a Ctrl+C that lands in it is still the program's."""
+    deaf: list[Deaf] = []
+
+    async def main() -> None:
+        token = CancellationToken()
+        deaf.append(Deaf(KeyboardInterrupt()))
+        task = asyncio.create_task(leavable(deaf[0], token).run())
+        await deaf[0].reached.wait()
+        token.cancel()
+        with contextlib.suppress(Cancelled):
+            await task
+        deaf[0].released.set()
+        await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main())
+
+
+def test_an_exit_of_what_was_left_ends_nothing() -> None:
+    """A model that was left behind called sys.exit() in its clean-up, and the whole gateway ended."""
+
+    async def main() -> None:
+        token, deaf = CancellationToken(), Deaf(SystemExit(3))
+        task = asyncio.create_task(leavable(deaf, token).run())
+        await deaf.reached.wait()
+        token.cancel()
+        with pytest.raises(Cancelled):
+            await task
+        deaf.released.set()
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+
+    run(main())
+
+
+def test_nothing_starts_under_a_cancelled_token() -> None:
+    """A stop before the start is not lost: the work is not even begun."""
+
+    async def main() -> None:
+        token = CancellationToken()
+        token.cancel()
+        deaf = Deaf()
+        with pytest.raises(Cancelled):
+            await leavable(deaf, token).run()
+        assert not deaf.reached.is_set()
+        assert len(asyncio.all_tasks()) == 1
+
+    run(main())
+
+
+def test_who_listens_has_ended_when_control_is_back() -> None:
+    """A clean-up that takes a few turns of the loop is over before the caller goes on."""
+
+    async def main() -> None:
+        token, reached, ended = CancellationToken(), asyncio.Event(), []
+
+        async def polite() -> None:
+            try:
+                reached.set()
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                ended.append(True)
+
+        task = asyncio.create_task(leavable(polite, token, grace=30).run())
+        await reached.wait()
+        token.cancel("interrupt")
+        with pytest.raises(Cancelled) as caught:
+            await task
+        assert caught.value.token is token
+        assert ended
+
+    run(main())
+
+
+@pytest.mark.parametrize("stopped_first", [False, True])
+def test_a_foreign_cancellation_in_the_grace_wins(stopped_first: bool) -> None:
+    """`wait_for` came while a deaf client had its grace after a stop, or after another one: it is raised, not lost."""
+
+    async def main() -> None:
+        token, deaf = CancellationToken(), Deaf()
+        task = asyncio.create_task(leavable(deaf, token, grace=0.05).run())
+        await deaf.reached.wait()
+        if stopped_first:
+            token.cancel("interrupt")
+        else:
+            task.cancel()
+        await deaf.told.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert token.reason == ("interrupt" if stopped_first else "external")
+        deaf.released.set()
+        await asyncio.wait(asyncio.all_tasks() - {asyncio.current_task()})
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_begun", [False, True])
+def test_a_stranger_cancels_the_task_inside(is_begun: bool) -> None:
+    """Whoever cancels all tasks, even one that has not begun, gets CancelledError and no waiter that hangs."""
+
+    async def main() -> None:
+        token, reached = CancellationToken(), asyncio.Event()
+
+        async def waits() -> None:
+            reached.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(leavable(waits, token).run())
+        await (reached.wait() if is_begun else asyncio.sleep(0))
+        assert reached.is_set() == is_begun
+        (inner,) = asyncio.all_tasks() - {task, asyncio.current_task()}
+        inner.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not token.is_cancelled
+
+    run(main())
+
+
+def test_a_group_of_stops_is_a_stop() -> None:
+    """A model with a TaskGroup inside made an ExceptionGroup of the stop, which nobody took for one."""
+
+    async def main() -> None:
+        token, reached = CancellationToken(), asyncio.Event()
+
+        async def groups() -> None:
+            async def member() -> None:
+                async with token.scope():
+                    reached.set()
+                    await asyncio.Event().wait()
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(member())
+
+        task = asyncio.create_task(leavable(groups, token).run())
+        await reached.wait()
+        token.cancel("interrupt")
+        with pytest.raises(Cancelled, match="interrupt"):
+            await task
+
+    run(main())
+
+
+def test_a_process_inside_hands_its_output_over() -> None:
+    """What ends by itself with the stop is given a turn to do so, as in a scope."""
+
+    async def main() -> None:
+        token, shown = CancellationToken(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        got: list[Any] = []
+
+        async def processes() -> None:
+            program = "import time; print('some', flush=True); time.sleep(60)"
+            got.append(
+                await run_process(
+                    [sys.executable, "-c", program], on_output=lambda *_: loop.call_soon_threadsafe(shown.set)
+                )
+            )
+
+        task = asyncio.create_task(leavable(processes, token, grace=30).run())
+        await shown.wait()
+        token.cancel("interrupt")
+        with contextlib.suppress(Cancelled):
+            await task
+        assert got[0].cancelled
+        assert "some" in str(got[0].stdout)
+
+    run(main())
