@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,10 @@ from halter.models import (
     RequestStarted,
     StreamBroken,
     TextDelta,
+    preload,
 )
 from halter.models.watchdog import Watchdog
+from halter.models.wire import HTTPModel
 from halter.testing import (
     FakeProvider,
     Gate,
@@ -29,6 +32,7 @@ from halter.testing import (
     answer,
     hang_before_first_byte,
     hang_mid_stream,
+    raw,
 )
 from tests.models.requestkit import Log, exchange_for
 from tests.models.wirekit import WIRES, model_for, run
@@ -40,14 +44,35 @@ LATE = 0.5
 """What a busy machine may add to a timer."""
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _imported() -> None:
+    """Import what requests need: in the first of them it would take longer than these limits."""
+    preload()
+
+
+class Patient(Log):
+    """A log that gives the model all the time it needs once it is asked again: how soon a real server answers on a
+    busy machine is not to be bet on.
+    """
+
+    def __init__(self, model: HTTPModel) -> None:
+        self.model = model
+
+    def __call__(self, event: RequestEvent) -> None:
+        """Keep one."""
+        super().__call__(event)
+        if isinstance(event, RequestRetry):
+            self.model.first_byte_timeout = self.model.stale_timeout = 30
+
+
 @pytest.mark.parametrize("wire", WIRES)
 def test_no_first_byte(wire: str) -> None:
     """A provider that does not begin is closed, as it sees itself, before it is asked again; the retry is told."""
 
     async def scenario() -> None:
         async with FakeProvider(hang_before_first_byte(), answer("there")) as provider:
-            log = Log()
             model = model_for(wire, provider, first_byte_timeout=0.05)
+            log = Patient(model)
             got = await exchange_for(model, log).run()
             assert (got.text, got.attempts) == ("there", 2)
             assert await provider.await_close(1) <= provider.requests[1].received + LATE
@@ -64,11 +89,12 @@ def test_a_stale_stream(wire: str) -> None:
 
     async def scenario() -> None:
         async with FakeProvider(hang_mid_stream(after=2), answer("there")) as provider:
-            log = Log()
-            got = await exchange_for(model_for(wire, provider, stale_timeout=0.05), log).run()
+            model = model_for(wire, provider, stale_timeout=0.3)
+            log = Patient(model)
+            got = await exchange_for(model, log).run()
             assert got.text == "there"
             retry = next(event for event in log if isinstance(event, RequestRetry))
-            assert retry.error == "the answer was begun, and then nothing came for 0.05 s"
+            assert retry.error == "the answer was begun, and then nothing came for 0.3 s"
             assert retry.superseded == "some words that are not "
             await provider.await_close(1)
             assert provider.requests[0].closed is not None
@@ -124,6 +150,82 @@ def test_a_stream_that_speaks_is_left_alone() -> None:
             model = model_for("openai", provider, stale_timeout=0.2, first_byte_timeout=0.2)
             got = await exchange_for(model).run()
             assert (got.text, got.attempts) == ("x" * 20, 1)
+
+    run(scenario())
+
+
+PINGS = {
+    "openai": b": OPENROUTER PROCESSING\n\n",
+    "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
+    "whole": b"\n",
+}
+ENDINGS = {
+    "openai": b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n',
+    "anthropic": b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
+    b'"content_block":{"type":"text","text":"x"}}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n',
+    "whole": b'{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]}',
+}
+
+
+@pytest.mark.parametrize("wire", PINGS)
+def test_a_provider_that_pings_is_not_silent(wire: str) -> None:
+    """A model thought for minutes, its provider pinged all the while, and the answer was thrown away as stale.
+
+    What is sent are comments, pings, or blank lines in front of an answer in one piece: longer than either limit.
+    """
+    kind = "application/json" if wire == "whole" else "text/event-stream"
+    reply = raw(*[PINGS[wire]] * 15, ENDINGS[wire], interval=0.1, content_type=kind)
+
+    async def scenario() -> None:
+        async with FakeProvider(reply) as provider:
+            model = model_for("openai" if wire == "whole" else wire, provider)
+            model.first_byte_timeout = model.stale_timeout = 1.0
+            got = await exchange_for(model).run()
+            assert (got.text, got.attempts) == ("x", 1)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_provider_that_stops_pinging_is_silent(wire: str) -> None:
+    """Pings prove nothing about the time after them: when they end, too, the stream is given up and asked for again."""
+
+    async def scenario() -> None:
+        async with FakeProvider(raw(PINGS[wire], b"never", interval=60.0), answer("there")) as provider:
+            model = model_for(wire, provider, first_byte_timeout=0.5, stale_timeout=0.5)
+            log = Patient(model)
+            got = await exchange_for(model, log).run()
+            assert (got.text, got.attempts) == ("there", 2)
+            retry = next(event for event in log if isinstance(event, RequestRetry))
+            assert retry.error == "the provider gave signs of life, and then nothing came for 0.5 s"
+            await provider.await_close(1)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_ping_does_not_shorten_the_time_for_the_first_byte(wire: str) -> None:
+    """A server that says early that it is there, and then reads a long prompt, has all of the time it was given."""
+
+    async def scenario() -> None:
+        async with FakeProvider(raw(PINGS[wire], ENDINGS[wire], interval=0.2)) as provider:
+            got = await exchange_for(model_for(wire, provider, first_byte_timeout=30, stale_timeout=0.02)).run()
+            assert (got.text, got.attempts) == ("x", 1)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("first", "stale", "reason"), [(0.05, None, "timeout"), (None, 0.05, None)])
+def test_a_ping_where_there_is_no_limit(first: float | None, stale: float | None, reason: str | None) -> None:
+    """A sign of life neither takes the one limit away that there is, nor makes one where there is none."""
+
+    async def scenario() -> None:
+        token = CancellationToken()
+        with Watchdog(token, first=first, stale=stale) as watchdog:
+            watchdog.hear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(token.wait_async(), 30 if reason else 0.2)
+        assert token.reason == reason
 
     run(scenario())
 

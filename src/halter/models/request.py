@@ -42,6 +42,7 @@ from halter.cancel.token import Cancelled
 from halter.models.answer import Answer, Draft
 from halter.models.backoff import Backoff
 from halter.models.errors import ContextTooLong, ModelError, ProviderError, StreamBroken
+from halter.models.life import on_life_from_here_on
 from halter.models.progress import RequestCancelled, RequestEvent, RequestFinished, RequestRetry, RequestStarted
 from halter.models.watchdog import Watchdog
 
@@ -203,6 +204,7 @@ class Exchange:
         """Read one stream to its end. This loop runs once for each piece of text."""
         now = asyncio.get_running_loop().time
         take, emit = draft.take, self._emit
+        on_life_from_here_on(watchdog.hear)
         stream: AsyncIterator[ModelEvent] = model.stream(self.request)
         try:
             async for event in stream:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from halter.models.aside import on_thread
 from halter.models.errors import StreamBroken
+from halter.models.life import life
 
 if TYPE_CHECKING:
     import ssl
@@ -47,11 +48,13 @@ _EXIT_WAIT = 0.5
 class Reply:
     """An answer whose headers have come."""
 
-    __slots__ = ("_response", "_transport", "headers", "status")
+    __slots__ = ("_life", "_response", "_transport", "headers", "status")
 
     def __init__(self, response: aiohttp.ClientResponse, transport: asyncio.Transport | None) -> None:
         self._response = response
         self._transport = transport
+        self._life = life()
+        self._life()  # the headers
         self.status = response.status
         self.headers: Mapping[str, str] = response.headers
 
@@ -63,10 +66,12 @@ class Reply:
     async def read(self) -> bytes:
         """Give what has come, at least one byte; nothing at the end."""
         try:
-            return await self._response.content.readany()
+            piece = await self._response.content.readany()
         except _late().READ_ERRORS as exc:
             message = "the connection was lost in the middle of the answer"
             raise StreamBroken(message) from exc
+        self._life()
+        return piece
 
     async def read_all(self, limit: int) -> bytes:
         """Read the body to its end, or to `limit` bytes."""

@@ -62,7 +62,8 @@ class HTTPModel(ABC):
     """A model behind HTTP.
 
     `max_retries`, `stale_timeout` and `first_byte_timeout` (seconds) are what the layer above shall do with this model;
-    nothing here retries or times. `ssl` is an SSL context, or False to trust any certificate.
+    nothing here retries or times. For `stale_timeout` any byte counts, pings and comments too. `ssl` is an SSL context,
+    or False to trust any certificate.
     """
 
     key_variable: str
