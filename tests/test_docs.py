@@ -73,3 +73,18 @@ def test_example_runs(block: Block, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert "Traceback" not in done.stdout, done.stdout
     assert "Warning" not in done.stdout, done.stdout
+
+
+ROWS = [line for line in (ROOT / "docs/pitfalls.md").read_text().splitlines() if line.startswith("| ")]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if not row.startswith("| What")], ids=lambda row: row[2:50])
+def test_each_pitfall_is_held_by_tests_that_exist(row: str) -> None:
+    """A row without a test promises what nobody checks, and so does one whose test was renamed or taken out."""
+    _, _, law, tests, _ = row.split("|")
+    assert all(1 <= int(number) <= 7 for number in law.split(","))
+    names = tests.split()
+    assert names
+    for name in names:
+        path, _, function = name.strip("`").partition("::")
+        assert f"def {function}(" in (ROOT / "tests" / path).read_text(), name
