@@ -118,7 +118,7 @@ class Leavable:
             return Cancelled(token)
         if task.cancelled():
             return Cancelled(token) if token.is_cancelled else asyncio.CancelledError()
-        error = task.exception() or task.result()
+        error = _error_of(task)
         if isinstance(error, BaseExceptionGroup) and token.is_cancelled and is_stop(error, token):
             stop = Cancelled(token)
             stop.__cause__ = error
@@ -139,7 +139,12 @@ async def _in_task(work: Callable[[], Awaitable[None]], token: CancellationToken
     return None
 
 
+def _error_of(task: asyncio.Task[BaseException | None]) -> BaseException | None:
+    error = task.exception()
+    return task.result() if error is None else error
+
+
 def _forget(task: asyncio.Task[BaseException | None]) -> None:
     _left.discard(task)
-    if not task.cancelled():
-        _log.debug("what was left behind has ended: %r", task.exception() or task.result())
+    error = None if task.cancelled() else _error_of(task)  # looked at, or asyncio would complain that nobody did
+    _log.debug("what was left behind has ended%s", f", with {type(error).__name__}" if error is not None else "")
