@@ -14,6 +14,7 @@ from halter import Cancelled, ToolContext, checkpoint, current_token, run_proces
 from halter.cancel import abandoned
 from halter.models.model import ToolCall
 from halter.testing import DeafCoroutine, DeafTool
+from halter.tools import running
 from halter.tools.events import (
     ApprovalAnswered,
     ApprovalAsked,
@@ -27,28 +28,33 @@ from tests.helpers import wait_dead, wait_until
 from tests.tools.probe import Probe, add, calls_of, run, spin, statuses
 
 
-def test_each_kind_is_stopped_in_its_way_and_finished_results_are_kept() -> None:
+def test_each_kind_is_stopped_in_its_way_and_finished_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished: whole. Listening: partial or cancelled. Deaf: abandoned. Its child: cut. Isolated: killed."""
+    # Who obeys has all the time that a busy machine may need to let it: how it is stopped is looked at, not how soon.
+    monkeypatch.setattr(running, "_CUT_PATIENCE", 30)
+    monkeypatch.setattr(running, "_KILL_PATIENCE", 30)
     deaf, deaf_task = DeafTool(), DeafCoroutine()
     pids: list[int] = []
-    yielded = threading.Event()
+    yielded, waiting = threading.Event(), threading.Event()
 
     @tool
     def finished() -> str:
         return "whole"
 
-    @tool
+    @tool(grace=30)
     def listening() -> None:
         while True:
             checkpoint()
             current_token().sleep(30)
 
-    @tool
+    @tool(grace=30)
     def handing_back(ctx: ToolContext) -> str:
-        ctx.token.wait(30)
-        return f"what I have ({ctx.token.reason})"
+        token = ctx.token
+        waiting.set()
+        token.wait(30)
+        return f"what I have ({token.reason})"
 
-    @tool
+    @tool(grace=30)
     def generator() -> Iterator[str]:
         yield "one"
         yielded.set()
@@ -56,7 +62,7 @@ def test_each_kind_is_stopped_in_its_way_and_finished_results_are_kept() -> None
             yield ""
             threading.Event().wait(0.001)
 
-    @tool
+    @tool(grace=30)
     async def coroutine() -> None:
         await asyncio.sleep(60)
 
@@ -74,7 +80,7 @@ def test_each_kind_is_stopped_in_its_way_and_finished_results_are_kept() -> None
         pids.append(process.pid)
         return process.wait()
 
-    @tool
+    @tool(grace=30)
     async def our_process() -> bytes:
         result = await run_process("echo begun; sleep 60", on_output=lambda _: begun.set())
         return result.stdout
@@ -105,6 +111,7 @@ def test_each_kind_is_stopped_in_its_way_and_finished_results_are_kept() -> None
             lambda: (
                 begun.is_set()
                 and yielded.is_set()
+                and waiting.is_set()
                 and deaf.started.is_set()
                 and deaf_task.started.is_set()
                 and pids
@@ -197,7 +204,7 @@ def test_nothing_starts_after_the_stop() -> None:
 
 def test_a_deaf_call_gets_no_grace_and_a_listening_one_its_own() -> None:
     """Who never looked at its token is not waited for; who did may use its own grace."""
-    deaf = DeafTool()
+    deaf, listens = DeafTool(), threading.Event()
 
     @tool(grace=30)
     def deaf_function() -> None:
@@ -205,13 +212,15 @@ def test_a_deaf_call_gets_no_grace_and_a_listening_one_its_own() -> None:
 
     @tool(grace=30)
     def tidy(ctx: ToolContext) -> str:
-        ctx.token.wait(30)
+        token = ctx.token
+        listens.set()
+        token.wait(30)
         threading.Event().wait(0.3)  # longer than the batch's own grace
         return "tidied up"
 
     async def main() -> None:
         probe = Probe(deaf_function, tidy)
-        outcomes = await probe.stopped_when(lambda: deaf.started.is_set() and len(probe.told(ToolStarted)) == 2)
+        outcomes = await probe.stopped_when(lambda: deaf.started.is_set() and listens.is_set())
         after = {event.outcome.name: event.after for event in probe.told(ToolFinished)}
         assert statuses(outcomes) == ["abandoned", "partial"]
         assert outcomes[1].content == "tidied up"
@@ -226,19 +235,22 @@ def test_a_deaf_call_gets_no_grace_and_a_listening_one_its_own() -> None:
 
 def test_a_steer_breaks_the_step_but_not_what_must_finish() -> None:
     """Breakable calls see the reason and hand back what they have; on_steer="finish" finishes; nothing new starts."""
-    go_on = threading.Event()
+    go_on, paying, searching = threading.Event(), threading.Event(), threading.Event()
     started: list[str] = []
 
     @tool(on_steer="finish")
     def payment() -> str:
+        paying.set()
         go_on.wait(30)
         assert not current_token().is_cancelled
         return "paid"
 
-    @tool
+    @tool(grace=30)
     def search(ctx: ToolContext) -> str:
-        ctx.token.wait(30)
-        return f"3 results, then {ctx.token.reason}"
+        token = ctx.token
+        searching.set()
+        token.wait(30)
+        return f"3 results, then {token.reason}"
 
     @tool
     def queued() -> None:
@@ -248,7 +260,7 @@ def test_a_steer_breaks_the_step_but_not_what_must_finish() -> None:
         probe = Probe(payment, search, queued, most_at_once=2)
 
         def steer() -> None:
-            wait_until(lambda: len(probe.told(ToolStarted)) == 2)
+            wait_until(lambda: paying.is_set() and searching.is_set())
             probe.step.cancel("steer")
             wait_until(lambda: len(probe.told(ToolFinished)) == 2)
             go_on.set()
@@ -267,16 +279,19 @@ def test_a_steer_breaks_the_step_but_not_what_must_finish() -> None:
 
 def test_a_stop_after_a_steer_stops_what_was_left_to_finish() -> None:
     """on_steer="finish" protects from a steer, not from a stop."""
+    paying = threading.Event()
 
-    @tool(on_steer="finish")
+    @tool(on_steer="finish", grace=30)
     def payment(ctx: ToolContext) -> str:
-        ctx.token.wait(30)
+        token = ctx.token
+        paying.set()
+        token.wait(30)
         return "half"
 
     async def main() -> None:
         probe = Probe(payment)
         probe.step.cancel("steer")
-        outcomes = await probe.stopped_when(lambda: probe.told(ToolStarted), "stop")
+        outcomes = await probe.stopped_when(paying.is_set, "stop")
         assert (outcomes[0].status, outcomes[0].reason) == ("partial", "stop")
 
     run(main())
@@ -284,20 +299,28 @@ def test_a_stop_after_a_steer_stops_what_was_left_to_finish() -> None:
 
 def test_one_call_is_stopped_alone() -> None:
     """cancel_call() ends one; the others do not notice."""
+    begun: list[str] = []
+    go_on = threading.Event()
 
-    @tool
+    @tool(grace=30)
     def patient(ctx: ToolContext) -> str:
-        ctx.token.wait(0.2)
+        token = ctx.token
+        begun.append(ctx.call_id)
+        if ctx.call_id == "call_0":
+            token.wait(30)
+        else:
+            go_on.wait(30)
         return "whole"
 
     async def main() -> None:
         probe = Probe(patient, calls=calls_of("patient", "patient"))
 
         def stop() -> None:
-            wait_until(lambda: len(probe.told(ToolStarted)) == 2)
+            wait_until(lambda: len(begun) == 2)
             assert probe.batch.cancel_call("call_0", "stop", detail="by hand")
             assert not probe.batch.cancel_call("call_0")
             assert not probe.batch.cancel_call("nobody")
+            go_on.set()
 
         threading.Thread(target=stop).start()
         outcomes = await probe.run()
@@ -365,12 +388,13 @@ def test_a_loop_that_is_torn_down_settles_its_calls() -> None:
 
 def test_an_abandoned_call_can_neither_report_nor_ask() -> None:
     """What it says when its turn is over belongs to no turn."""
-    gate = threading.Event()
+    gate, begun = threading.Event(), threading.Event()
     refused: list[BaseException] = []
     done = threading.Event()
 
     @tool
     def late_talker(ctx: ToolContext) -> None:
+        begun.set()
         gate.wait(30)
         ctx.report("still here")
         try:
@@ -384,7 +408,7 @@ def test_an_abandoned_call_can_neither_report_nor_ask() -> None:
 
     async def main() -> None:
         probe = Probe(late_talker, ask=ask)
-        assert statuses(await probe.stopped_when(lambda: probe.told(ToolStarted))) == ["abandoned"]
+        assert statuses(await probe.stopped_when(begun.is_set)) == ["abandoned"]
         gate.set()
         await asyncio.to_thread(done.wait, 30)
         assert probe.told(ToolProgress) == []
