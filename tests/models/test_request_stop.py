@@ -47,7 +47,7 @@ from tests.models.wirekit import HELLO, WIRES, model_for, run
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-PROMPT = 1.0
+PROMPT = 5.0
 """How soon control must be back and the server must see the end. Usually a millisecond; a busy machine needs more."""
 
 CALL = ToolCall("c1", "write", '{"path": "a.txt", "text": "some long text that comes in many pieces"}')

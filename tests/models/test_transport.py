@@ -45,7 +45,7 @@ from tests.models.wirekit import HELLO, WIRES, ask, collect, model_for, run, tex
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROMPT = 1.0
+PROMPT = 5.0
 """How soon the server must see an end. Usually under a millisecond; the rest is for a machine that is busy."""
 
 

@@ -40,8 +40,8 @@ from tests.models.wirekit import WIRES, model_for, run
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-LATE = 0.5
-"""What a busy machine may add to a timer."""
+LATE = 5.0
+"""What a busy machine may add to a timer. What is tested for would come minutes late, or never."""
 
 
 @pytest.fixture(autouse=True, scope="module")
