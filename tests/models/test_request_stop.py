@@ -356,13 +356,29 @@ def test_an_answer_that_is_whole_stands() -> None:
 
 @pytest.mark.parametrize("reply", [hang_before_first_byte(), hang_mid_stream(), status(503, retry_after=50)])
 def test_a_foreign_cancellation_wins(reply: ScriptedReply) -> None:
-    """`wait_for` around it never raised TimeoutError: the cancellation was swallowed. Now it comes out."""
+    """A timeout around it never raised TimeoutError: the cancellation was swallowed. Now it comes out."""
 
     async def scenario() -> None:
         async with FakeProvider(reply) as provider:
-            log, token = Log(), CancellationToken()
-            exchange = Exchange(model_for("openai", provider), HELLO, token=token, emit=log)
-            task = asyncio.create_task(asyncio.wait_for(exchange.run(), 0.1))
+            log, token, retries = Log(), CancellationToken(), asyncio.Event()
+
+            def emit(event: RequestEvent) -> None:
+                log(event)
+                if isinstance(event, RequestRetry):
+                    retries.set()
+
+            exchange = Exchange(model_for("openai", provider), HELLO, token=token, emit=emit)
+            limit = asyncio.timeout(None)
+
+            async def limited() -> None:
+                async with limit:
+                    await exchange.run()
+
+            task = asyncio.create_task(limited())
+            await provider.await_request(1)
+            if reply.status != 200:
+                await retries.wait()
+            limit.reschedule(asyncio.get_running_loop().time())
             with pytest.raises(TimeoutError):
                 await task
             assert isinstance(log[-1], RequestCancelled)

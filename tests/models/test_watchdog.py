@@ -146,10 +146,10 @@ def test_a_stream_that_speaks_is_left_alone() -> None:
     """Pieces that come just in time, for much longer than the limit, are no silence."""
 
     async def scenario() -> None:
-        async with FakeProvider(answer(chunks=["x"] * 20, interval=0.02)) as provider:
-            model = model_for("openai", provider, stale_timeout=0.2, first_byte_timeout=0.2)
+        async with FakeProvider(answer(chunks=["x"] * 30, interval=0.05)) as provider:
+            model = model_for("openai", provider, stale_timeout=1.0, first_byte_timeout=1.0)
             got = await exchange_for(model).run()
-            assert (got.text, got.attempts) == ("x" * 20, 1)
+            assert (got.text, got.attempts) == ("x" * 30, 1)
 
     run(scenario())
 
@@ -239,10 +239,10 @@ def test_a_loop_that_was_held_up_is_not_the_providers_silence() -> None:
             def emit(event: RequestEvent) -> None:
                 if isinstance(event, TextDelta) and not held:
                     held.append(1)
-                    asyncio.get_running_loop().call_later(0.02, time.sleep, 0.25)
+                    asyncio.get_running_loop().call_later(0.02, time.sleep, 1.2)
 
             held: list[int] = []
-            model = model_for("openai", provider, stale_timeout=0.15)
+            model = model_for("openai", provider, stale_timeout=1.0)
             got = await exchange_for(model, emit=emit).run()
             assert (got.text, got.attempts) == ("x" * 30, 1)
 
