@@ -193,18 +193,23 @@ def test_a_late_worker_still_sees_its_own_cancelled_token(door: Door) -> None:
 
 
 def test_a_foreign_cancellation_reaches_the_function() -> None:
-    """wait_for() around the call raises TimeoutError; abort() is called and the thread's token is cancelled."""
+    """A timeout around the call raises TimeoutError; abort() is called and the thread's token is cancelled."""
     seen = threading.Event()
     aborted = threading.Event()
 
-    def listen() -> None:
-        current_token().wait(30)
-        if current_token().reason == "external":
-            seen.set()
-
     async def main() -> None:
+        loop = asyncio.get_running_loop()
+        limit = asyncio.timeout(None)
+
+        def listen() -> None:
+            loop.call_soon_threadsafe(limit.reschedule, loop.time())
+            current_token().wait(30)
+            if current_token().reason == "external":
+                seen.set()
+
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(run_blocking_async(listen, abort=aborted.set), 0.02)
+            async with limit:
+                await run_blocking_async(listen, abort=aborted.set)
 
     asyncio.run(main())
     assert seen.wait(10)

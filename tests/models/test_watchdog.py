@@ -71,13 +71,13 @@ def test_no_first_byte(wire: str) -> None:
 
     async def scenario() -> None:
         async with FakeProvider(hang_before_first_byte(), answer("there")) as provider:
-            model = model_for(wire, provider, first_byte_timeout=0.05)
+            model = model_for(wire, provider, first_byte_timeout=0.5)
             log = Patient(model)
             got = await exchange_for(model, log).run()
             assert (got.text, got.attempts) == ("there", 2)
             assert await provider.await_close(1) <= provider.requests[1].received + LATE
             retry = next(event for event in log if isinstance(event, RequestRetry))
-            assert retry.error == "the provider did not begin to answer within 0.05 s"
+            assert retry.error == "the provider did not begin to answer within 0.5 s"
             assert len(provider.requests) == 2
 
     run(scenario())

@@ -257,18 +257,18 @@ def test_approval_is_asked_for_and_obeyed() -> None:
 def test_a_timeout_ends_one_call() -> None:
     """Its time starts when it is launched, not while it waits for its slot; the others go on."""
 
-    @tool(timeout=0.05)
+    @tool(timeout=0.5, grace=30)
     def slow() -> str:
         current_token().wait(30)
         return "as far as I got"
 
-    @tool(timeout=0.05)
+    @tool(timeout=0.5)
     def deaf_and_slow() -> None:
         deaf()
 
     @tool(exclusive=True)
     def first() -> str:
-        threading.Event().wait(0.1)
+        threading.Event().wait(0.6)
         return "first"
 
     deaf = DeafTool()
