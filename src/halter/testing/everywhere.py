@@ -169,14 +169,16 @@ class _Watch:
         self._target_place = "" if target is None else target.place
         self._scenario_file = scenario_file
         self._counts: Counter[str] = Counter()
-        self._is_ours: dict[CodeType, bool] = {}
+        self._is_ours: dict[int, bool] = {}
         # Held for the counting only, never while the token is cancelled.
         self._lock = threading.Lock()
 
     def is_ours(self, code: CodeType) -> bool:
-        known = self._is_ours.get(code)
+        known = self._is_ours.get(id(code))
         if known is None:
-            known = self._is_ours[code] = _is_product(code.co_filename) or code.co_filename == self._scenario_file
+            _met[id(code)] = code
+            known = _is_product(code.co_filename) or code.co_filename == self._scenario_file
+            self._is_ours[id(code)] = known
         return known
 
     def arrive(self, place: str) -> None:
@@ -257,14 +259,19 @@ class _SteppedLoop(asyncio.SelectorEventLoop):
         return f"calling {getattr(callback, '__qualname__', type(callback).__name__)}"
 
 
+# What is asked for each line of every run has to be quick: hashing a code object is not, nor comparing paths. So both
+# are known by ids, and the code objects are held, so that no other one gets the id of one that is gone.
+_places: dict[tuple[int, int], str] = {}
+_met: dict[int, CodeType] = {}
+
+
 def place_of(frame: FrameType) -> str:
-    return _place(frame.f_code, frame.f_lineno)
-
-
-# These are asked for each line and each function of every run, and paths are slow to compare.
-@functools.cache
-def _place(code: CodeType, line: int) -> str:
-    return f"{_file_name(code.co_filename)}:{line} in {code.co_qualname}"
+    code, line = frame.f_code, frame.f_lineno
+    place = _places.get((id(code), line))
+    if place is None:
+        _met[id(code)] = code
+        place = _places[id(code), line] = f"{_file_name(code.co_filename)}:{line} in {code.co_qualname}"
+    return place
 
 
 @functools.cache
