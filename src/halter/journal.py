@@ -7,12 +7,12 @@ happen.
 The lock. It is held to decide and to write, never while a model, a tool or a callback runs. A signal handler may
 interrupt a thread that holds it and come back here in the same thread; therefore it is re-entrant, and an `append()`
 that finds another one at work below it writes to the store (one indivisible operation there) and leaves the rest to
-that one, which goes by the events' numbers.
+that one, which goes by the events' numbers. What the two share is changed by indivisible operations only.
 """
 
 from __future__ import annotations
 
-import operator
+import heapq
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from halter.events import EventData
     from halter.stores.store import Lease, Store
 
-# In C, so that no signal handler can come in the middle of sorting by it.
-_seq: Final = operator.attrgetter("seq")
 # What is not needed to know how a session stands, unless it broke off in the middle of an answer.
 _PASSING: Final = ("text.delta", "reasoning.delta", "tool.progress", "tool.cancelling")
 
@@ -40,7 +38,7 @@ class Journal:
 
     __slots__ = (
         "_arrived",
-        "_is_taking",
+        "_is_at_work",
         "_listeners",
         "history",
         "inbox",
@@ -58,8 +56,8 @@ class Journal:
         self.history = History()
         self.inbox = Inbox(self.decide)
         self._listeners: tuple[Listener, ...] = ()
-        self._arrived: list[Event] = []
-        self._is_taking = False
+        self._arrived: list[tuple[int, Event]] = []  # written, and not taken in yet: a heap, by number
+        self._is_at_work = False
 
     def load(self) -> None:
         """Take in what the store has."""
@@ -78,9 +76,14 @@ class Journal:
         events = [Event(0, now, self.session, turn, each) for each in data]
         with self.lock:
             self.history.check(data)
-            self.store.append(self.lease, events)
-            self._arrived += events
-            if not self._is_taking:
+            is_inner, self._is_at_work = self._is_at_work, True
+            try:
+                self.store.append(self.lease, events)
+                for event in events:
+                    heapq.heappush(self._arrived, (event.seq, event))
+            finally:
+                self._is_at_work = is_inner
+            if not is_inner:
                 self._take_all()
 
     def append_in(self, turn: str, *data: EventData) -> bool:
@@ -94,7 +97,7 @@ class Journal:
     def close_turn(self, turn: str, seal: Callable[[], None]) -> bool:
         """Have a running turn sealed from outside of it; False if that can not be done now. A boundary."""
         with self.lock:
-            if self._is_taking or not self.history.is_open(turn):
+            if self._is_at_work or not self.history.is_open(turn):
                 return False
             try:
                 seal()
@@ -113,16 +116,15 @@ class Journal:
     def _take_all(self) -> None:
         # A handler that comes between the last look at the list and the end of this finds that nobody is at work.
         while self._arrived:
-            self._is_taking = True
+            self._is_at_work = True
             try:
                 while self._arrived:
-                    self._arrived.sort(key=_seq)
-                    event = self._arrived.pop(0)
+                    _, event = heapq.heappop(self._arrived)
                     self._take(event)
                     for listener in self._listeners:
                         listener.put(event)
             finally:
-                self._is_taking = False
+                self._is_at_work = False
 
     def _take(self, event: Event) -> None:
         message = self.inbox.take(event)
