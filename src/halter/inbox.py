@@ -251,10 +251,9 @@ class Inbox:
             return None
         if not isinstance(data, (MessageApplied, MessageRemoved, MessageHeld, MessageReleased, MessageEdited)):
             return None
-        found = self._letters.get(data.id)
-        if found is None:
-            return None
-        return self._change(found, event)
+        # One that waits no more is not changed by what a signal handler wrote a moment too late.
+        found = self._waiting.get(data.id)
+        return None if found is None else self._change(found, event)
 
     def _change(self, letter: Letter, event: Event) -> UserMessage | None:
         data = event.data
