@@ -1,32 +1,130 @@
-"""Whether a conversation can be sent: the rules of both kinds of providers, strictly."""
+"""Judges of conversations, as strict as the strictest provider: for our messages, and for what goes over both wires."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
-from halter.models import AssistantMessage, Message, ToolMessage, UserMessage
+from halter import Session
+from halter.models import (
+    AnthropicModel,
+    AssistantMessage,
+    Message,
+    ModelRequest,
+    OpenAIModel,
+    Text,
+    ToolMessage,
+    UserMessage,
+)
+
+OPENAI = OpenAIModel("x", api_key="k")
+ANTHROPIC = AnthropicModel("x", api_key="k")
 
 
-def check_history(messages: Sequence[Message]) -> None:
-    """Each call has one result, right behind its message and in order; nothing is empty; ids are used once."""
-    expected: list[str] = []
+def judge(messages: Sequence[Message]) -> None:
+    """Check a conversation at any instant, and both of its wires."""
+    judge_messages(messages)
+    request = ModelRequest(list(messages))
+    if messages:
+        judge_openai(OPENAI.body(request)["messages"])
+        judge_anthropic(ANTHROPIC.body(request)["messages"])
+
+
+def judge_request(request: ModelRequest) -> None:
+    """Check a conversation that was sent: it ends with the user's word, or with results."""
+    judge(request.messages)
+    assert isinstance(request.messages[-1], UserMessage | ToolMessage), request.messages[-1]
+    assert ANTHROPIC.body(request)["messages"][-1]["role"] == "user"
+
+
+def judge_session(session: Session, requests: Sequence[ModelRequest] = ()) -> None:
+    """Check a session as it stands, after every event of its log, and every request that it made."""
+    from tests.sessionkit import replay  # noqa: PLC0415  (it is about whole sessions, this is about messages)
+
+    judge(session.history)
+    last: list[Message] = []
+    for data, messages in replay(session):
+        try:
+            judge(messages)
+        except AssertionError as error:
+            error.add_note(f"after {data}, the history being {messages}")
+            raise
+        last = messages
+    assert last == session.history, "what follows from the log is not what is in memory"
+    for request in requests:
+        judge_request(request)
+
+
+def judge_messages(messages: Sequence[Message]) -> None:
+    """Each call has one result right behind it, in order; nothing is empty; the user begins; names are unique."""
+    if messages:
+        assert isinstance(messages[0], UserMessage), messages[0]
     seen: set[str] = set()
+    wanted: list[str] = []
     for message in messages:
         if isinstance(message, ToolMessage):
-            assert expected, f"a result that nobody waits for: {message}"
-            assert message.call_id == expected.pop(0), message
-            assert message.parts
+            assert wanted, f"a result that nobody asked for, or in the wrong place: {message}"
+            assert message.call_id == wanted.pop(0), f"not in the order of the calls: {message}"
+            assert message.parts, message
             continue
-        assert not expected, f"{message} before the results of {expected}"
+        assert not wanted, f"no results of {wanted} before {message}"
         if isinstance(message, UserMessage):
-            assert message.parts
-            continue
-        assert isinstance(message, AssistantMessage)
-        assert message.text or message.calls, "an empty answer"
-        expected = [call.id for call in message.calls]
-        assert not seen & set(expected), f"ids that were used before: {expected}"
-        assert len(set(expected)) == len(expected)
-        seen |= set(expected)
-    assert not expected, f"no results for {expected}"
-    if messages:
-        assert isinstance(messages[0], UserMessage)
+            assert message.parts, message
+            assert any(not isinstance(part, Text) or part.text.strip() for part in message.parts), message
+            assert all(part.text for part in message.parts if isinstance(part, Text)), message
+        else:
+            assert isinstance(message, AssistantMessage)
+            assert message.text or message.calls, message
+            for call in message.calls:
+                assert call.id, call
+                assert call.id not in seen, f"{call.id} is used twice"
+                seen.add(call.id)
+            wanted = [call.id for call in message.calls]
+    assert not wanted, f"no results of {wanted} at the end"
+
+
+def judge_openai(messages: Sequence[dict[str, Any]]) -> None:
+    """Check what OpenAI's chat completions refuse."""
+    wanted: list[str] = []
+    previous = ""
+    for message in messages:
+        role = message["role"]
+        if role == "tool":
+            assert wanted, f"tool without tool_calls before it: {message}"
+            assert message["tool_call_id"] == wanted.pop(0), message
+            assert message["content"], message
+        else:
+            assert not wanted, f"tool_calls {wanted} are not followed by their results: {message}"
+        if role == "user":
+            assert message["content"], message
+            assert previous != "user", "two messages of the user in a row"
+        if role == "assistant":
+            assert message["content"] or message.get("tool_calls"), message
+            wanted = [each["id"] for each in message.get("tool_calls", [])]
+        previous = role
+    assert not wanted, f"tool_calls {wanted} have no results"
+
+
+def judge_anthropic(messages: Sequence[dict[str, Any]]) -> None:
+    """Check what Anthropic's messages refuse."""
+    assert messages, "no messages"
+    assert messages[0]["role"] == "user", messages[0]
+    for one, other in pairwise(messages):
+        assert one["role"] != other["role"], f"roles do not take turns: {one} {other}"
+    asked: list[str] = []
+    for message in messages:
+        blocks = message["content"]
+        assert blocks, message
+        for block in blocks:
+            if block["type"] == "text":
+                assert block["text"].strip(), message
+        results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        assert results == asked, f"asked for {asked}, answered {results}"
+        assert all(block["type"] == "tool_result" for block in blocks[: len(results)]), "results come first"
+        asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        assert not asked or message["role"] == "assistant"
+    assert not asked, f"tool_use {asked} without tool_result"
+    last = messages[-1]["content"][-1]
+    if messages[-1]["role"] == "assistant" and last["type"] == "text":
+        assert last["text"] == last["text"].rstrip(), "a last answer must not end in white space"
