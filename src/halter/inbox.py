@@ -17,7 +17,7 @@ from halter.events import (
     MessageReleased,
     MessageRemoved,
 )
-from halter.models.model import Part, UserMessage
+from halter.models.model import Part, Text, UserMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,10 +40,12 @@ def to_message(content: Content) -> UserMessage:
         message = UserMessage.of(*content)
     else:
         message = UserMessage.of(content)
-    if not message.parts or not all(isinstance(part, Part) for part in message.parts):
+    # A text with nothing in it is what providers refuse; it may stand beside a picture, and is left out there.
+    parts = [part for part in message.parts if not isinstance(part, Text) or part.text.strip()]
+    if not parts or not all(isinstance(part, Part) for part in parts):
         msg = f"a message is a text, an image, some audio, or a list of these, and not empty; this is {content!r:.80}"
         raise ValueError(msg)
-    return message
+    return message if len(parts) == len(message.parts) else UserMessage(parts)
 
 
 class Letter:
