@@ -70,7 +70,11 @@ class PastTurn(msgspec.Struct):
 
 
 class History:
-    """Takes events in the order of the log. One writer at a time; reading is safe from any thread."""
+    """Takes events in the order of the log. One writer at a time.
+
+    Reading is safe from any thread and from a signal handler, also in the middle of a change: what is shown is replaced
+    as a whole, when the change is done.
+    """
 
     def __init__(self) -> None:
         self.turn: PastTurn | None = None  # the one that is open
@@ -78,6 +82,7 @@ class History:
         self._past: list[PastTurn] = []  # those before it that are, too
         self._entries: list[tuple[str, Message]] = []
         self._batch = _Batch()
+        self._shown = (self._entries, 0, self._batch)  # the entries, how many of them, and what follows them
         self._ids: set[str] = set()
         self._words = _Words()
         self._opening: list[str] = []  # notes for the next message of the user
@@ -86,8 +91,8 @@ class History:
     @property
     def messages(self) -> list[Message]:
         """The whole conversation, valid as it stands."""
-        batch = self._batch  # replaced, never emptied: a reader in another thread sees one or the other
-        return [*(message for _, message in list(self._entries)), *batch.results()]
+        entries, count, batch = self._shown
+        return [*(message for _, message in entries[:count]), *batch.results()]
 
     @property
     def can_go_on(self) -> bool:
@@ -153,6 +158,10 @@ class History:
                 self._late += filter(None, [data.outcome.late_note()])
             case data:
                 self._take_turn(event.turn, data)
+        self._show()
+
+    def _show(self) -> None:
+        self._shown = (self._entries, len(self._entries), self._batch)
 
     def _take_turn(self, turn: str, data: EventData) -> None:
         match data:
@@ -170,6 +179,7 @@ class History:
         notes: list[Part] = [Text(f"[{note}]") for note in self._opening]
         self._opening = []
         self._entries.append((turn, UserMessage([*notes, *message.parts])))
+        self._show()
 
     def _start_turn(self, turn: str, data: TurnStarted) -> None:
         self._opening += self._late
