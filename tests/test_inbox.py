@@ -374,7 +374,7 @@ def test_a_voice_message_during_a_turn_keeps_its_sound_in_every_mode(mode: str) 
 
 
 def test_the_wires_carry_what_was_posted() -> None:
-    """A picture and a sound reach the provider: both by OpenAI's wire; by Anthropic's, the sound is told of in words."""
+    """A picture and a sound reach the provider: both by OpenAI's wire; by Anthropic's, the sound is told in words."""
     with FakeProvider() as provider:
         openai = OpenAIModel("m", base_url=provider.openai_url, api_key="k")
         anthropic = AnthropicModel("m", base_url=provider.anthropic_url, api_key="k")

@@ -160,7 +160,7 @@ def test_a_steer_breaks_tools_that_listen_and_keeps_what_they_have() -> None:
         assert turn.status == "done"
         assert [(o.status, o.reason) for o in turn.outcomes] == [("partial", "steer")]
         assert "page 1" in str(turn.outcomes[0].content)
-        assert "new guidance" in session.history[2].text  # type: ignore[union-attr]
+        assert "new guidance" in session.history[2].text
         assert last_words(session) == ["begin", "enough"]
         judge_session(session, model_of(session).requests)
 
@@ -331,7 +331,7 @@ def test_a_steer_for_another_turn_is_queued_and_says_so() -> None:
         assert hit.mode == "steer"
         gates[1].wait_reached()
         for mode in ("steer", "interrupt", "rollback"):
-            missed = session.post(mode, mode, expect_turn="another")  # type: ignore[arg-type]
+            missed = session.post(mode, mode, expect_turn="another")
             assert (missed.mode, missed.stopped) == ("queue", False)
             assert "another was over" in missed.note
         gates[1].open()
