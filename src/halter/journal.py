@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # What is not needed to know how a session stands, unless it broke off in the middle of an answer.
 _PASSING: Final = ("text.delta", "reasoning.delta", "tool.progress", "tool.cancelling")
+# What decides which words an open request has shown.
+_OF_WORDS: Final = ("request.started", "request.retry", "text.delta")
 
 
 class Journal:
@@ -65,9 +67,10 @@ class Journal:
             self._take(event)
         request = self.history.open_request
         if request:
-            # It broke off while a model was answering: the words that were shown are in the log, and only there.
-            for event in self.store.read(self.session, request):
-                if event.kind == "text.delta":
+            # It broke off while a model was answering: the words that were shown are in the log, and only there. The
+            # whole request is taken again, for whether a retry came before a word or behind it makes a difference.
+            for event in self.store.read(self.session, request - 1):
+                if event.kind in _OF_WORDS:
                     self._take(event)
 
     def append(self, turn: str, *data: EventData) -> None:
