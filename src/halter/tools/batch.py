@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from halter.cancel.token import call_in_loop
+from halter.cancel.token import Cancelled, call_in_loop
 from halter.tools.call import Call
 from halter.tools.keep import Keeper
 from halter.tools.slots import MOST_AT_ONCE, Slots
@@ -49,19 +50,25 @@ class Surroundings:
     listener: Callable[[ToolEvent], object] | None = None  # called in the loop
     late_hook: Callable[[ToolOutcome], object] | None = None  # called in any thread
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    untold: deque[ToolEvent] = field(default_factory=deque)
 
     def emit(self, event: ToolEvent) -> None:
-        """Tell of an event, from any thread, in order."""
+        """Tell of an event, from any thread, in order; soon, in the loop."""
         if self.listener is not None:
-            call_in_loop(self.loop, lambda: self._tell(event))
+            self.untold.append(event)
+            call_in_loop(self.loop, self.tell)
 
-    def _tell(self, event: ToolEvent) -> None:
-        """Hand an event over. A boundary: a listener that fails must not stop the calls."""
-        try:
-            if self.listener is not None:
-                self.listener(event)
-        except Exception:  # noqa: BLE001  (a boundary)
-            _log.exception("a listener failed with %s", type(event).__name__)
+    def tell(self) -> None:
+        """Hand over what was emitted, now; in the loop. A boundary: a listener that fails must not stop the calls."""
+        while self.untold:
+            event = self.untold.popleft()
+            try:
+                if self.listener is not None:
+                    self.listener(event)
+            except Exception:  # noqa: BLE001  (a boundary)
+                _log.exception("a listener failed with %s", type(event).__name__)
+            except (Cancelled, asyncio.CancelledError) as error:  # as the loop does with what a callback raises
+                self.loop.call_exception_handler({"message": "a listener was cancelled", "exception": error})
 
     def on_late(self, outcome: ToolOutcome) -> None:
         """Hand a late end over. A boundary, in whatever thread the abandoned call ended."""

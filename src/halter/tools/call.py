@@ -131,6 +131,7 @@ class Call:
             kwargs = {**kwargs, tool.context_name: context}
         self._started_at = time.time()
         self._around.emit(ToolStarted(self.request.id, tool.name, self.request.arguments))
+        self._around.tell()  # before it begins: if the process dies in it, nobody is to believe that it did not start
         grace = self._around.grace if tool.grace is None else tool.grace
         run = self._run = Run(tool, kwargs, token, context, grace, self._ended_late)
         try:
