@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from halter.models.anthropic import AnthropicModel
 from halter.models.local import LocalModel
 from halter.models.openai import OpenAIModel
 
 if TYPE_CHECKING:
-    from halter.models.model import Model
+    from collections.abc import AsyncIterator
+
+    from halter.models.model import Model, ModelEvent, ModelRequest
 
 _OLLAMA: Final = "http://127.0.0.1:11434"
 
@@ -21,7 +23,7 @@ def find_model(model: Model | str) -> Model:
         if not callable(getattr(model, "stream", None)):
             msg = f"a model has a stream() method, or is a name such as 'openai:gpt-5'; this is {model!r:.80}"
             raise TypeError(msg)
-        return model
+        return model if hasattr(model, "name") else _Named(model)
     provider, _, name = model.partition(":")
     if provider == "local" and not name:
         return LocalModel()
@@ -36,6 +38,20 @@ def find_model(model: Model | str) -> Model:
     if provider == "openai":
         return OpenAIModel(name)
     return OpenAIModel(name, base_url=f"{_ollama_url()}/v1", api_key="ollama")
+
+
+class _Named:
+    """A user's own model that does not say what it is called: by the name of its class, and otherwise as it is."""
+
+    def __init__(self, model: Model) -> None:
+        self.name = type(model).__name__
+        self._model = model
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        return self._model.stream(request)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (its limits, or whatever else it has)
+        return getattr(self._model, name)
 
 
 def _ollama_url() -> str:
