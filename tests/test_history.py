@@ -115,7 +115,9 @@ class Stopped:
                 ctx.token.wait(AT_MOST)
                 ctx.token.raise_if_cancelled()
 
-        held = lambda name: [self.gates[name]] if name == point else []  # noqa: E731
+        def held(name: str) -> list[Gate]:
+            return [self.gates[name]] if name == point else []
+
         self.session = session_of(
             [*held("before"), "Some ", "words. ", *held("words"), call("slow", "a"), call("look", "b"), *held("more")],
             ["The ", *held("end"), "end."],
@@ -202,8 +204,8 @@ def test_half_a_thought_is_not_kept() -> None:
 
 
 def test_while_calls_run_the_history_has_placeholders() -> None:
-    """Whoever reads the history while tools run finds a result for every call, and the real one as soon as it is there."""
-    go, looked = threading.Event(), threading.Event()
+    """Whoever reads the history while tools run finds a result for every call, the real one as soon as it is there."""
+    go = threading.Event()
 
     @tool
     def wait() -> str:
@@ -214,7 +216,6 @@ def test_while_calls_run_the_history_has_placeholders() -> None:
         listener = session.listen()
         running = RunningTurn(session)
         wait_for(listener, "tool.finished")
-        looked.set()
         assert results(session.history) == ["This call is still running.", "seen"]
         judge(session.history)
         go.set()
