@@ -135,7 +135,7 @@ def test_a_model_of_ones_own_needs_only_a_stream() -> None:
         max_retries = 0
 
         async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-            yield TextDelta(request.messages[-1].text)  # type: ignore[union-attr]
+            yield TextDelta(request.messages[-1].text)
             yield Finished("stop")
 
     parrot: Any = Parrot()

@@ -283,17 +283,16 @@ class Session:
             data += [MessageApplied(letter.id, letter.became, letter.note) for letter in ready]
             journal.append(turn.id, *data)
 
-    def _seal_left(self) -> None:
+    def _seal_left(self, reason: str = "crash", detail: str = "the program ended in the middle of it") -> None:
         """Seal a turn that the log says is open and that nobody runs: its process died, or its store was full."""
         journal = self._journal
         left = journal.history.turn
         if left is None:
             return
-        detail = "the program ended in the middle of it"
         if left.stopping is not None:
             detail += f", when it had been asked to stop ({left.stopping.reason})"
-        end = journal.history.closing("crash", detail, time.time())
-        end.append(TurnFinished("interrupted", "crash", detail))
+        end = journal.history.closing(reason, detail, time.time())
+        end.append(TurnFinished("interrupted", reason, detail))
         if left.stopping is not None and left.stopping.reason == "rollback":
             end.append(TurnRolledBack())
         journal.append(left.id, *end)
@@ -473,10 +472,11 @@ class Session:
         In the event loop in which the turn runs, this can not wait for it: use `await session.aclose()` there.
         """
         turn = self._close()
-        if turn is not None and turn.loop is not _running_loop():
+        can_wait = turn is not None and turn.loop is not _running_loop()
+        if turn is not None and can_wait:
             turn.ended.wait(timeout)
         self._people.keeper.close(timeout)
-        self._let_go(turn)
+        self._let_go(turn, by_force=can_wait)
 
     async def aclose(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  (as its twin)
         """Close as `close` does, without blocking the loop."""
@@ -486,7 +486,7 @@ class Session:
             await bell.wait_async()
         if self._people.keeper:
             await run_blocking_async(self._people.keeper.close, timeout, token=NEVER)
-        self._let_go(turn)
+        self._let_go(turn, by_force=True)
 
     def _close(self) -> Turn | None:
         self._closed = True
@@ -496,17 +496,21 @@ class Session:
         self.token.cancel("shutdown", detail="the session was closed")
         return turn
 
-    def _let_go(self, turn: Turn | None) -> None:
+    def _let_go(self, turn: Turn | None, *, by_force: bool = False) -> None:
         """Give the lease back, as soon as the last word is written.
 
-        A turn that did not come to its end in time is sealed here, and whatever it still says goes nowhere. If not even
-        that can be done now, it is the turn's own end that lets go.
+        *by_force*, a turn that did not come to its end in time is sealed here, and whatever it still says goes nowhere.
+        Else, or if that can not be done now, it is the turn's own end that lets go.
         """
-        if turn is None or turn.ended.is_cancelled or self._journal.close_turn(turn.id, self._seal_left):
+        is_over = turn is None or turn.ended.is_cancelled
+        if is_over or (by_force and turn is not None and self._journal.close_turn(turn.id, self._seal_unended)):
             self._journal.end_listeners()
             self._release_lease()
-        else:
+        elif turn is not None:
             turn.ended.on_cancel(lambda: self._let_go(turn))
+
+    def _seal_unended(self) -> None:
+        self._seal_left("shutdown", "the session was closed, and it did not end in time")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

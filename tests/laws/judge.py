@@ -24,7 +24,7 @@ from halter.models import (
 )
 from halter.stores import MemoryStore, Store
 from tests.helpers import wait_until
-from tests.historyjudge import check_history
+from tests.historyjudge import judge as check_history
 
 FIRST = "do everything"
 NEXT = "and now?"
