@@ -13,42 +13,15 @@ sys.path.insert(0, sys.path.pop(0) + "/..")  # this folder's token.py must not h
 
 import asyncio
 import gc
-import queue
 import threading
-import time
-from typing import TYPE_CHECKING
 
 from bench.measure import Goals, percentile, print_table
+from bench.stopper import Stopper
 from halter.cancel import CancellationToken, Cancelled
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _STOPS = 10_000
 _WARM_UP = 200
 _ASLEEP_AFTER = 0.0001  # seconds in which a waiter gets from asking for the stop to its system call
-
-
-class Stopper:
-    """The other thread: calls what it is given, a little later, and notes when."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self.called_at = 0.0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def ask(self, call: Callable[[], object] | None) -> None:
-        self._calls.put(call)
-
-    def seconds_since(self) -> float:
-        return time.perf_counter() - self.called_at
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            time.sleep(_ASLEEP_AFTER)
-            self.called_at = time.perf_counter()
-            call()
 
 
 async def scope(stopper: Stopper) -> float:
@@ -59,7 +32,7 @@ async def scope(stopper: Stopper) -> float:
             stopper.ask(token.cancel)
             await forever
     except Cancelled:
-        return stopper.seconds_since()
+        return stopper.since()
     raise AssertionError
 
 
@@ -73,7 +46,7 @@ async def bare_task(stopper: Stopper) -> float:
         stopper.ask(lambda: loop.call_soon_threadsafe(cancel))
         await forever
     except asyncio.CancelledError:
-        seconds = stopper.seconds_since()
+        seconds = stopper.since()
         task.uncancel()
         return seconds
     raise AssertionError
@@ -83,7 +56,7 @@ def wait(stopper: Stopper) -> float:
     token = CancellationToken()
     stopper.ask(token.cancel)
     token.wait()
-    return stopper.seconds_since()
+    return stopper.since()
 
 
 def bare_lock(stopper: Stopper) -> float:
@@ -91,7 +64,7 @@ def bare_lock(stopper: Stopper) -> float:
     lock.acquire()
     stopper.ask(lock.release)
     lock.acquire()
-    return stopper.seconds_since()
+    return stopper.since()
 
 
 async def measure(stopper: Stopper) -> dict[str, list[float]]:
@@ -111,10 +84,10 @@ async def measure(stopper: Stopper) -> dict[str, list[float]]:
 
 
 def main() -> int:
-    stopper = Stopper()
+    stopper = Stopper(_ASLEEP_AFTER)
     gc.disable()  # a collection would fall to one of the four by chance
     taken = asyncio.run(measure(stopper))
-    stopper.ask(None)
+    stopper.close()
     p50 = {name: percentile(values, 50) * 1e6 for name, values in taken.items()}
     p99 = {name: percentile(values, 99) * 1e6 for name, values in taken.items()}
     labels = {
