@@ -399,12 +399,13 @@ class Session:
     def _stop_receipt(self, mode: Literal["stop", "interrupt", "rollback"], end: Callable[[Turn], bool]) -> Receipt:
         """Do something to the running turn, if there is one, and make a receipt of it."""
         turn = self._running()
+        stopped = end(turn) if turn is not None else False  # before all else: the receipt can wait
         letter = Letter("", mode, None)
         letter.settle("applied")
         if turn is None:
             letter.note = "no turn was running"
             return Receipt(letter)
-        letter.stopped = end(turn)
+        letter.stopped = stopped
         letter.turn_id = turn.id
         if not letter.stopped:
             letter.note = "the turn had been stopped before, or was over"
