@@ -126,14 +126,14 @@ class History:
 
     def with_fresh_ids(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
         """The same calls, with new identifiers for those that are empty or were used before."""
-        taken = set(self._ids)
+        here: set[str] = set()
         fresh = []
         for call in calls:
             name, number = call.id, 1
-            while not name or name in taken:
+            while not name or name in here or name in self._ids:
                 number += 1
                 name = f"{call.id or 'call'}-{number}"
-            taken.add(name)
+            here.add(name)
             fresh.append(call if name == call.id else ToolCall(name, call.name, call.arguments))
         return fresh
 

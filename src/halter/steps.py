@@ -65,6 +65,7 @@ class Steps:
         )
         self._exchange: Exchange | None = None
         self._words: list[EventData] = []  # said and not written yet: until the loop's next turn
+        self._ended: RequestFinished | RequestCancelled | None = None  # not written yet: until what follows it is known
         self._failure: Exception | None = None  # of the store, where nobody could be told
         self._is_stop_told = False
         self._told: set[str] = set()  # calls whose outcome is in the log
@@ -79,7 +80,7 @@ class Steps:
         status: TurnStatus = "failed"
         reason, detail = "", ""
         try:
-            with wake_on_cancel(turn.token, lambda: call_in_loop(self._loop, self._tell_stop)), turn.token.bind():
+            with wake_on_cancel(turn.token, lambda: call_in_loop(self._loop, self._tell_soon)), turn.token.bind():
                 reason = await self._go()
             status = "interrupted" if reason == "pause" else "done"
         except Cancelled as stop:
@@ -137,6 +138,7 @@ class Steps:
         """
         turn, journal = self._turn, self._journal
         with journal.lock:
+            self._write()
             turn.step = turn.token.child("step")
             steers = journal.inbox.ready(steers_only=True)
             if steers and not turn.token.is_cancelled:
@@ -198,15 +200,21 @@ class Steps:
     def _end_request(self, event: RequestFinished | RequestCancelled) -> None:
         assert self._exchange is not None
         answer = self._exchange.answer
-        answer = msgspec.structs.replace(answer, calls=self._journal.history.with_fresh_ids(answer.calls))
-        if isinstance(event, RequestCancelled) or event.status == "failed":
-            # Nobody will run the calls of an answer that was broken off, so they are not part of what was said.
-            answer = msgspec.structs.replace(answer, calls=[], unfinished=[*answer.calls, *answer.unfinished])
+        if answer.calls:
+            calls = self._journal.history.with_fresh_ids(answer.calls)
+            if isinstance(event, RequestCancelled) or event.status == "failed":
+                # Nobody will run the calls of an answer that was broken off, so they are not part of what was said.
+                answer = msgspec.structs.replace(answer, calls=[], unfinished=[*calls, *answer.unfinished])
+            else:
+                answer = msgspec.structs.replace(answer, calls=calls)
         self._answer = answer
         turn = self._turn
         turn.text = answer.text or turn.text
         turn.usage = _sum(turn.usage, answer.usage)
-        self._write(msgspec.structs.replace(event, answer=answer))
+        self._ended = msgspec.structs.replace(event, answer=answer)
+        if answer.calls:
+            self._write()  # before one of them runs
+        # Else the next step or the end of the turn writes it with its own word: the loop has no turn before that.
 
     def _write_words(self) -> None:
         """Write what was said since the loop's last turn. A boundary: nobody calls this who could be told."""
@@ -219,22 +227,30 @@ class Steps:
             self._turn.step.cancel("error", detail=str(error))
 
     def _write(self, *data: EventData, unless_stopped: bool = False) -> None:
-        """Write, behind the words that are not written yet, and behind the news that there is a stop, if so.
+        """Write, behind what is not written yet, and behind the news that there is a stop, if so.
 
         What is not to begin after a stop is then not written, and `Cancelled` is raised.
         """
         token = self._turn.token
         is_stopped = token.is_cancelled  # asked once: the log has nothing that contradicts it
-        words, self._words = self._words, []
-        if is_stopped and not self._is_stop_told:
-            self._is_stop_told = True
-            words.append(self._stopping())
+        events = self._unwritten(is_stopped=is_stopped)
         if not (is_stopped and unless_stopped):
-            words += data
-        if words:
-            self._journal.append_in(self._turn.id, *words)
+            events += data
+        if events:
+            self._journal.append_in(self._turn.id, *events)
         if is_stopped and unless_stopped:
             raise Cancelled(token)
+
+    def _unwritten(self, *, is_stopped: bool) -> list[EventData]:
+        """Take what is not written yet: words, that there is a stop if so, and only then what came of it."""
+        unwritten, self._words = self._words, []
+        if is_stopped and not self._is_stop_told:
+            self._is_stop_told = True
+            unwritten.append(self._stopping())
+        if self._ended is not None:
+            unwritten.append(self._ended)
+            self._ended = None
+        return unwritten
 
     # -- the calls ---------------------------------------------------------------------------------------------------
 
@@ -281,6 +297,10 @@ class Steps:
             return TurnStopping(reason, detail, "", time.time())
         return TurnStopping(reason, detail, stop.by, stop.asked_at)
 
+    def _tell_soon(self) -> None:
+        """Give the loop's next turn to the task, which the same stop has woken: a request that ends says it itself."""
+        self._loop.call_soon(self._tell_stop)
+
     def _tell_stop(self) -> None:
         """Say that there is a stop, at once: some calls may take their grace. A boundary, as nobody calls this."""
         if self._is_stop_told:
@@ -317,8 +337,11 @@ class Steps:
         with journal.lock:
             if not journal.history.is_open(turn.id):
                 return
-            self._write()
-            end: list[EventData] = journal.history.closing(reason or status, detail, time.time())
+            if self._ended is not None:
+                end = self._unwritten(is_stopped=turn.token.is_cancelled)  # an answer without calls leaves nothing open
+            else:
+                self._write()
+                end = journal.history.closing(reason or status, detail, time.time())
             end.append(TurnFinished(status, reason, detail, error, turn.usage, after))
             if turn.wants_rollback or reason == "rollback":
                 end.append(TurnRolledBack())
