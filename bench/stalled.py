@@ -40,6 +40,20 @@ class Took(NamedTuple):
     seen: float | None
 
 
+async def read_bare(session: aiohttp.ClientSession, url: str, scenario: str, is_waiting: threading.Event) -> float:
+    """Read until cancelled; gives the moment of that."""
+    body = {"model": scenario, "messages": [], "stream": True}
+    try:
+        async with session.post(f"{url}/chat/completions", json=body) as response:
+            async for _ in response.content:
+                pass
+        is_waiting.set()
+        await asyncio.sleep(50)
+    except asyncio.CancelledError:
+        return time.monotonic()
+    return 0.0
+
+
 class Ground:
     """One server, one loop, and one thread that stops what runs there."""
 
@@ -61,21 +75,8 @@ class Ground:
         """Cancel a task that does the same with nothing but aiohttp."""
         loop = asyncio.get_running_loop()
         is_waiting = threading.Event()
-        task = asyncio.create_task(self.read_bare(scenario, is_waiting))
+        task = asyncio.create_task(read_bare(self._session, self.server.url, scenario, is_waiting))
         return await self.measure(scenario, task, lambda: loop.call_soon_threadsafe(task.cancel), is_waiting.wait)
-
-    async def read_bare(self, scenario: str, is_waiting: threading.Event) -> float:
-        """Read until cancelled; gives the moment of that."""
-        body = {"model": scenario, "messages": [], "stream": True}
-        try:
-            async with self._session.post(f"{self.server.url}/chat/completions", json=body) as response:
-                async for _ in response.content:
-                    pass
-            is_waiting.set()
-            await asyncio.sleep(50)
-        except asyncio.CancelledError:
-            return time.monotonic()
-        return 0.0
 
     async def measure(
         self,
