@@ -76,14 +76,16 @@ class History:
     as a whole, when the change is done.
     """
 
+    __slots__ = ("_batch", "_entries", "_ids", "_late", "_opening", "_past", "_shown", "_words", "last", "turn")
+
     def __init__(self) -> None:
         self.turn: PastTurn | None = None  # the one that is open
         self.last: PastTurn | None = None  # the newest that is finished and part of the conversation
         self._past: list[PastTurn] = []  # those before it that are, too
         self._entries: list[tuple[str, Message]] = []
-        self._batch = _Batch()
+        self._batch = _NO_CALLS
         self._shown = (self._entries, 0, self._batch)  # the entries, how many of them, and what follows them
-        self._ids: set[str] = set()
+        self._ids: dict[str, None] = {}  # those of all calls; a set takes more room while it is empty
         self._words = _Words()
         self._opening: list[str] = []  # notes for the next message of the user
         self._late: list[str] = []  # notes for the start of the next turn
@@ -92,7 +94,7 @@ class History:
     def messages(self) -> list[Message]:
         """The whole conversation, valid as it stands."""
         entries, count, batch = self._shown
-        return [*(message for _, message in entries[:count]), *batch.results()]
+        return [message for _, message in entries[:count]] + batch.results()
 
     @property
     def can_go_on(self) -> bool:
@@ -151,7 +153,8 @@ class History:
             case RequestFinished() | RequestCancelled() as data:
                 self._end_request(event.turn, data)
             case ToolStarted() as data:
-                self._batch.started.add(data.call_id)
+                if self._batch.is_open(data.call_id):
+                    self._batch.started.add(data.call_id)
             case ToolFinished() as data:
                 self._end_call(data.outcome)
             case ToolFinishedLate() as data:
@@ -225,16 +228,18 @@ class History:
             # Half a thought has no signature, and those who sign want it whole or not at all.
             message = AssistantMessage(answer.text, answer.calls)
         self._entries.append((turn, message))
-        self._ids.update(call.id for call in answer.calls)
-        self._batch = _Batch(turn, answer.calls)
+        self._ids.update(dict.fromkeys(call.id for call in answer.calls))
+        self._batch = _Batch(turn, answer.calls) if answer.calls else _NO_CALLS
         if isinstance(data, RequestCancelled) and data.reason == "steer" and answer.text:
             self._opening.append("Your answer was cut off here by this message.")
 
     def _end_call(self, outcome: ToolOutcome) -> None:
         batch = self._batch
+        if not batch.is_open(outcome.call_id):
+            return  # check() lets none of these into the log
         batch.answers[outcome.call_id] = outcome.to_message()
         if not batch.missing:
-            self._batch = _Batch()
+            self._batch = _NO_CALLS
             self._entries += [(batch.turn, message) for message in batch.results()]
 
     # -- sealing -----------------------------------------------------------------------------------------------------
@@ -268,6 +273,8 @@ class History:
 class _Batch:
     """The calls of the newest message of the assistant that are not all answered yet."""
 
+    __slots__ = ("answers", "calls", "started", "turn")
+
     def __init__(self, turn: str = "", calls: Sequence[ToolCall] = ()) -> None:
         self.turn = turn
         self.calls = {call.id: call for call in calls}
@@ -288,8 +295,13 @@ class _Batch:
         return [self.answers.get(call.id) or ToolMessage.of(call, _RUNNING) for call in self.calls.values()]
 
 
+_NO_CALLS: Final = _Batch()  # shared, and never changed: only open calls are
+
+
 class _Words:
     """What the open request has said so far."""
+
+    __slots__ = ("_pieces", "is_superseded", "request", "seq")
 
     def __init__(self) -> None:
         self.request: RequestStarted | None = None

@@ -179,6 +179,8 @@ class Receipt:
 class Inbox:
     """The messages that wait, in order. Reads are safe from any thread; changes go through the session."""
 
+    __slots__ = ("_letters", "_waiting", "_write")
+
     def __init__(self, write: Callable[[Callable[[], list[EventData]]], bool]) -> None:
         """*write* asks a function, with nobody in between, what to write, and says whether that was anything."""
         self._write = write
@@ -279,6 +281,8 @@ class Inbox:
     def _forget(self, letter: Letter) -> None:
         """Let go of the content: it is in the history now, or was not wanted."""
         self._waiting.pop(letter.id, None)
+        if not self._waiting:
+            self._waiting = {}  # one that was used keeps its room
         letter.message = None
 
 

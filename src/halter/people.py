@@ -30,6 +30,8 @@ _CHILDS_SHARE: Final = 0.5
 class People:
     """The open questions of one session, and the way to its children."""
 
+    __slots__ = ("_journal", "_make_child", "_open", "grace", "keeper")
+
     def __init__(
         self, journal: Journal, grace: float, make_child: Callable[[Agent, CancellationToken, float], Session]
     ) -> None:

@@ -328,7 +328,7 @@ class Steps:
             turn.status, turn.error = "failed", error
             turn.reason, turn.detail = "error", str(error)
         finally:
-            turn.ended.cancel("ended")
+            turn.end()
 
     def _write_end(self, status: TurnStatus, reason: str, detail: str) -> None:
         turn, journal = self._turn, self._journal

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Turn"]
 
 _OVER: Final = "over"
+_NO_STEP: Final = CancellationToken(name="no step")  # of all turns that have ended
+_NO_STEP.cancel("ended")
 
 
 class Turn:
@@ -27,6 +29,26 @@ class Turn:
     `status` is "running", and in the end "done", "interrupted" or "failed". `text` is the answer, or as much of it as
     there was. `reason` and `detail` tell why it ended if it was not done. `token` is this turn's alone, for ever.
     """
+
+    __slots__ = (
+        "_fate",
+        "batch",
+        "detail",
+        "ended",
+        "error",
+        "id",
+        "loop",
+        "outcomes",
+        "reason",
+        "status",
+        "step",
+        "stop",
+        "text",
+        "token",
+        "usage",
+        "wants_pause",
+        "wants_rollback",
+    )
 
     def __init__(self, turn_id: str, token: CancellationToken) -> None:
         self.id = turn_id
@@ -73,6 +95,12 @@ class Turn:
             self._fate.setdefault("end", "stop")
         return self._fate.setdefault("end", _OVER) == _OVER
 
+    def end(self) -> None:
+        """Let everybody know that it is over and written, and let go of what only a running turn needs."""
+        self.ended.cancel("ended")
+        self.step = _NO_STEP
+        self.loop = None
+
     @property
     def is_over(self) -> bool:
         """Whether its end is decided, and only has to be written."""
@@ -93,7 +121,7 @@ class Turn:
         turn.claim_end()
         if past.status == "interrupted":
             turn.token.cancel(past.reason, detail=past.detail)
-        turn.ended.cancel("ended")
+        turn.end()
         return turn
 
 
