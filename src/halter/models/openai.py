@@ -280,22 +280,19 @@ def _messages(request: ModelRequest) -> list[dict[str, Any]]:
     said: list[Part] = []
     if request.instructions:
         written.append({"role": "system", "content": request.instructions})
-    for message in request.messages:
-        if isinstance(message, ToolMessage):
-            said += _result(message, written)
-        elif isinstance(message, AssistantMessage):
-            _flush(said, written)
-            written.append(_assistant(message))
+    for message in request.messages:  # all of a conversation, for each request: what is common is quick
+        if isinstance(message, AssistantMessage):
+            if said:
+                written.append({"role": "user", "content": _content(said)})
+                said = []
+            written.append(_assistant(message) if message.calls else {"role": "assistant", "content": message.text})
+        elif isinstance(message, ToolMessage):
+            said = [*said, *_result(message, written)]
         else:
-            said += message.parts
-    _flush(said, written)
-    return written
-
-
-def _flush(said: list[Part], written: list[dict[str, Any]]) -> None:
+            said = [*said, *message.parts] if said else message.parts  # never changed: it may be the message's own
     if said:
         written.append({"role": "user", "content": _content(said)})
-        said.clear()
+    return written
 
 
 def _result(message: ToolMessage, written: list[dict[str, Any]]) -> list[Part]:
@@ -308,16 +305,17 @@ def _result(message: ToolMessage, written: list[dict[str, Any]]) -> list[Part]:
 
 
 def _assistant(message: AssistantMessage) -> dict[str, Any]:
-    written: dict[str, Any] = {"role": "assistant", "content": message.text or (None if message.calls else "")}
-    if message.calls:
-        written["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.calls
-        ]
-    return written
+    """Write a message with calls; without text, that is null and not empty."""
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.calls
+    ]
+    return {"role": "assistant", "content": message.text or None, "tool_calls": calls}
 
 
 def _content(parts: list[Part]) -> str | list[dict[str, Any]]:
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        return parts[0].text
     texts = [part.text for part in parts if isinstance(part, Text)]
     if len(texts) == len(parts):
         return "\n\n".join(texts)
