@@ -12,12 +12,10 @@ from halter import Agent, Session, ToolContext, tool
 from halter.events import Event, TurnStopping
 from halter.models import AssistantMessage, ToolMessage, UserMessage
 from halter.models.errors import ProviderError
-from halter.stores import MemoryStore
 from halter.testing import Gate
 from tests.historyjudge import judge, judge_request
 from tests.sessionkit import (
     AT_MOST,
-    HookedStore,
     RunningTurn,
     agent_of,
     call,
@@ -290,15 +288,14 @@ def test_a_tool_has_not_begun_before_its_start_is_in_the_log(kind: str) -> None:
 def test_a_stop_that_the_crash_overtook_is_on_record() -> None:
     """A turn that had been asked to stop when the program died says so in its end, and a rollback is carried out."""
     gate = Gate()
-    store = HookedStore()
-    snapshots: list[MemoryStore] = []
-    with agent_of(["one ", gate]).session("s", store) as session:
-        store.once("turn.stopping", lambda: snapshots.append(store_with(store.read("s"))))
+    with session_of(["one ", gate]) as session:
         running = RunningTurn(session)
         gate.wait_reached()
         session.interrupt()
         running.end()
-    with Agent(model_of(session)).session("s", snapshots[0]) as again:
+        events = session.events()
+    told = next(number for number, event in enumerate(events, 1) if event.kind == "turn.stopping")
+    with Agent(model_of(session)).session(session.id, store_with(events[:told])) as again:
         finished = data_of(again, "turn.finished")[-1]
         assert finished.reason == "crash"
         assert "asked to stop (interrupt)" in finished.detail

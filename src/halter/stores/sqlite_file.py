@@ -215,6 +215,7 @@ class SQLiteFile:
                 raise
             connection = self._open_as("mode=rw")  # somebody died while writing, and SQLite has to clear up first
         try:
+            connection.execute("BEGIN")  # one look, before or after another who fills it just now, and not both
             application, version, tables = (
                 connection.execute(sql).fetchone()[0]
                 for sql in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
