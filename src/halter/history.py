@@ -53,6 +53,8 @@ __all__ = ["History", "PastTurn"]
 
 _RUNNING: Final = "This call is still running."
 _GO_ON: Final = "Go on from where you were."
+_AFTER_RESULTS: Final = frozenset({MessageApplied, RequestStarted})
+_OF_TURNS: Final = frozenset({TurnStarted, TurnStopping, TurnFinished, TurnRolledBack})
 
 
 class PastTurn(msgspec.Struct):
@@ -115,14 +117,14 @@ class History:
     def check(self, data: Iterable[EventData]) -> None:
         """Refuse what would make the history invalid: a defect of ours, found before it is written."""
         answered: set[str] = set()
-        for each in data:
-            if isinstance(each, ToolFinished):
+        for each in data:  # told apart by class, here and below: isinstance costs more, and a stop waits for this
+            if type(each) is ToolFinished:
                 call = each.outcome.call_id
                 if call in answered or not self._batch.is_open(call):
                     msg = f"call {call!r} has its result already, or was never asked for"
                     raise AssertionError(msg)
                 answered.add(call)
-            elif isinstance(each, (MessageApplied, RequestStarted)) and len(answered) < self._batch.missing:
+            elif type(each) in _AFTER_RESULTS and len(answered) < self._batch.missing:
                 msg = f"{type(each).__name__} while calls have no results yet"
                 raise AssertionError(msg)
 
@@ -143,39 +145,43 @@ class History:
 
     def take(self, event: Event) -> None:
         """Add one event of the log. Messages of the user come by `add_user()`, for their text is in the inbox."""
-        match event.data:
-            case TextDelta() as data:
-                self._words.add(data.text)
-            case RequestStarted() as data:
-                self._words.start(event.seq, data)
-            case RequestRetry():
-                self._words.is_superseded = True
-            case RequestFinished() | RequestCancelled() as data:
-                self._end_request(event.turn, data)
-            case ToolStarted() as data:
-                if self._batch.is_open(data.call_id):
-                    self._batch.started.add(data.call_id)
-            case ToolFinished() as data:
-                self._end_call(data.outcome)
-            case ToolFinishedLate() as data:
-                self._late += filter(None, [data.outcome.late_note()])
-            case data:
-                self._take_turn(event.turn, data)
+        data = event.data
+        if type(data) in _OF_TURNS:
+            self._take_turn(event.turn, data)
+        elif type(data) is TextDelta:
+            self._words.add(data.text)
+        elif type(data) is RequestStarted:
+            self._words.start(event.seq, data)
+        elif type(data) is RequestRetry:
+            self._words.is_superseded = True
+        elif type(data) is RequestFinished or type(data) is RequestCancelled:
+            self._end_request(event.turn, data)
+        else:
+            self._take_tool(data)
         self._show()
 
     def _show(self) -> None:
         self._shown = (self._entries, len(self._entries), self._batch)
 
+    def _take_tool(self, data: EventData) -> None:
+        if type(data) is ToolStarted:
+            if self._batch.is_open(data.call_id):
+                self._batch.started.add(data.call_id)
+        elif type(data) is ToolFinished:
+            self._end_call(data.outcome)
+        elif type(data) is ToolFinishedLate:
+            self._late += filter(None, [data.outcome.late_note()])
+
     def _take_turn(self, turn: str, data: EventData) -> None:
-        match data:
-            case TurnStarted():
-                self._start_turn(turn, data)
-            case TurnStopping() if self.turn is not None:
+        if type(data) is TurnStarted:
+            self._start_turn(turn, data)
+        elif type(data) is TurnStopping:
+            if self.turn is not None:
                 self.turn.stopping = data
-            case TurnFinished():
-                self._finish_turn(turn, data)
-            case TurnRolledBack():
-                self._roll_back(turn)
+        elif type(data) is TurnFinished:
+            self._finish_turn(turn, data)
+        else:
+            self._roll_back(turn)
 
     def add_user(self, turn: str, message: UserMessage) -> None:
         """Add a message of the user, behind what the model has to be told."""

@@ -6,7 +6,7 @@ tells at any time what became of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from halter.cancel.token import CancellationToken
 from halter.events import (
@@ -29,6 +29,9 @@ __all__ = ["Content", "Inbox", "Letter", "Receipt", "to_message"]
 
 Content: TypeAlias = str | Part | UserMessage | list[str | Part]
 """What a user may give for a message."""
+_OF_MESSAGES: Final = frozenset(
+    {MessageAccepted, MessageApplied, MessageEdited, MessageHeld, MessageReleased, MessageRemoved}
+)
 State: TypeAlias = Literal["accepted", "applied", "held", "removed"]
 
 
@@ -248,6 +251,8 @@ class Inbox:
     def take(self, event: Event) -> UserMessage | None:
         """Add one event of the log; gives the message that is applied by it."""
         data = event.data
+        if type(data) not in _OF_MESSAGES:  # most are not; isinstance costs more
+            return None
         if isinstance(data, MessageAccepted):
             letter = self._letters.get(data.id) or Letter(data.id, data.mode, data.message, data.note, event.time)
             letter.number = event.seq

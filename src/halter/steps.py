@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from halter.turn import Turn
 
 _log = logging.getLogger(__name__)
+_NO_USAGE: Final = Usage()
 
 
 class Steps:
@@ -210,7 +211,8 @@ class Steps:
         self._answer = answer
         turn = self._turn
         turn.text = answer.text or turn.text
-        turn.usage = _sum(turn.usage, answer.usage)
+        if answer.usage != _NO_USAGE:
+            turn.usage = _sum(turn.usage, answer.usage)
         self._ended = msgspec.structs.replace(event, answer=answer)
         if answer.calls:
             self._write()  # before one of them runs

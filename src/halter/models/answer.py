@@ -128,7 +128,8 @@ class Draft:
         """Give what there is."""
         finished = self._finished
         thought = "".join(self._thought)
-        calls, unfinished = self._whole_and_not(finished)
+        # Most have no calls; and a stop waits for this.
+        calls, unfinished = self._whole_and_not(finished) if self._open or self._calls else ([], [])
         return Answer(
             text="".join(self.text),
             reasoning=[*self._reasoning, *([Reasoning(thought)] if thought else [])],
