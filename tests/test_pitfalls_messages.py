@@ -157,19 +157,20 @@ def test_a_stop_during_start_up_was_lost() -> None:
 def test_a_sub_agent_that_was_attached_late_missed_the_stop() -> None:
     """A child that was made just after the stop had been handed to all children ran on in the background."""
     child = agent_of("never")
-    go = threading.Event()
+    go, inside = threading.Event(), threading.Event()
 
     @tool
     def hand_over(ctx: ToolContext) -> str:
+        inside.set()
         ctx.token.wait(AT_MOST)
         try:
             return str(ctx.delegate(child, "x").status)
         finally:
             go.set()
 
-    with session_of(call("hand_over"), tools=[hand_over]) as session, session.listen() as listener:
+    with session_of(call("hand_over"), tools=[hand_over]) as session:
         running = RunningTurn(session)
-        wait_for(listener, "tool.started")
+        assert inside.wait(AT_MOST)
         session.interrupt()
         running.end()
         assert go.wait(AT_MOST)
