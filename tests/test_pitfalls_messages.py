@@ -157,23 +157,24 @@ def test_a_stop_during_start_up_was_lost() -> None:
 def test_a_sub_agent_that_was_attached_late_missed_the_stop() -> None:
     """A child that was made just after the stop had been handed to all children ran on in the background."""
     child = agent_of("never")
-    go, inside = threading.Event(), threading.Event()
+    started, ended = threading.Event(), threading.Event()
 
     @tool
     def hand_over(ctx: ToolContext) -> str:
-        inside.set()
-        ctx.token.wait(AT_MOST)
+        token = ctx.token
+        started.set()
+        token.wait(AT_MOST)
         try:
             return str(ctx.delegate(child, "x").status)
         finally:
-            go.set()
+            ended.set()
 
     with session_of(call("hand_over"), tools=[hand_over]) as session:
         running = RunningTurn(session)
-        assert inside.wait(AT_MOST)
+        assert started.wait(AT_MOST)
         session.interrupt()
         running.end()
-        assert go.wait(AT_MOST)
+        assert ended.wait(AT_MOST)
         assert isinstance(child.model, ScriptedModel)
         assert child.model.requests == []
 

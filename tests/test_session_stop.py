@@ -77,7 +77,8 @@ def test_only_the_first_stop_stops() -> None:
     with session_of(["one", gate]) as session:
         running = RunningTurn(session)
         gate.wait_reached()
-        first, second = session.interrupt(), session.stop()
+        with session._journal.lock:  # so that the turn can not end between the two
+            first, second = session.interrupt(), session.stop()
         turn = running.end()
         assert (first.stopped, second.stopped) == (True, False)
         assert second.note  # it came before the turn was over, or after
