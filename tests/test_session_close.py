@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +25,7 @@ from tests.sessionkit import (
     RunningTurn,
     agent_of,
     call,
+    data_of,
     said,
     session_of,
 )
@@ -204,3 +207,39 @@ def test_a_stop_works_with_a_store_that_is_full() -> None:
         assert queued.state in ("held", "accepted")
         session.release()
         assert session.run().text == "two"
+
+
+@pytest.mark.parametrize("kind", ["plain", "finish", "coroutine", "generator"])
+def test_a_call_whose_start_can_not_be_written_does_not_start(kind: str, tmp_path: Path) -> None:
+    """With a full store nothing is done that nobody would know of: the call is not run, and told of as not started."""
+    effect = tmp_path / "effect"
+
+    @tool
+    def plain() -> None:
+        effect.touch()
+
+    @tool(on_steer="finish")
+    def finish() -> None:
+        effect.touch()
+
+    @tool
+    async def coroutine() -> None:
+        effect.touch()
+
+    @tool
+    def generator() -> Iterator[str]:
+        effect.touch()
+        yield "x"
+
+    store = HookedStore()
+    agent = agent_of(call(kind), "done", tools=[plain, finish, coroutine, generator])
+    with agent.session(store=store) as session:
+        store.fill_up("tool.started")
+        turn = session.run("x")
+        assert turn.status == "failed"
+        assert isinstance(turn.error, StoreFull)
+        assert not effect.exists()
+        store.empty()
+        assert session.run("y").text == "done"
+        assert [each.outcome.status for each in data_of(session, "tool.finished")] == ["not_started"]
+        judge_session(session)

@@ -280,8 +280,19 @@ class Steps:
             if event.outcome.call_id not in self._told:
                 self._write(event)
                 self._told.add(event.outcome.call_id)
-        elif not (isinstance(event, (ToolStarted, ToolProgress, ToolCancelling)) and event.call_id in self._told):
+        elif isinstance(event, ToolStarted):
+            self._tell_start(event)
+        elif not (isinstance(event, (ToolProgress, ToolCancelling)) and event.call_id in self._told):
             self._write(event)
+
+    def _tell_start(self, event: ToolStarted) -> None:
+        """Write that a call starts; it is about to. What could not be written does not happen, so then it does not."""
+        try:
+            if event.call_id not in self._told:
+                self._write(event)
+        except StoreError as error:
+            if self._turn.batch is not None:
+                self._turn.batch.cancel_call(event.call_id, "error", detail=str(error))
 
     def _on_late(self, outcome: ToolOutcome) -> None:
         """Hear of an abandoned call that has ended after all; in any thread, in any turn, at any time. A boundary."""
@@ -315,12 +326,11 @@ class Steps:
     def _seal(self, status: TurnStatus, reason: str, detail: str) -> None:
         """Write the end of the turn, whatever is open, and let everybody know. A boundary for the store's sake."""
         turn = self._turn
-        if status != "done" and turn.token.is_cancelled:
+        if status != "done" and not turn.claim_end():
             reason, detail = turn.token.reason or "", turn.token.detail
             status = "interrupted"
         if status != "failed":
             turn.error = None
-        turn.claim_end()
         turn.status, turn.reason, turn.detail = status, reason or None, detail
         try:
             self._write_end(status, reason, detail)
