@@ -6,12 +6,12 @@ HalterError
 ├── SessionClosed         the session was closed; open it again to go on
 ├── LimitReached          the turn came to a limit: steps, or the length of an answer
 └── StoreError            the store could not do it; what it held before is unharmed
-├── SessionOwned      another session object, here or in another process, owns this session
-├── LeaseLost         this session object owned it, and another one has taken over
-├── StoreFull         no space is left
-├── StoreReadOnly     it can be read, and not written
-├── StoreCorrupt      it is damaged, or no store at all
-└── StoreTooNew       a newer Halter has written it
+    ├── SessionOwned      another session object, here or in another process, owns this session
+    ├── LeaseLost         this session object owned it, and another one has taken over
+    ├── StoreFull         no space is left
+    ├── StoreReadOnly     it can be read, and not written
+    ├── StoreCorrupt      it is damaged, or no store at all
+    └── StoreTooNew       a newer Halter has written it
 """
 
 from __future__ import annotations

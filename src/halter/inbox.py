@@ -6,6 +6,7 @@ tells at any time what became of it.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from halter.cancel.token import CancellationToken
@@ -167,7 +168,8 @@ class Receipt:
 
     def settled(self, timeout: float | None = None) -> bool:
         """Wait until the message is applied, held or removed, and a turn that this has stopped is over."""
-        return all(bell.wait(timeout) for bell in self._bells())
+        end = None if timeout is None else time.monotonic() + timeout
+        return all(bell.wait(None if end is None else max(0.0, end - time.monotonic())) for bell in self._bells())
 
     async def settled_async(self) -> None:
         """Wait as `settled` does, without blocking the loop."""
