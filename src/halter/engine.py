@@ -39,8 +39,8 @@ def run(make: Callable[[], Coroutine[Any, Any, T]], on_leave: Callable[[BaseExce
         msg = "this blocks, and would block the event loop that it waits for; use the async twin: await session.arun()"
         raise RuntimeError(msg)
     job: _Job[T] = _Job(make, contextvars.copy_context())
-    engine.loop.call_soon_threadsafe(job.start)
     try:
+        engine.loop.call_soon_threadsafe(job.start)  # in here: the job may be at work before this is back
         job.wait(None)
     except BaseException as exc:
         on_leave(exc)

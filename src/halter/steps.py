@@ -331,7 +331,6 @@ class Steps:
             status = "interrupted"
         if status != "failed":
             turn.error = None
-        turn.status, turn.reason, turn.detail = status, reason or None, detail
         try:
             self._write_end(status, reason, detail)
         except Exception as error:  # noqa: BLE001
@@ -347,18 +346,19 @@ class Steps:
         after = time.monotonic() - turn.stop.moment if turn.stop is not None and status == "interrupted" else None
         error = "" if turn.error is None else str(turn.error) or type(turn.error).__name__
         with journal.lock:
-            if not journal.history.is_open(turn.id):
-                return
-            if self._ended is not None:
-                end = self._unwritten(is_stopped=turn.token.is_cancelled)  # an answer without calls leaves nothing open
-            else:
-                self._write()
-                end = journal.history.closing(reason or status, detail, time.time())
-            end.append(TurnFinished(status, reason, detail, error, turn.usage, after))
-            if turn.wants_rollback or reason == "rollback":
-                end.append(TurnRolledBack())
-            journal.append(turn.id, *end)
-            journal.inbox.demote_steers("the turn that it was for ended first")
+            if journal.history.is_open(turn.id):
+                if self._ended is not None:
+                    end = self._unwritten(is_stopped=turn.token.is_cancelled)  # without calls it leaves nothing open
+                else:
+                    self._write()
+                    end = journal.history.closing(reason or status, detail, time.time())
+                end.append(TurnFinished(status, reason, detail, error, turn.usage, after))
+                if turn.wants_rollback or reason == "rollback":
+                    end.append(TurnRolledBack())
+                journal.append(turn.id, *end)
+                journal.inbox.demote_steers("the turn that it was for ended first")
+            # Within the lock: whoever holds it finds the turn running and open in the log, or neither.
+            turn.status, turn.reason, turn.detail = status, reason or None, detail
 
 
 def _sum(one: Usage, other: Usage) -> Usage:
