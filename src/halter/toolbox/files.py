@@ -1,0 +1,165 @@
+"""Files of a workspace: read, write, patch, search.
+
+Every file is opened through the workspace's own descriptors, so no path and no link leads out of it; see
+`halter.toolbox.workspace`. What is given back is bounded and says what was left out.
+
+At a stop: a read and a search give what they have; a write or a patch is whole or was not done, and says which. Calls
+of one batch on one file run in turn; a search runs beside anything, since what it reads is always whole.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from msgspec import Meta
+
+from halter.cancel.context import current_token
+from halter.models.model import Image
+from halter.toolbox import patching
+from halter.toolbox.atomic import Draft
+from halter.toolbox.claims import claiming_tool
+from halter.toolbox.diff import PatchError
+from halter.toolbox.reading import Reader, image_type
+from halter.toolbox.search import Query, search
+from halter.toolbox.workspace import Workspace
+from halter.tools.context import ToolContext  # noqa: TC001  (the tool finds its context by this hint)
+from halter.tools.tool import Tool, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["Files"]
+
+# What is on a thread gets so long to hand back what it has: control is to be back within 50 ms.
+GRACE: Final = 0.03
+_MOST_WRITTEN: Final = 10_000_000
+_MOST_IMAGE: Final = 5_000_000
+
+
+class Files:
+    """The tools for the files of one workspace: a `Workspace`, or the path of one."""
+
+    def __init__(self, workspace: Workspace | str | os.PathLike[str]) -> None:
+        self.workspace = workspace if isinstance(workspace, Workspace) else Workspace(workspace)
+
+    @property
+    def tools(self) -> list[Tool[..., Any]]:
+        """All of them, for `Agent(tools=...)`."""
+        return [self.read_file, self.write_file, self.patch, self.search_files]
+
+    def claims(self, tool: str, arguments: Mapping[str, Any]) -> list[str]:
+        """The files that a call touches: two calls on one file do not run side by side."""
+        paths = [arguments["path"]] if arguments.get("path") else []
+        if tool == "patch":
+            paths += patching.paths_in(arguments["changes"])
+        return [self.workspace.claim(path) for path in paths]
+
+    @claiming_tool(grace=GRACE)
+    def read_file(
+        self, path: str, start: Annotated[int, Meta(ge=1)] = 1, lines: Annotated[int, Meta(ge=1, le=10_000)] = 2000
+    ) -> Iterator[str | Image]:
+        """Read a text file with its line numbers, or look at a picture.
+
+        Args:
+            path: the file, from the root of the workspace.
+            start: the first line to give.
+            lines: how many lines to give at most.
+
+        """
+        descriptor = self.workspace.open(path)
+        with os.fdopen(descriptor, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(32)
+            file.seek(0)
+            media_type = image_type(head)
+            if media_type:
+                if size > _MOST_IMAGE:
+                    msg = f"{path} is a picture of {size:,} bytes; at most {_MOST_IMAGE:,} can be shown"
+                    raise ValueError(msg)
+                yield Image(file.read(_MOST_IMAGE), media_type=media_type)
+                return
+            yield from Reader(file, path, size).blocks(start, lines)
+
+    @claiming_tool(grace=GRACE)
+    def write_file(self, path: str, content: str, ctx: ToolContext) -> str:  # noqa: D417  (the model does not see it)
+        """Write a text file, new or over an old one. Directories that are missing are made.
+
+        Args:
+            path: the file, from the root of the workspace.
+            content: the whole new content.
+
+        """
+        data = content.encode()
+        if len(data) > _MOST_WRITTEN:
+            msg = f"the content has {len(data):,} bytes; at most {_MOST_WRITTEN:,} can be written at once"
+            raise ValueError(msg)
+        token = ctx.token
+        with self.workspace.find(path, make_parents=True) as place:
+            try:
+                is_new = place.stat() is None
+                draft = Draft(place, data)
+            except BaseException:
+                place.undo_parents()
+                raise
+            if token.is_cancelled or current_token().is_cancelled:
+                draft.discard()
+                place.undo_parents()
+                return f"Nothing was written: the stop came first. {place.path} is as it was."
+            draft.commit()
+            lines = content.count("\n") + (not content.endswith("\n") and bool(content))
+            return f"{'Made' if is_new else 'Replaced'} {place.path}: {lines:,} lines, {len(data):,} bytes."
+
+    @claiming_tool(grace=GRACE)
+    def patch(self, changes: str, path: str | None = None) -> str:
+        """Change parts of files: all the changes are made, or none.
+
+        Give a unified diff (of one or more files, new and deleted ones too), or blocks of this form, with the name
+        of the file on the line before the block, or in `path`:
+
+        <<<<<<< SEARCH
+        the lines as they are
+        =======
+        the lines as they shall be
+        >>>>>>> REPLACE
+
+        What a block searches must be in the file exactly once. Lines are compared exactly; if that finds nothing,
+        without the white space at their ends; if that finds nothing, with all of them indented more or less by the
+        same amount. The answer says so when that was needed.
+
+        Args:
+            changes: the diff, or the blocks.
+            path: the file, from the root of the workspace; if `changes` does not name it.
+
+        """
+        try:
+            return patching.apply(self.workspace, changes, path)
+        except PatchError as error:
+            msg = f"{error}\nNothing was changed."
+            raise PatchError(msg) from None
+
+    @tool(grace=GRACE)
+    def search_files(  # noqa: D417  (the model does not see the context)
+        self,
+        pattern: str,
+        ctx: ToolContext,
+        path: str = ".",
+        *,
+        glob: str | None = None,
+        kind: Literal["content", "name"] = "content",
+        ignore_case: bool = False,
+        most: Annotated[int, Meta(ge=1, le=1000)] = 200,
+    ) -> Iterator[str]:
+        """Search for lines in files, or for files by name. What .gitignore files name is left out, and so is .git.
+
+        Args:
+            pattern: for content a regular expression; for names a pattern with *, ? and **, such as *.py or src/**/a*.
+            path: the directory or file to search in, from the root of the workspace.
+            glob: search only in files with such names.
+            kind: search in the content of files, or for their names.
+            ignore_case: whether upper and lower case are the same.
+            most: how many matches to give at most.
+
+        """
+        query = Query(pattern, path, glob, kind, ignore_case=ignore_case, most=most)
+        yield from search(self.workspace, query, ctx.report)
