@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from halter import ToolOutcome
+from halter import CancellationToken, ToolOutcome
 from halter.cancel import abandoned
 from halter.models import ToolCall
+from halter.testing import interrupt_everywhere
 from halter.tools.events import ToolFinished, ToolStarted
 from tests.helpers import wait_until
 from tests.tools.probe import Probe, run
@@ -99,3 +100,32 @@ def open_files() -> list[str]:
         except OSError:
             continue
     return sorted(each for each in found if each.startswith("/") and not each.startswith(("/dev/", "/proc/")))
+
+
+def everywhere(
+    prepare: Callable[[], tuple[Any, dict[str, Any]]], verify: Callable[[ToolOutcome], object], reason: str
+) -> int:
+    """Stop or steer a call at every line of the toolbox that it passes; returns how many there were.
+
+    *prepare* makes the tool and its arguments anew; *verify* looks at the outcome and at what is left.
+    """
+    outcomes: list[ToolOutcome] = []
+
+    async def scenario(token: CancellationToken) -> None:
+        tool, arguments = prepare()
+        probe = Probe(tool, calls=[ToolCall("call", tool.name, json.dumps(arguments))])
+        target = probe.step if reason == "steer" else probe.token
+        with token.on_cancel(lambda: target.cancel(reason)):
+            outcomes.extend(await probe.run())
+
+    def check_one() -> None:
+        wait_until(lambda: len(abandoned) == 0)
+        outcome = outcomes.pop()
+        assert outcome.status != "failed", outcome
+        if outcome.status != "completed":
+            assert outcome.reason == reason
+        verify(outcome)
+
+    report = interrupt_everywhere(scenario, check=check_one, repeat=1, only=lambda place: "toolbox/" in place)
+    assert len(report.missed) < len(report.points) / 2
+    return len(report.points)

@@ -94,7 +94,8 @@ def test_what_is_inside_is_found(ground: Ground, path: str, by_descriptor: bool)
     [
         "..", "../outside/secret", "a/../../outside/secret", "out/secret", "out_absolute/secret", "out_file",
         "a/out_up/secret", "a/up/../outside/secret", "/etc/passwd", "etc/passwd", "~/x", "~root/x",
-        "{root}/../outside/secret", "{root}x/y", "", "a\0b", "//etc/passwd", "in/../../../outside/secret", "/", "to_root/../outside/secret", "{root}/out/secret",
+        "{root}/../outside/secret", "{root}x/y", "", "a\0b", "//etc/passwd", "/",
+        "in/../../../outside/secret", "to_root/../outside/secret", "{root}/out/secret",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("by_descriptor", [True, False])

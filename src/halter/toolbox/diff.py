@@ -112,7 +112,7 @@ class _Blocks:
 
 def _block_name(line: str) -> str:
     """The name of a file as models write it in front of a block: bare, in backquotes, or behind a hash or a star."""
-    return "" if line.startswith("```") else line.strip("`#* ").removesuffix(":")
+    return "" if line.startswith("```") else line.removesuffix(":").strip("`#* ")
 
 
 class _Unified:

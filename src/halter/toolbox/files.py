@@ -50,10 +50,9 @@ class Files:
 
     def claims(self, tool: str, arguments: Mapping[str, Any]) -> list[str]:
         """The files that a call touches: two calls on one file do not run side by side."""
-        paths = [arguments["path"]] if arguments.get("path") else []
-        if tool == "patch":
-            paths += patching.paths_in(arguments["changes"])
-        return [self.workspace.claim(path) for path in paths]
+        given = arguments.get("path")
+        paths = patching.paths_in(arguments["changes"], given) if tool == "patch" else [given]
+        return [self.workspace.claim(path) for path in paths if path]
 
     @claiming_tool(grace=GRACE)
     def read_file(

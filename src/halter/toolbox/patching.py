@@ -29,10 +29,10 @@ __all__ = ["apply", "paths_in"]
 _MOST: Final = 4_000_000
 
 
-def paths_in(changes: str) -> list[str]:
-    """The files that a patch names; none if it cannot be read."""
+def paths_in(changes: str, path: str | None = None) -> list[str]:
+    """The files that a patch is about; none if it cannot be read."""
     try:
-        return [path for change in parse(changes, ".") for path in change.paths if path != "."]
+        return [each for change in parse(changes, path) for each in change.paths]
     except PatchError:
         return []
 
@@ -55,6 +55,7 @@ class _File:
     old: bytes
     text: str | None  # None: it shall not be there
     said: list[str] = field(default_factory=list)
+    mode: int | None = None  # of the file that it was before it moved
     place: Place | None = None
     draft: Draft | None = None
     is_done: bool = False
@@ -96,6 +97,7 @@ class _Work:
         if target is not source:
             self._check_free(target)
             source.text = None
+            target.mode = None if source.seen is None else stat.S_IMODE(source.seen.st_mode)
             source.said.append(f"moved to {change.new}")
         target.text = done.text
         target.said.append(said)
@@ -163,7 +165,7 @@ class _Work:
             msg = f"{file.path}: somebody else has changed it meanwhile; read it again"
             raise PatchError(msg)
         if file.text is not None:
-            file.draft = Draft(file.place, file.data)
+            file.draft = Draft(file.place, file.data, file.mode)
 
 
 def _commit(files: list[_File]) -> None:
