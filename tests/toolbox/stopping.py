@@ -85,10 +85,11 @@ def check(outcome: ToolOutcome, moment: str, reason: str) -> None:
     elif moment == "end":
         assert outcome.status == "completed"
     else:
-        assert outcome.status in ("completed", "partial", "cancelled"), outcome
+        assert outcome.status in ("completed", "partial", "cancelled", "abandoned"), outcome
         if outcome.status != "completed":
             assert outcome.reason == reason
-            assert "abandoned" not in outcome.rungs
+        # A busy machine, or a disk, may make it late; but it has ended, and that was told.
+        assert not outcome.may_go_on
 
 
 def open_files() -> list[str]:

@@ -17,6 +17,7 @@ import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
+from halter.cancel.context import checkpoint
 from halter.toolbox.ignore import compile_glob
 from halter.toolbox.matching import Match, is_plain, match_files
 from halter.toolbox.reading import is_binary
@@ -128,8 +129,9 @@ class _Search:
                 pass  # an expression of Python's own
             else:
                 self._found = len(found)
-                # In one piece: after a stop there is no second one.
-                yield "\n".join(_shown(match) for match in found)
+                if found:  # in one piece: after a stop there is no second one
+                    yield "\n".join(_shown(match) for match in found)
+                checkpoint()  # "no line matches" is for a search that was made
                 yield from self._summary("matches", "No line matches", counted=False)
                 return
         for batch in self._batches():
