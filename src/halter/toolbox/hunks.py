@@ -14,6 +14,8 @@ from halter.cancel.context import checkpoint
 from halter.toolbox.diff import PatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halter.toolbox.diff import Hunk
 
 __all__ = ["Applied", "apply_hunks"]
@@ -22,6 +24,7 @@ _WAYS: Final = ("", "white space at the ends of lines was ignored", "the indenta
 _NEAR: Final = 3  # lines shown around the nearest place
 _MOST_COMPARED: Final = 2_000
 _MOST_SHOWN: Final = 20
+_AT_ONCE: Final = 50_000  # characters, or lines, between two looks at the token
 
 
 class Applied(NamedTuple):
@@ -46,9 +49,16 @@ def apply_hunks(text: str, hunks: list[Hunk], path: str) -> Applied:
 
 def split_lines(text: str) -> list[str]:
     """The lines of a text with their line feeds; nothing else ends a line."""
-    lines = [line + "\n" for line in text.split("\n")]
-    last = lines.pop()[:-1]
-    return [*lines, last] if last else lines
+    lines: list[str] = []
+    at = 0
+    while at < len(text):
+        checkpoint()
+        end = text.find("\n", at + _AT_ONCE) + 1 or len(text)
+        lines += [line + "\n" for line in text[at:end].removesuffix("\n").split("\n")]
+        at = end
+    if lines and not text.endswith("\n"):
+        lines[-1] = lines[-1][:-1]
+    return lines
 
 
 class _Target:
@@ -60,8 +70,9 @@ class _Target:
         self._path = path
         self._floor = 0  # diffs go from top to bottom
         self._shift = 0  # by how much the lines are elsewhere than the diff says
-        endings = sum(line.endswith("\r\n") for line in lines)
-        self._newline = "\r\n" if endings * 2 > len(lines) else "\n"
+        some = lines[:_MOST_COMPARED]
+        endings = sum(line.endswith("\r\n") for line in some)
+        self._newline = "\r\n" if endings * 2 > len(some) else "\n"
 
     def apply(self, hunk: Hunk, where: str) -> None:
         old = hunk.old
@@ -149,9 +160,17 @@ def _places(lines: list[str], old: list[str], way: int) -> list[int]:
     if way == 0:
         return _runs(lines, old)
     if way == 1:
-        return _runs([line.rstrip() for line in lines], [line.rstrip() for line in old])
-    candidates = _runs([line.strip() for line in lines], [line.strip() for line in old])
+        return _runs(_mapped(str.rstrip, lines), _mapped(str.rstrip, old))
+    candidates = _runs(_mapped(str.strip, lines), _mapped(str.strip, old))
     return [place for place in candidates if _indentation(old, lines[place : place + len(old)]) is not None]
+
+
+def _mapped(change: Callable[[str], str], lines: list[str]) -> list[str]:
+    found: list[str] = []
+    for at in range(0, len(lines), _AT_ONCE // 10):
+        checkpoint()
+        found += map(change, lines[at : at + _AT_ONCE // 10])
+    return found
 
 
 def _runs(lines: list[str], wanted: list[str]) -> list[int]:
@@ -200,8 +219,10 @@ def _nearest(lines: list[str], old: list[str]) -> int | None:
         if line.strip():
             wanted.setdefault(line.strip(), at)
     votes: dict[int, int] = {}
-    for at, line in enumerate(lines):
-        offset = wanted.get(line.strip())
+    for at, line in enumerate(_mapped(str.strip, lines)):
+        if at % _AT_ONCE == 0:
+            checkpoint()
+        offset = wanted.get(line)
         if offset is not None:
             start = max(at - offset, 0)
             votes[start] = votes.get(start, 0) + 1

@@ -36,23 +36,23 @@ _GRACE: Final = 0.03
 _VERSION: Final = 1
 _PAGE: Final = 200  # events that are read and indexed together
 _NEWS: Final = 20  # pages between two reports
-_PATIENCE: Final = 0.25  # seconds for another process that writes the index
+_PATIENCE: Final = 5.0  # seconds for others that write the index; who is stopped meanwhile is not waited for
 _MOST_TEXT: Final = 100_000  # characters of one message that are indexed
 # What is many and has no words of its own.
 _WITHOUT: Final = (
     "text.delta", "reasoning.delta", "tool.progress", "tool.started", "tool.cancelling", "tool.finished",
     "tool.finished_late", "request.started", "request.retry",
 )  # fmt: skip
-_TABLES: Final = """
-    CREATE TABLE IF NOT EXISTS progress (session TEXT PRIMARY KEY, seq INTEGER NOT NULL);
-    CREATE TABLE IF NOT EXISTS entries (
-        id INTEGER PRIMARY KEY, session TEXT NOT NULL, turn TEXT NOT NULL, message TEXT NOT NULL, time REAL NOT NULL,
-        role TEXT NOT NULL
-    );
-    CREATE INDEX IF NOT EXISTS entries_turn ON entries (session, turn);
-    CREATE INDEX IF NOT EXISTS entries_message ON entries (session, message);
-    CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (text, tokenize = 'unicode61 remove_diacritics 2');
-"""
+_TABLES: Final = (
+    "CREATE TABLE progress (session TEXT PRIMARY KEY, seq INTEGER NOT NULL)",
+    """CREATE TABLE entries (
+        id INTEGER PRIMARY KEY, session TEXT NOT NULL, turn TEXT NOT NULL, message TEXT NOT NULL,
+        time REAL NOT NULL, role TEXT NOT NULL
+    )""",
+    "CREATE INDEX entries_turn ON entries (session, turn)",
+    "CREATE INDEX entries_message ON entries (session, message)",
+    "CREATE VIRTUAL TABLE words USING fts5 (text, tokenize = 'unicode61 remove_diacritics 2')",
+)
 _FIND: Final = """
     SELECT session, time, role, snippet(words, 0, '**', '**', ' ... ', 32)
     FROM words JOIN entries ON entries.id = words.rowid
@@ -180,22 +180,15 @@ class _Index:
 
     def add(self, connection: sqlite3.Connection, session: str, events: list[Event], after: int, reached: int) -> int:
         """Add some events, all or none. Returns up to where the session is indexed now, by whomever."""
-        with self._alone():
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                row = connection.execute("SELECT seq FROM progress WHERE session = ?", (session,)).fetchone()
-                now: int = row[0] if row else 0
-                if now == after:  # else another one was faster
-                    for event in events:
-                        _add(connection, event)
-                    connection.execute("INSERT OR REPLACE INTO progress VALUES (?, ?)", (session, reached))
-                    now = reached
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            return now
+        with self._alone(), _transaction(connection):
+            row = connection.execute("SELECT seq FROM progress WHERE session = ?", (session,)).fetchone()
+            now: int = row[0] if row else 0
+            if now == after:  # else another one was faster
+                for event in events:
+                    _add(connection, event)
+                connection.execute("INSERT OR REPLACE INTO progress VALUES (?, ?)", (session, reached))
+                now = reached
+        return now
 
     def find(self, connection: sqlite3.Connection, words: str, session: str | None, this: str, most: int) -> list[Hit]:
         with self._alone():
@@ -229,13 +222,33 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version == _VERSION:
+    if _version(connection) == _VERSION:
         return
-    connection.executescript(
-        "BEGIN IMMEDIATE; DROP TABLE IF EXISTS progress; DROP TABLE IF EXISTS entries; DROP TABLE IF EXISTS words;"
-        f"{_TABLES} PRAGMA user_version = {_VERSION}; COMMIT;"
-    )
+    with _transaction(connection):
+        if _version(connection) == _VERSION:  # others have made it while we waited for our turn: it is in use
+            return
+        for table in ("progress", "entries", "words"):
+            connection.execute(f"DROP TABLE IF EXISTS {table}")
+        for statement in _TABLES:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _add(connection: sqlite3.Connection, event: Event) -> None:
