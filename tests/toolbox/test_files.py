@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from halter import Agent, ToolOutcome
 from halter.models import Image, ToolCall
 from halter.testing import ScriptedModel
+from halter.toolbox import atomic
 from halter.toolbox.atomic import Draft
 from halter.toolbox.files import Files
 from halter.toolbox.workspace import Workspace
-from tests.helpers import run_python
+from tests.helpers import run_python, wait_until
 from tests.toolbox.stopping import Stopped, check, every_moment, every_reason, everywhere, open_files
 from tests.tools.probe import Probe, run
 
@@ -204,9 +205,16 @@ def test_a_read_only_file_stays_as_it_is(files: Files, tmp_path: Path) -> None:
     assert "f is read-only" in error(files.write_file, path="f", content="new")
 
 
+@pytest.mark.parametrize("has_name", [False, True])
 @pytest.mark.parametrize("reason", ["stop", "steer"])
-def test_a_write_is_whole_or_not_done(files: Files, tmp_path: Path, reason: str) -> None:
-    """At every line of a write, a stop leaves the old file or the new one, says which, and leaves nothing else."""
+def test_a_write_is_whole_or_not_done(
+    files: Files, tmp_path: Path, reason: str, has_name: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every line of a write, a stop leaves the old file or the new one, says which, and leaves nothing else; on
+    systems where a draft cannot be without a name, too.
+    """
+    if has_name:
+        monkeypatch.setattr(atomic, "_NAMELESS", 0)
     target = tmp_path / "sub" / "f"
 
     def prepare() -> tuple[Any, dict[str, Any]]:
@@ -239,6 +247,33 @@ def test_a_write_that_is_stopped(files: Files, tmp_path: Path, moment: str, reas
     check(outcome, moment, reason)
     now = (tmp_path / "f").read_text()
     assert now == content if outcome.status == "completed" else now in ("old", content)
+    assert os.listdir(tmp_path) == ["f"]
+
+
+def test_a_write_that_waits_for_its_disk_is_left_and_takes_itself_back(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that takes for ever holds up nobody; and when it is done, the write sees that it was stopped."""
+    (tmp_path / "f").write_text("old")
+    arrived, gate = threading.Event(), threading.Event()
+
+    def slow(_descriptor: int) -> None:
+        arrived.set()
+        assert gate.wait(30)
+
+    monkeypatch.setattr(os, "fsync", slow)
+
+    async def main() -> ToolOutcome:
+        probe = Probe(files.write_file, calls=[ToolCall("1", "write_file", '{"path": "f", "content": "new"}')])
+        (outcome,) = await probe.stopped_when(arrived.is_set)
+        assert outcome.status == "abandoned"
+        gate.set()
+        wait_until(lambda: probe.late)
+        return outcome
+
+    outcome = run(main())
+    assert outcome.late.content == "Nothing was written: the stop came first. f is as it was."
+    assert (tmp_path / "f").read_text() == "old"
     assert os.listdir(tmp_path) == ["f"]
 
 

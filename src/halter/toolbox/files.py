@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from halter.cancel.context import current_token
+from halter.cancel.context import checkpoint, current_token
 from halter.models.model import Image
 from halter.toolbox import patching
 from halter.toolbox.atomic import Draft
@@ -81,7 +81,7 @@ class Files:
             yield from Reader(file, path, size).blocks(start, lines)
 
     @claiming_tool(grace=GRACE)
-    def write_file(self, path: str, content: str, ctx: ToolContext) -> str:  # noqa: D417  (the model does not see it)
+    def write_file(self, path: str, content: str) -> str:
         """Write a text file, new or over an old one. Directories that are missing are made.
 
         Args:
@@ -93,7 +93,7 @@ class Files:
         if len(data) > _MOST_WRITTEN:
             msg = f"the content has {len(data):,} bytes; at most {_MOST_WRITTEN:,} can be written at once"
             raise ValueError(msg)
-        token = ctx.token
+        checkpoint()  # and be given time at a stop: a disk may take some
         with self.workspace.find(path, make_parents=True) as place:
             try:
                 is_new = place.stat() is None
@@ -101,7 +101,7 @@ class Files:
             except BaseException:
                 place.undo_parents()
                 raise
-            if token.is_cancelled or current_token().is_cancelled:
+            if current_token().is_cancelled:
                 draft.discard()
                 place.undo_parents()
                 return f"Nothing was written: the stop came first. {place.path} is as it was."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from halter.cancel.context import current_token
+from halter.cancel.context import checkpoint, current_token
 from halter.toolbox.atomic import Draft
 from halter.toolbox.claims import claiming_tool
 from halter.toolbox.workspace import Workspace
@@ -157,6 +157,7 @@ class Memory:
             return []
 
     def _change(self, action: str, text: str, match: str) -> str:
+        checkpoint()  # and be given time at a stop: a disk may take some
         self.path.parent.mkdir(parents=True, exist_ok=True)
         real = Path(os.path.realpath(self.path))  # its owner may have put a link there
         with Workspace(real.parent).find(real.name) as place, _locked(place.directory):

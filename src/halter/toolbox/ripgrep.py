@@ -63,7 +63,7 @@ class Ripgrep:
         self._ignore = tree.rules_above()
         self._found: list[Match] = []
         self._rest = b""
-        self._open: tuple[str, list[bytes]] = ("", [])
+        self._file = _Lines("", b"")
         self._enough = current_token().child("rg")
 
     def run(self) -> list[Match]:
@@ -111,12 +111,31 @@ class Ripgrep:
 
     def _add(self, path: str, number: int) -> None:
         """Read the line ourselves. A file that is not there any more has no match."""
-        if self._open[0] != path:
+        if self._file.path != path:
             try:
                 with os.fdopen(self._workspace.open(path), "rb", buffering=0) as file:
-                    self._open = (path, (file.read(_MOST_FILE) or b"").split(b"\n"))
+                    self._file = _Lines(path, file.read(_MOST_FILE) or b"")
             except OSError:
-                self._open = (path, [])
-        lines = self._open[1]
-        if number <= len(lines):
-            self._found.append(Match(path, number, lines[number - 1].decode("utf-8", "replace")))
+                self._file = _Lines(path, b"")
+        line = self._file.line(number)
+        if line is not None:
+            self._found.append(Match(path, number, line.decode("utf-8", "replace")))
+
+
+class _Lines:
+    """A file whose lines are asked for from top to bottom."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path = path
+        self._data = data
+        self._number = 1
+        self._at = 0
+
+    def line(self, number: int) -> bytes | None:
+        while self._number < number:
+            end = self._data.find(b"\n", self._at)
+            if end < 0:
+                return None
+            self._number, self._at = self._number + 1, end + 1
+        end = self._data.find(b"\n", self._at)
+        return self._data[self._at : end if end >= 0 else len(self._data)]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["FoundFile", "Tree"]
 
 _MOST_DEPTH: Final = 100
+_LISTED: Final = 1_000  # entries between two looks at the token
 _MOST_RULES: Final = 100_000  # bytes of one .gitignore
 _READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _LIST: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_DIRECTORY", 0)
@@ -32,8 +33,13 @@ class _Directory:
         self._handle = handle
 
     def entries(self) -> list[os.DirEntry[str]]:
+        found: list[os.DirEntry[str]] = []
         with os.scandir(self._handle) as entries:
-            return sorted(entries, key=lambda entry: entry.name)
+            for entry in entries:
+                if len(found) % _LISTED == 0:
+                    checkpoint()
+                found.append(entry)
+        return sorted(found, key=lambda entry: entry.name)
 
     def open(self, name: str, flags: int) -> int:
         if isinstance(self._handle, int):
