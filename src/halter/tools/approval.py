@@ -18,7 +18,11 @@ from halter.cancel.token import CancellationToken, Cancelled
 from halter.tools.content import close_unused, error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from halter.tools.tool import ApprovalRule
+
+_NEEDED = "this tool needs approval"
 
 
 class ApprovalRequest(Struct, frozen=True, kw_only=True):
@@ -27,7 +31,7 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     call_id: str
     tool: str
     arguments: dict[str, Any] = {}
-    reason: str = "this tool needs approval"
+    reason: str = _NEEDED
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
@@ -48,6 +52,22 @@ def check_policy(policy: Policy) -> Policy:
         return policy
     msg = f'approve is "auto", "deny", "ask", a function that takes an ApprovalRequest, or None; not {policy!r}'
     raise ValueError(msg)
+
+
+async def why_to_ask(rule: bool | ApprovalRule, arguments: Mapping[str, Any], token: CancellationToken) -> str:  # noqa: FBT001
+    """Why a call with these arguments needs approval; empty if it does not.
+
+    A boundary: a rule that fails, or says what is no answer, cannot say that the call is harmless. Raises Cancelled.
+    """
+    if isinstance(rule, bool):
+        return _NEEDED if rule else ""
+    try:
+        answer: object = await run_blocking_async(rule, arguments, token=token)
+    except Exception as error:  # noqa: BLE001
+        return f"the rule that says whether it needs approval failed: {error_text(error)}"
+    if isinstance(answer, str):
+        return answer.strip()
+    return "" if answer is False else _NEEDED
 
 
 async def is_approved(

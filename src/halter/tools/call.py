@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from halter.cancel.blocking import run_blocking_async
 from halter.cancel.token import Cancelled, call_in_loop, wake_on_cancel
-from halter.tools.approval import ApprovalRequest, is_approved
+from halter.models.model import ToolCall
+from halter.tools.approval import ApprovalRequest, is_approved, why_to_ask
 from halter.tools.arguments import BadArguments
 from halter.tools.content import error_text
 from halter.tools.context import ToolContext
@@ -29,9 +31,9 @@ from halter.tools.toolset import no_such_tool
 
 if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
-    from halter.models.model import ToolCall
     from halter.tools.batch import Surroundings
     from halter.tools.content import Content
+    from halter.tools.events import ToolEvent
     from halter.tools.tool import Tool
 
 
@@ -48,6 +50,7 @@ class Call:
         self._started_at: float | None = None
         self._stopped_at: float | None = None  # time.monotonic(), set in the thread that cancels
         self._is_announced = False
+        self._inner = 0  # calls of other tools that this one has made
         self._run: Run | None = None
         self._run_token: CancellationToken | None = None
         # A thread may end in the moment in which it is left, before there is an outcome to add that to.
@@ -86,7 +89,8 @@ class Call:
             self._settle("failed", detail=str(error))
             return
         self.token.raise_if_cancelled()
-        if tool.approval and not await self._is_allowed(tool, kwargs):
+        why = await why_to_ask(tool.approval, dict(kwargs), self.token)
+        if why and not await self._is_allowed(tool, kwargs, why):
             return
         claim = Claim(self._order, exclusive=tool.exclusive, touches_paths=tool.touches_paths)
         slots.line_up(claim)  # in the order of the calls, however long it takes to find the paths
@@ -111,17 +115,36 @@ class Call:
             report=lambda text: around.emit(ToolProgress(self.request.id, tool.name, text)),
             ask=around.ask,
             delegate=around.delegate,
+            call=self._call_inner,
             keeper=around.keeper,
         )
 
-    async def _is_allowed(self, tool: Tool[..., Any], kwargs: dict[str, Any]) -> bool:
-        request = ApprovalRequest(call_id=self.request.id, tool=tool.name, arguments=dict(kwargs))
+    async def _call_inner(self, tool: Tool[..., Any], arguments: str, token: CancellationToken) -> ToolOutcome:
+        """Run another tool for this one, with the same surroundings. Its outcome is this call's business alone."""
+        from halter.tools.batch import Batch  # noqa: PLC0415  (a batch is made of calls)
+
+        self._inner += 1
+        request = ToolCall(f"{self.request.id}.{self._inner}", tool.name, arguments)
+        around = replace(self._around, tools={tool.name: tool}, listener=self._hear_inner, late_hook=None)
+        [outcome] = await Batch([request], around, token=token).run()
+        return outcome
+
+    def _hear_inner(self, event: ToolEvent) -> None:
+        """Pass on what a person is asked, and progress as this call's own. The log knows only a model's own calls."""
+        if isinstance(event, (ApprovalAsked, ApprovalAnswered)):
+            self._around.emit(event)
+        elif isinstance(event, ToolProgress) and self.outcome is None:
+            self._around.emit(ToolProgress(self.request.id, self.request.name, f"{event.name}: {event.text}"))
+
+    async def _is_allowed(self, tool: Tool[..., Any], kwargs: dict[str, Any], why: str) -> bool:
+        request = ApprovalRequest(call_id=self.request.id, tool=tool.name, arguments=dict(kwargs), reason=why)
         if self._around.approve == "ask":
             self._around.emit(ApprovalAsked(request))
         approval = await is_approved(self._around.approve, request, self.token, self._around.ask_approval)
         self._around.emit(ApprovalAnswered(request.id, self.request.id, approval.granted, approval.note))
         if not approval.granted:
-            self._settle("denied", detail=approval.note)
+            reason = f"{why}; " if callable(tool.approval) else ""  # that every call needs approval is no news
+            self._settle("denied", detail=reason + approval.note)
         return approval.granted
 
     async def _launch(self, tool: Tool[..., Any], kwargs: dict[str, Any]) -> None:

@@ -18,6 +18,9 @@ from halter.tools.keep import Keeper
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable, Sequence
 
+    from halter.tools.outcome import ToolOutcome
+    from halter.tools.tool import Tool
+
 T = TypeVar("T")
 
 
@@ -35,9 +38,10 @@ class ToolContext:
         report: Callable[[str], object] | None = None,
         ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None,
         delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None,
+        call: Callable[[Any, str, CancellationToken], Awaitable[ToolOutcome]] | None = None,
         keeper: Keeper | None = None,
     ) -> None:
-        """Made by whoever runs the call; *ask* and *delegate* run on *loop*, *report* in the tool's own thread."""
+        """Made by whoever runs the call; all but *report*, in the tool's own thread, run on *loop*."""
         self.call_id = call_id
         self.session_id = session_id
         self._token = token
@@ -46,6 +50,7 @@ class ToolContext:
         self._report = report
         self._ask = ask
         self._delegate = delegate
+        self._call = call
         self._keeper = Keeper() if keeper is None else keeper
         self._has_listened = False
         self._is_detached = False
@@ -92,6 +97,19 @@ class ToolContext:
             msg = "nothing can be delegated here: this call runs outside of a session"
             raise RuntimeError(msg)
         return self._do("delegate", lambda: delegate(agent, text, self._token), ends_itself=True)
+
+    def call(self, tool: Tool[..., Any], arguments: str, token: CancellationToken | None = None) -> Any:
+        """Run another tool as part of this call. Its outcome, or in an async tool something to await for it.
+
+        *arguments* are the JSON text that a model would have written. The other tool runs under *token* (default: the
+        call's own), is stopped with it and then has its outcome too, and asks for approval as if called by the model.
+        """
+        call = self._call
+        if call is None:
+            msg = "no other tool can be called here: this call runs outside of a batch"
+            raise RuntimeError(msg)
+        own = self._token if token is None else token
+        return self._do("call", lambda: call(tool, arguments, own), ends_itself=True)
 
     def detach(self) -> None:
         """End the call's ties to the outside: for whoever runs it, once its outcome is settled.

@@ -32,6 +32,8 @@ R = TypeVar("R")
 
 Kind: TypeAlias = Literal["function", "coroutine", "generator", "async_generator"]
 OnSteer: TypeAlias = Literal["break", "finish"]
+# Does a call with these arguments need approval? False, True, or True with the reason that a person is told.
+ApprovalRule: TypeAlias = Callable[[Mapping[str, Any]], bool | str]
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -52,7 +54,7 @@ class Tool(Generic[P, R]):
         grace: float | None = None,
         isolate: bool = False,
         exclusive: bool = False,
-        approval: bool = False,
+        approval: bool | ApprovalRule = False,
         local_names: Mapping[str, Any] | None = None,
     ) -> None:
         self.fn = fn
@@ -143,7 +145,7 @@ class Tool(Generic[P, R]):
             raise ValueError(msg)
         for option in ("isolate", "exclusive", "approval"):
             value = getattr(self, option)
-            if not isinstance(value, bool):
+            if not isinstance(value, bool) and not (option == "approval" and callable(value)):
                 msg = f"tool {self.name!r}: {option} is True or False, not {value!r}"
                 raise TypeError(msg)
 
@@ -173,7 +175,7 @@ def tool(
     grace: float | None = None,
     isolate: bool = False,
     exclusive: bool = False,
-    approval: bool = False,
+    approval: bool | ApprovalRule = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -184,7 +186,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         fn: a function, coroutine function, generator function of either kind, method, or other callable.
         options: name (the function's own), timeout in seconds (none), on_steer ("break", or "finish" for one that must
             not be cut), grace in seconds after a stop (the batch's), isolate (in a process of its own that can be
-            killed), exclusive (never beside another call), approval (a person has to allow each call).
+            killed), exclusive (never beside another call), approval (a person has to allow each call; or a function of
+            the arguments that says whether, and why: False, True, or a reason. Arguments left out are not among them).
 
     """
     if fn is None:
