@@ -32,11 +32,16 @@ def roots() -> set[int]:
     return {pid for family in list(_live) for pid in family.roots}
 
 
-def stop(family: Family, grace: float) -> None:
-    """End a family; blocks until that is done. Should the program end meanwhile, its exit takes over."""
+def stop(family: Family, grace: float) -> list[int]:
+    """End a family; blocks until that is done. Should the program end meanwhile, its exit takes over.
+
+    Returns the numbers of those who are still there, which is as good as always none.
+    """
     add(family)
-    _report(family.stop(grace))
+    survivors = family.stop(grace)
+    _report(survivors)
     remove(family)
+    return survivors
 
 
 def add_source(source: Callable[[], Family]) -> None:

@@ -58,7 +58,9 @@ class Family:
         cookie: bytes | None = None,
         cgroup: ControlGroup | None = None,
         reap: Callable[[], object] | None = None,
+        spare: Iterable[int] = (),  # of the roots: whose children are members, and who is none itself
     ) -> None:
+        self._spared = frozenset(spare)
         self._sessions = set() if session is None else {session}
         self._cookies = [] if cookie is None else [cookie]
         self._cgroups = [] if cgroup is None else [cgroup]
@@ -133,7 +135,7 @@ class Family:
             found.update(born)
             todo.extend(born)
         self._known.update((pid, table[pid].start) for pid in found)
-        return {pid: table[pid].start for pid in found if not table[pid].is_dead}
+        return {pid: table[pid].start for pid in found - self._spared if not table[pid].is_dead}
 
     def _is_marked(self, pid: int, status: Status) -> bool:
         if status.session in self._sessions:
@@ -159,13 +161,14 @@ class Family:
 
     def _learn_descendants(self) -> None:
         """Remember children of children, by the short way that needs no look at the whole table."""
-        todo = list(self._living())
+        todo = [pid for pid, start in self._known.items() if _is_alive(pid, start)]
         while todo:
             parent = todo.pop()
             todo.extend(self._learn(children_of_process(parent), parent))
 
     def _living(self) -> dict[int, int]:
-        return {pid: start for pid, start in self._known.items() if _is_alive(pid, start)}
+        known = self._known.items()
+        return {pid: start for pid, start in known if pid not in self._spared and _is_alive(pid, start)}
 
     def _press(self, number: signal.Signals, end: float, asked: Mapping[int, int] = _NOBODY) -> bool:
         """Signal everybody, those born meanwhile too, until nobody is left (True) or it is *end* (False).

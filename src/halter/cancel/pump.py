@@ -61,7 +61,7 @@ class Pump:
         has ended when the command has.
         """
         is_stopped = []
-        with selectors.DefaultSelector() as selector, _ExitNotice(self._process) as notice:
+        with selectors.DefaultSelector() as selector, ExitNotice(self._process) as notice:
             selector.register(notice, selectors.EVENT_READ, lambda: setattr(self, "_has_exited", True))
             selector.register(bell, selectors.EVENT_READ, lambda: is_stopped.append(True))
             for stream in self._sinks:
@@ -103,7 +103,7 @@ class Pump:
             stdin.close()
 
 
-class _ExitNotice:
+class ExitNotice:
     """Something that ``select`` finds readable when the process has exited."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
