@@ -1,0 +1,279 @@
+"""Tools that run shell commands: `terminal`, in the foreground or the background, and `process` for background jobs.
+
+A stop of a foreground command gives back what it has said so far at once, and ends it with everything it has started,
+also what tried to get away. A background job is not touched by that: it belongs to the session and ends with it.
+Commands that destroy need approval (see `danger.py`), and variables that look like secrets are not passed on (see
+`environment.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from halter.cancel.seconds import check_seconds
+from halter.cancel.token import NEVER
+from halter.toolbox.child import Link
+from halter.toolbox.danger import danger_in
+from halter.toolbox.environment import without_secrets
+from halter.toolbox.jobs import Job, Jobs, shown
+from halter.toolbox.output import LIMIT, Progress
+from halter.tools.context import ToolContext
+from halter.tools.tool import Tool, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+TIMEOUT: Final = 180.0
+# After a stop, how long we wait to be able to say that the command is dead: most are, by then.
+_LOOK: Final = 0.02
+# Runs the command, and notes where it has gone to. `exec` in the command means that nothing is noted.
+_KEEP_DIRECTORY: Final = 'trap "pwd -P >/dev/fd/$HALTER_DIRECTORY" EXIT 2>/dev/null; unset HALTER_DIRECTORY; eval "$1"'
+
+
+def why_command(arguments: Mapping[str, Any]) -> str:
+    """Why a call of `terminal` needs approval."""
+    return danger_in(str(arguments.get("command", "")))
+
+
+def why_process(arguments: Mapping[str, Any]) -> str:
+    """Why a call of `process` needs approval: what is written may be read by a shell."""
+    is_written = arguments.get("action") == "write"
+    why = danger_in(str(arguments.get("text", ""))) if is_written else ""
+    return "" if why.startswith("it cannot be read") else why
+
+
+class Terminal:
+    """A shell in *workspace*. One object serves any number of sessions; each has its own directory and jobs."""
+
+    def __init__(
+        self,
+        workspace: str | os.PathLike[str],
+        *,
+        pass_env: Iterable[str] = (),  # names of variables that are passed on though they look like secrets
+        env: Mapping[str, str] | None = None,  # variables to add
+        shell: str | None = None,  # bash if there is one, else sh
+        timeout: float = TIMEOUT,  # seconds for a foreground command that names none
+        grace: float = 1.0,  # seconds between TERM and KILL
+        limit: int = LIMIT,  # bytes of output that are kept
+    ) -> None:
+        self._workspace = Path(workspace).expanduser().resolve()
+        self._pass_env = frozenset(pass_env)
+        self._extra = dict(env or {})
+        self._shell = shell or shutil.which("bash") or "/bin/sh"
+        self._timeout = check_seconds("timeout", timeout)
+        self._grace = check_seconds("grace", grace)
+        self._limit = limit
+
+    @property
+    def tools(self) -> list[Tool[..., Any]]:
+        return [self.terminal, self.process]
+
+    def jobs(self, ctx: ToolContext) -> Jobs:
+        """The jobs of the session that *ctx* belongs to."""
+        return ctx.keep(self._make_jobs)
+
+    def _make_jobs(self) -> Jobs:
+        return Jobs(self._workspace)
+
+    @tool(approval=why_command)
+    def terminal(
+        self, command: str, ctx: ToolContext, background: bool = False, timeout: float | None = None
+    ) -> Iterator[str]:
+        """Run a shell command; returns its output (stdout and stderr together) and its exit code.
+
+        A `cd` holds for the next command; variables do not. There is no terminal and no input: use flags such as --yes.
+        Servers, watchers and other long work go to the background; look after them with the process tool.
+
+        Args:
+            command: what to run, for bash.
+            background: return at once with the number of a job.
+            timeout: seconds after which a foreground command is ended; 180 unless said otherwise.
+
+        """
+        if not command.strip():
+            msg = "the command is empty"
+            raise ValueError(msg)
+        jobs = self.jobs(ctx)
+        lost = self._recover(jobs)
+        if background:
+            yield lost + self._start_job(command, jobs, ctx)
+            return
+        seconds = self._timeout if timeout is None else _positive(timeout)
+        run = _Foreground(self, command, jobs, ctx)
+        has_ended = run.wait(seconds)
+        yield lost + run.text()
+        if not has_ended and not ctx.token.is_cancelled:
+            msg = f"the command took longer than {seconds:g} s and was ended; run it in the background if it needs more"
+            raise TimeoutError(msg)
+
+    @tool(approval=why_process)
+    def process(
+        self,
+        action: Literal["list", "poll", "wait", "write", "kill"],
+        ctx: ToolContext,
+        job: int = 0,
+        text: str = "",
+        end_input: bool = False,
+        timeout: float = 60.0,
+    ) -> str:
+        """Look after background jobs: list them, see what one has said, wait for it, write to it, end it.
+
+        Args:
+            action: list all; poll: new output; wait: until it ends; write: text to its input; kill: end it.
+            job: its number, as terminal and list tell it.
+            text: for write. A line needs its newline.
+            end_input: for write: nothing more will come.
+            timeout: for wait, in seconds. The job goes on if it is over.
+
+        """
+        jobs = self.jobs(ctx)
+        if action == "list":
+            lines = [f"job {each.id} {each.state()}: {shown(each.command)}" for each in jobs.all()]
+            return "\n".join(lines) or "There are no jobs."
+        one = jobs.get(job)
+        if action == "wait":
+            one.child.wait(lambda: one.child.has_exited, ctx.token, _positive(timeout))
+        elif action == "write":
+            _write(one, text, ends=end_input)
+            ended = "; that was the end of its input" if end_input else ""
+            return f"[{len(text.encode())} bytes written to job {one.id}{ended}]"
+        elif action == "kill":
+            one.child.stop(self._grace)
+            one.child.wait_over(ctx.token)
+        news = one.news()
+        return f"{_on_own_line(news)}[job {one.id} {one.state()}]"
+
+    # -- inside -------------------------------------------------------------------------------------------------------
+
+    def environment(self) -> dict[str, str]:
+        """What commands get: no secrets, and nothing that waits for a person."""
+        calm = {"GIT_TERMINAL_PROMPT": "0", "PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb"}
+        return without_secrets(self._pass_env) | calm | self._extra
+
+    def start(self, command: str, jobs: Jobs, link: Link, progress: Progress) -> Job:
+        """Start a foreground command."""
+        return Job(
+            command,
+            [self._shell, "-c", _KEEP_DIRECTORY, self._shell, command],
+            cwd=jobs.directory,
+            env=self.environment() | {"HALTER_DIRECTORY": str(link.theirs)},
+            link=link,
+            on_output=progress.add,
+            limit=self._limit,
+        )
+
+    @property
+    def grace(self) -> float:
+        return self._grace
+
+    def _recover(self, jobs: Jobs) -> str:
+        """Go back to the workspace if the directory is gone; says so."""
+        if Path(jobs.directory).is_dir():
+            return ""
+        gone, jobs.directory = jobs.directory, str(self._workspace)
+        return f"[{gone} is gone; now in {jobs.directory}]\n"
+
+    def _start_job(self, command: str, jobs: Jobs, ctx: ToolContext) -> str:
+        jobs.check_room()
+        ctx.token.raise_if_cancelled()  # nothing starts after the stop
+        argv = [self._shell, "-c", command]
+        job = Job(command, argv, cwd=jobs.directory, env=self.environment(), takes_input=True, limit=self._limit)
+        number = jobs.add(job)
+        job.child.wait(lambda: job.child.pid is not None or job.child.is_over, timeout=10)
+        if job.child.error is not None:
+            raise job.child.error
+        return f"[job {number} started, process {job.child.pid}]"
+
+
+class _Foreground:
+    """One foreground command."""
+
+    def __init__(self, terminal: Terminal, command: str, jobs: Jobs, ctx: ToolContext) -> None:
+        self._terminal = terminal
+        self._jobs = jobs
+        self._token = ctx.token
+        self._directory = jobs.directory
+        self._noted = bytearray()
+        self._progress = Progress(ctx.report)
+        self._token.raise_if_cancelled()  # nothing starts after the stop
+        ours, theirs = os.pipe()
+        try:
+            self._job = terminal.start(command, jobs, Link(ours, theirs, self._noted.extend), self._progress)
+        except BaseException:  # such as no thread to be had: nobody else will close them
+            os.close(ours)
+            os.close(theirs)
+            raise
+        jobs.enter(self._job)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the command has exited, the stop or the end of its time; True if it has exited."""
+        child = self._job.child
+        try:
+            has_ended = child.wait(self._is_settled, self._token, seconds, self._progress)
+            if not has_ended:
+                child.stop(self._terminal.grace)
+                # At a stop control is wanted back, and the child's thread ends the family alone.
+                patience = _LOOK if self._token.is_cancelled else None
+                child.wait_over(self._token if patience is None else NEVER, patience)
+        finally:
+            self._jobs.leave(self._job)
+        if child.error is not None and child.pid is None:
+            raise child.error
+        return has_ended
+
+    def _is_settled(self) -> bool:
+        child = self._job.child
+        return child.is_over or child.left is not None
+
+    def text(self) -> str:
+        """What it has said, how it ended, and what it has changed."""
+        job = self._job
+        notes = [self._how_it_ended()]
+        if job.child.left and not job.child.is_over and not job.child.was_stopped:
+            number = self._jobs.add(job)
+            job.news()
+            few = job.child.left == 1
+            notes.append(f"{job.child.left} process{'' if few else 'es'} go{'es' if few else ''} on as job {number}")
+        if moved := self._moved():
+            notes.append(f"now in {moved}")
+        return f"{_on_own_line(job.output.text())}[{'; '.join(notes)}]"
+
+    def _how_it_ended(self) -> str:
+        child = self._job.child
+        if not child.was_stopped:
+            code = child.returncode
+            return f"exit code {code}" if code is None or code >= 0 else self._job.state()
+        if child.survivors:
+            return self._job.state()
+        if child.is_over:
+            return f"stopped after {self._job.seconds:.1f} s; all its processes have ended"
+        return f"stopped after {self._job.seconds:.1f} s; its processes are being ended"
+
+    def _moved(self) -> str:
+        """Note the directory that the command has gone to, if it has; nobody else's is overwritten."""
+        noted = os.fsdecode(bytes(self._noted)).removesuffix("\n")
+        if self._job.child.was_stopped or not noted or noted == self._directory or not Path(noted).is_dir():
+            return ""
+        self._jobs.directory = noted
+        return noted
+
+
+def _write(job: Job, text: str, *, ends: bool) -> None:
+    if not job.child.accepts_input:
+        msg = f"job {job.id} takes no input: it {job.state()}"
+        raise RuntimeError(msg)
+    job.child.send(text.encode(), ends=ends)
+
+
+def _positive(seconds: float) -> float:
+    if check_seconds("timeout", seconds) == 0:
+        msg = "a timeout of 0 leaves no time at all"
+        raise ValueError(msg)
+    return seconds
+
+
+def _on_own_line(text: str) -> str:
+    return text if not text or text.endswith("\n") else f"{text}\n"
