@@ -40,6 +40,25 @@ def test_an_escapee_is_found_by_its_cookie() -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("cookie", [b"HALTER_TEST_COOKIE_2", None])
+def test_a_root_can_be_spared(cookie: bytes | None) -> None:
+    """What a process has started is ended, and the process itself lives on."""
+    process = subprocess.Popen(
+        ["sh", "-c", "sleep 30 & echo $!; wait; exec sleep 30"],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"HALTER_TEST_COOKIE_2": "1"},
+    )
+    assert process.stdout is not None
+    with process, process.stdout:
+        child = int(process.stdout.readline())
+        others = Family([process.pid], cookie=cookie, spare=[process.pid])
+        assert others.members().keys() == {child}
+        assert others.stop(1.0) == []
+        wait_dead(child)
+        assert is_alive(process.pid)
+        process.kill()
+
+
 def test_one_that_obeys_is_not_killed() -> None:
     """TERM is enough for those who listen; paused ones are woken so that they can."""
     process = subprocess.Popen(["sleep", "30"], start_new_session=True)

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("files", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-settings.load_profile("files")
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.load_profile("patient")

@@ -11,7 +11,7 @@ import pytest
 
 from halter import CancellationToken, checkpoint, current_token
 from halter.tools import Approval, ApprovalRequest, is_approved
-from halter.tools.approval import check_policy
+from halter.tools.approval import check_policy, why_to_ask
 from tests.tools.looped import looped
 
 REQUEST = ApprovalRequest(call_id="c1", tool="rm", arguments={"path": "/"})
@@ -186,3 +186,23 @@ def test_what_is_no_policy() -> None:
     with pytest.raises(ValueError, match='"auto", "deny", "ask"'):
         check_policy("maybe")  # type: ignore[arg-type]
     assert check_policy(None) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        (False, ""),
+        (True, "this tool needs approval"),
+        (lambda arguments: False, ""),
+        (lambda arguments: True, "this tool needs approval"),
+        (lambda arguments: f"it deletes {arguments['path']}", "it deletes x"),
+        (lambda arguments: "", ""),
+        (lambda arguments: None, "this tool needs approval"),
+        (lambda arguments: 1 / 0, "the rule that says whether it needs approval failed: ZeroDivisionError"),
+    ],
+)
+@looped
+async def test_a_rule_says_whether_to_ask(rule: Any, why: str) -> None:
+    """A tool's rule sees the arguments and says whether, and why; one that fails or does not answer means yes."""
+    found = await why_to_ask(rule, {"path": "x"}, CancellationToken())
+    assert found.startswith(why) if why else found == ""

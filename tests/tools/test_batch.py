@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Mapping
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from halter import ToolContext, current_token, tool
 from halter.cancel import CancellationToken, abandoned
@@ -287,3 +290,83 @@ def test_a_timeout_ends_one_call() -> None:
     finally:
         deaf.release()
     wait_until(lambda: len(abandoned) == 0)
+
+
+def test_a_rule_decides_which_calls_need_approval() -> None:
+    """Only the calls that the rule names are asked about, with its reason; the model is told that reason too."""
+
+    def rule(arguments: Mapping[str, Any]) -> str | bool:
+        return "that is the root" if arguments["path"] == "/" else False
+
+    @tool(approval=rule)
+    def delete(path: str) -> str:
+        return f"deleted {path}"
+
+    calls = [ToolCall(name, "delete", json.dumps({"path": name})) for name in ("x", "/")]
+    asked: list[str] = []
+
+    async def answer(request: Any) -> bool:
+        asked.append(request.reason)
+        return False
+
+    async def main() -> None:
+        outcomes = await Probe(delete, calls=calls, approve="ask", ask_approval=answer).run()
+        assert statuses(outcomes) == ["completed", "denied"]
+        assert asked == ["that is the root"]
+        assert outcomes[1].detail.startswith("that is the root; ")
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_tool_calls_another(is_async: bool) -> None:
+    """The other tool runs as if called by the model, approval and all; the log knows only the outer call."""
+
+    @tool(approval=True)
+    def inner(x: int, ctx: ToolContext) -> str:
+        ctx.report("at it")
+        return f"inner {x} in {ctx.call_id}"
+
+    @tool
+    async def outer_async(ctx: ToolContext) -> str:
+        outcome = await ctx.call(inner, '{"x": 1}')
+        return f"{outcome.status}: {outcome.content}{outcome.detail}"
+
+    @tool
+    def outer(ctx: ToolContext) -> str:
+        outcome = ctx.call(inner, '{"x": 1}')
+        return f"{outcome.status}: {outcome.content}{outcome.detail}"
+
+    async def main() -> None:
+        one = outer_async if is_async else outer
+        probe = Probe(one, approve="auto")
+        [outcome] = await probe.run()
+        assert outcome.content == "completed: inner 1 in call_0.1"
+        assert [event.call_id for event in probe.told(ToolStarted)] == ["call_0"]
+        assert [(event.call_id, event.text) for event in probe.told(ToolProgress)] == [("call_0", "inner: at it")]
+        [outcome] = await Probe(one).run()
+        assert str(outcome.content).startswith("denied: ")
+
+    run(main())
+
+
+def test_a_stop_reaches_a_tool_that_a_tool_has_called() -> None:
+    """The inner call is stopped with the outer one, and the outer one still hears what came of it."""
+
+    @tool
+    def inner(ctx: ToolContext) -> str:
+        ctx.report("at it")
+        ctx.token.wait(60)
+        return "as far as it got"
+
+    @tool
+    async def outer(ctx: ToolContext) -> str:
+        outcome = await ctx.call(inner, "{}")
+        return f"{outcome.status}: {outcome.content}"
+
+    async def main() -> None:
+        probe = Probe(outer)
+        [outcome] = await probe.stopped_when(lambda: probe.told(ToolProgress))
+        assert (outcome.status, outcome.content) == ("partial", "partial: as far as it got")
+
+    run(main())

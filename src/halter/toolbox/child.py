@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 65536
 _MOST_READS: Final = 32  # of a chunk; a pipe holds no more than one or two
+_SLOW_DEATH: Final = 10.0
 _MOST_UNSENT: Final = 16_000_000
 
 
@@ -86,8 +87,13 @@ class Child:
         self._ends_input = False
         self._input: int | None = None  # the descriptor that send() goes to
         self._is_deaf = not takes_input  # to standard input
-        self._bell = Bell()
-        threads.submit(self._run)
+        try:
+            self._bell = Bell()
+            threads.submit(self._run)
+        except BaseException:  # no descriptor or no thread is to be had, so nobody else will close these
+            for descriptor in () if link is None else (link.ours, link.theirs):
+                os.close(descriptor)
+            raise
 
     # -- for its owner ------------------------------------------------------------------------------------------------
 
@@ -149,6 +155,7 @@ class Child:
             try:
                 process = self._start(stack)
                 if process is not None:
+                    stack.callback(self._wait, process)
                     self._watch(process)
             except Exception as error:  # noqa: BLE001
                 self.error = error
@@ -221,6 +228,13 @@ class Child:
                     self.changes.tell()
             self.survivors = families.stop(self._family, self._grace)
             watch.drain()
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        """Reap it, should it take longer to die than a machine usually takes; else this finds it reaped."""
+        if self.returncode is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_SLOW_DEATH)
+            self._reap(process)
 
     def _reap(self, process: subprocess.Popen[bytes]) -> None:
         with self._lock:
@@ -322,10 +336,13 @@ class _Watch:
 
     def _drain_one(self, descriptor: int) -> None:
         for _ in range(_MOST_READS):
-            if descriptor not in self._sinks or not self._read(descriptor):
+            if not self._read(descriptor):
                 return
 
     def _read(self, descriptor: int) -> bool:
+        """Read one piece; False if there is none, also because its end was found a moment ago."""
+        if descriptor not in self._sinks:
+            return False
         try:
             piece = os.read(descriptor, _CHUNK)
         except BlockingIOError:

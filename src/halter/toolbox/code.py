@@ -68,7 +68,7 @@ class Code:
         return [self.execute_code]
 
     def _make_kernel(self) -> Kernel:
-        environment = without_secrets(self._pass_env) | {"MPLBACKEND": "Agg", "PYTHONSAFEPATH": ""}
+        environment = without_secrets(self._pass_env) | {"MPLBACKEND": "Agg"}
         return Kernel(self._workspace, environment, sorted(self._inner), self._limit)
 
     @tool(approval=why_code)
@@ -138,7 +138,8 @@ class _Caller:
         try:
             run.inside.add(name)
             outcome = self._ctx.call(self._tools[name], json.dumps(message["arguments"]), self._token)
-            run.inside.discard(name)
+            if not self._token.is_cancelled:  # else the code is told that it was in there
+                run.inside.discard(name)
             self._kernel.answer(number, *_answer(outcome))
         except Cancelled:
             return  # the code is being interrupted, and hears of it that way

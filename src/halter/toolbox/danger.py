@@ -23,15 +23,16 @@ import re
 from typing import Final
 
 from halter.toolbox.dangers import RULES, is_device, is_system_file
-from halter.toolbox.prefixes import SHELLS, base_name, unwrap
+from halter.toolbox.prefixes import MOST, SHELLS, base_name, unwrap
 from halter.toolbox.shellwords import Simple, Unreadable, read_commands
 
 _MOST_DEPTH: Final = 8
-# A function that pipes itself into itself, in the background.
+_MOST_PIPED: Final = 50
+# A function that pipes itself into itself, in the background. Each word is tried once: a text may be very long.
 _BODY: Final = r"\s*[{(](?=[^})]*&)[^})]*?(?<![\w.-])\1\s*\|\s*\1(?![\w.-])"
 _FORK_BOMBS: Final = (
-    re.compile(r"([\w:.@-]+)\s*\(\s*\)" + _BODY),
-    re.compile(r"\bfunction\s+([\w:.@-]+)" + _BODY),
+    re.compile(r"(?<![\w:.@-])([\w:.@-]++)\s*+\(\s*+\)" + _BODY),
+    re.compile(r"\bfunction\s++([\w:.@-]++)" + _BODY),
 )
 _FETCHERS: Final = frozenset({"curl", "wget", "fetch", "aria2c", "http", "https", "nc", "ncat", "lynx"})
 _DECODERS: Final = frozenset({"base64", "base32", "xxd", "uudecode", "openssl", "rev"})
@@ -64,10 +65,13 @@ def _look(text: str, depth: int) -> str:
         return f"it cannot be read: {error}"
     upstream: list[Simple] = []
     for command in commands:
-        upstream = upstream if command.is_piped else []
+        if not command.is_piped:
+            upstream = []
         if why := _look_at(command, upstream, depth):
             return why
-        upstream = [*upstream, command]
+        upstream.append(command)
+        if len(upstream) > _MOST_PIPED:
+            return "its pipes are too long to be looked through"
     return ""
 
 
@@ -75,7 +79,10 @@ def _look_at(command: Simple, upstream: list[Simple], depth: int) -> str:
     for target in command.targets:
         if is_device(target) or is_system_file(target):
             return f"it overwrites {target}"
-    for argv in unwrap(command.words):
+    wrapped = unwrap(command.words)
+    if len(wrapped) >= MOST:
+        return "it is nested too deeply to be looked through"
+    for argv in wrapped:
         name, args = base_name(argv[0]), argv[1:]
         why = _named(name, args) or _fed(name, args, command, upstream, depth) or _scripted(name, args, command, depth)
         if why:
@@ -98,6 +105,8 @@ def _named(name: str, args: list[str]) -> str:
 def _fed(name: str, args: list[str], command: Simple, upstream: list[Simple], depth: int) -> str:
     """What a shell or a database client is given to run on its standard input."""
     is_interpreter = _without_version(name) in _INTERPRETERS and _reads_input(name, args)
+    if not is_interpreter and name not in _CLIENTS:
+        return ""
     if is_interpreter:
         sources = {base_name(argv[0]) for each in upstream for argv in unwrap(each.words)}
         if sources & _FETCHERS or _fetches(command.inner):
@@ -107,7 +116,7 @@ def _fed(name: str, args: list[str], command: Simple, upstream: list[Simple], de
     told = [*command.fed, *(word for each in upstream for word in [" ".join(each.words[1:]), *each.fed])]
     if is_interpreter and name in SHELLS:
         return next((why for each in told if (why := _look_leniently(each, depth))), "")
-    if name in _CLIENTS and (found := next(filter(None, map(_SQL.search, [" ".join(args), *told])), None)):
+    if not is_interpreter and (found := next(filter(None, map(_SQL.search, [" ".join(args), *told])), None)):
         return f"it deletes data: {found[0].strip()}"
     return ""
 

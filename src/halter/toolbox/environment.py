@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _SECRET: Final = re.compile(
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|SIGNATURE|PRIVATE|APIKEY"
-    r"|(?:^|[_-])(?:[A-Z0-9]*KEYS?|PASS|PAT|PIN|AUTH|DSN|JWT|SALT|CERT)(?:$|[_-])"
+    r"|(?:^|[_-])(?:[A-Z0-9]*KEYS?|PASS|PAT|PIN|AUTH|DSN|JWT|SALT)(?:$|[_-])"
     r"|.[_-]PWD$",
     re.IGNORECASE,
 )
 # Ordinary names that only look like it (GPG_KEY is the public one of Python's images), and secrets that do not.
-_HARMLESS: Final = frozenset({"SSH_AUTH_SOCK", "XAUTHORITY", "KEYBOARD", "KEYMAP", "GPG_KEY"})
+_HARMLESS: Final = frozenset({"SSH_AUTH_SOCK", "XAUTHORITY", "TOKENIZERS_PARALLELISM", "GPG_KEY"})
 _KNOWN: Final = frozenset({"DATABASE_URL", "REDIS_URL", "MONGO_URL", "MONGODB_URI", "AMQP_URL", "PGPASSFILE", "NETRC"})
 _URL_WITH_PASSWORD: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
 

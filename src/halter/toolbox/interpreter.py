@@ -1,12 +1,14 @@
 """The inside of the interpreter of `execute_code`. A program of its own: it imports nothing but the standard library.
 
-    python -P interpreter.py DESCRIPTOR DIRECTORY
+    python -P interpreter.py DESCRIPTOR DIRECTORY TOOLS
 
-One JSON object per line goes each way over the socket DESCRIPTOR. In: `run` with source code, and answers to calls of
-tools. Out: pictures and calls of tools while code runs, and `done` at its end. What the code prints goes to stdout and
-stderr as always.
+One JSON object per line goes each way over the socket DESCRIPTOR. In: `run` with source code, `cancel` with the number
+of a run, and answers to calls of tools. Out: pictures and calls of tools while code runs, and `done` at its end. What
+the code prints goes to stdout and stderr as always.
 
-SIGINT is a KeyboardInterrupt in the code, once per run; between runs it is nothing.
+SIGINT is a KeyboardInterrupt in the code, once per run; between runs it is nothing. `cancel` is a SIGINT that knows its
+run: it comes from the thread that also hears of the next run, so it never hits that one; and a run that has not begun
+does not begin.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ class Wire:
         self._numbers = itertools.count(1)
         self._answers: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
         self.runs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.running = 0  # the number of the run that has begun
+        self.cancelled = 0  # the number of the last one that was cancelled
         threading.Thread(target=self._listen, name="halter-wire", daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:
@@ -80,6 +84,10 @@ class Wire:
                 message = json.loads(line)
                 if message["kind"] == "run":
                     self.runs.put(message)
+                elif message["kind"] == "cancel":
+                    self.cancelled = message["id"]
+                    if self.running == self.cancelled:  # noted, then looked; see Runner.run() for the other side
+                        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                 elif (waiting := self._answers.get(message["id"])) is not None:
                     waiting.put(message)
         os._exit(0)  # the parent is gone, or wants us gone
@@ -199,6 +207,8 @@ class Runner:
         try:
             uninterrupted.arm()
             try:
+                if self._wire.cancelled == self._wire.running:  # armed, then looked: one of the two has seen it
+                    raise KeyboardInterrupt  # noqa: TRY301  (as if it had come a moment later)
                 self._execute(source, name)
                 self._show_figures()
             except KeyboardInterrupt:
@@ -302,7 +312,9 @@ def main() -> NoReturn:
     runner = Runner(wire, names)
     wire.send({"kind": "ready"})
     while True:
-        wire.send(runner.run(wire.runs.get()["source"]))
+        message = wire.runs.get()
+        wire.running = message["id"]
+        wire.send(runner.run(message["source"]))
 
 
 if __name__ == "__main__":

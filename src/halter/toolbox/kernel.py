@@ -91,6 +91,7 @@ class Kernel:
         self._is_taken = [True]  # popped by whoever has the interpreter, put back when it is settled
         self._child: Child | None = None
         self._is_ready = False
+        self._number = 0  # of the last run
         self._run: Run | None = None
         self._messages: _Messages | None = None  # those of the interpreter that there is
         self._output = Output(limit)  # what comes between two runs is shown with the next
@@ -128,7 +129,8 @@ class Kernel:
         self._run = run
         if child is None:
             child = self._child = self._make_child()
-        child.send(json.dumps({"kind": "run", "source": source}).encode() + b"\n")
+        self._number += 1
+        child.send(json.dumps({"kind": "run", "id": self._number, "source": source}).encode() + b"\n")
         return loss
 
     def new_run(self, report: Callable[[str], object], call: Callable[[Run, dict[str, Any]], object]) -> Run:
@@ -146,12 +148,10 @@ class Kernel:
     def interrupt(self) -> None:
         """Have the code hear of a stop."""
         child = self._child
-        if child is None:
-            return
-        if self._is_ready:
-            child.signal(signal.SIGINT)
-        else:
-            child.stop(0.0)  # it has not come to the code yet, and there is nothing to lose
+        if child is not None:
+            child.send(json.dumps({"kind": "cancel", "id": self._number}).encode() + b"\n")
+            if self._is_ready:
+                child.signal(signal.SIGINT)  # for its children, as a terminal would
 
     def end(self, run: Run) -> str:
         """The code has ended by itself; or its interpreter has, and then says how."""
@@ -167,7 +167,10 @@ class Kernel:
 
     def end_later(self, run: Run, grace: float) -> None:
         """The code was stopped: let it end within its grace, or kill it, and clean up; then free the interpreter."""
-        threads.submit(lambda: self.settle(run, grace))
+        try:
+            threads.submit(lambda: self.settle(run, grace))
+        except RuntimeError:  # no thread is to be had: then it is done here, and at once
+            self.settle(run, 0.0)
 
     def settle(self, run: Run, grace: float) -> None:
         """As end_later(), in this thread. A boundary: the interpreter is freed whatever happens."""
@@ -177,8 +180,6 @@ class Kernel:
                 self._end_children(child)
             elif child is not None:
                 self._loss = "the code of an earlier call did not react to its interrupt, so its interpreter was killed"
-                if not self._is_ready:
-                    self._loss = "an earlier call was stopped before its interpreter was ready"
                 child.stop(0.0)
                 child.wait_over(timeout=_CLOSE_PATIENCE)
         finally:
@@ -216,7 +217,7 @@ class Kernel:
         self._messages = messages
         link = Link(ours.detach(), theirs.detach(), hear, is_two_way=True)
         child = Child(
-            [sys.executable, "-u", "-P", str(Path(interpreter.__file__).absolute()), *arguments],
+            [sys.executable, "-u", "-P", "-X", "utf8", str(Path(interpreter.__file__).absolute()), *arguments],
             cwd=self._directory,
             env=self._environment,
             on_output=lambda piece: self._hear_output(piece) if is_ours() else None,

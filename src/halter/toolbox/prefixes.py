@@ -57,7 +57,7 @@ _LEADING: Final = {"timeout": 1, "chroot": 1, "taskset": 1, "chrt": 1, "flock": 
 _CARRIERS: Final = frozenset({"docker", "podman", "kubectl", "nerdctl", "lxc"})
 _CARRIED: Final = frozenset({"rm", "sh", "bash", "dd", "sudo", "shred", "env", "xargs", "find"})
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*\+?=")
-_MOST: Final = 16
+MOST: Final = 16  # programs that run each other; whoever gets as many as that has not seen all
 
 
 def base_name(word: str) -> str:
@@ -69,7 +69,7 @@ def unwrap(words: list[str]) -> list[list[str]]:
     """The commands that *words* run, from the outermost to the innermost. Each has at least a name."""
     found: list[list[str]] = []
     todo = [words]
-    while todo and len(found) < _MOST:
+    while todo and len(found) < MOST:
         argv = _without_grammar(todo.pop())
         if not argv:
             continue

@@ -16,6 +16,7 @@ _ENDS: Final = frozenset(";&|\n()")
 _ESCAPES: Final = {"a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _CODE: Final = re.compile(r"x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})")
 _HEREDOC: Final = re.compile(r"<<(-?)[ \t]*")
+_SENDS: Final = re.compile(r"&>>|&>|<>|>>|>\||>&|>")
 _MOST_DEPTH: Final = 20
 
 
@@ -115,29 +116,28 @@ class _Reader:
     # -- redirections -------------------------------------------------------------------------------------------------
 
     def _read_redirection(self) -> None:
-        rest = self._text[self._at :]
-        if rest.startswith(("<(", ">(")):
+        text, sign_at = self._text, self._at
+        if text.startswith(("<(", ">("), sign_at):
             self._read_word()
-        elif rest.startswith("<<<"):
+        elif text.startswith("<<<", sign_at):
             self._at += 3
             self._now.fed.append(self._operand())
-        elif found := _HEREDOC.match(rest):
-            self._at += found.end()
-            start = self._at
+        elif found := _HEREDOC.match(text, sign_at):
+            start = self._at = found.end()
             until = self._operand()
             is_quoted = any(char in self._text[start : self._at] for char in "'\"\\")
             self._heredocs.append((self._now, until, bool(found[1]), is_quoted))
-        elif rest.startswith("<") and not rest.startswith("<>"):
-            self._at += 2 if rest.startswith("<&") else 1
+        elif text.startswith("<", sign_at) and not text.startswith("<>", sign_at):
+            self._at += 2 if text.startswith("<&", sign_at) else 1
             self._operand()
         else:
-            sign = re.match(r"&>>|&>|<>|>>|>\||>&|>", rest)
+            sign = _SENDS.match(text, sign_at)
             assert sign is not None
-            self._at += sign.end()
+            self._at = sign.end()
             target = self._operand()
             if not (sign[0] == ">&" and (target.isdigit() or target == "-")):
                 self._now.targets.append(target)
-            self._drop_descriptor(len(self._text) - len(rest))
+            self._drop_descriptor(sign_at)
 
     def _drop_descriptor(self, sign_at: int) -> None:
         """Take the 2 of `2>` off the words; `echo 2 > x` keeps it."""

@@ -200,12 +200,7 @@ class _Foreground:
         self._progress = Progress(ctx.report)
         self._token.raise_if_cancelled()  # nothing starts after the stop
         ours, theirs = os.pipe()
-        try:
-            self._job = terminal.start(command, jobs, Link(ours, theirs, self._noted.extend), self._progress)
-        except BaseException:  # such as no thread to be had: nobody else will close them
-            os.close(ours)
-            os.close(theirs)
-            raise
+        self._job = terminal.start(command, jobs, Link(ours, theirs, self._noted.extend), self._progress)
         jobs.enter(self._job)
 
     def wait(self, seconds: float) -> bool:
