@@ -17,13 +17,11 @@ from halter.cancel import threads
 from halter.cancel.blocking import run_blocking, run_blocking_async
 from halter.cancel.context import current_token
 from halter.cancel.seconds import check_seconds
-from halter.cancel.token import NEVER
-from halter.cancel.worker import WorkerCrashed, WorkerProcess
+from halter.cancel.token import NEVER, CancellationToken
+from halter.cancel.worker import Idle, WorkerCrashed, WorkerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from halter.cancel.token import CancellationToken
 
 R = TypeVar("R")
 
@@ -57,10 +55,48 @@ async def run_isolated_async(
     return ended
 
 
+class Workers:
+    """Worker processes of one's own: what a function loads there, such as a model, is still loaded for the next one.
+
+    At most *most* are kept between calls. One that had to be killed is replaced by a new one, which has nothing loaded.
+    After `close()` calls are cancelled, with the reason "shutdown".
+    """
+
+    def __init__(self, most: int = 1) -> None:
+        self._idle = Idle(most)
+        self._token = CancellationToken(name="workers")
+
+    async def run(
+        self,
+        fn: Callable[..., R],
+        *args: Any,
+        token: CancellationToken | None = None,
+        grace: float = 0.0,
+        **kwargs: Any,
+    ) -> R:
+        """Do what `run_isolated_async` does, in one of these processes."""
+        conversation = Conversation(fn, args, kwargs, grace, self._idle)
+        either = CancellationToken.any_of(current_token() if token is None else token, self._token)
+        ended: R = await run_blocking_async(conversation.run, token=either, abort=conversation.stop, grace=grace)
+        return ended
+
+    def close(self) -> None:
+        """End the processes, also those that are at work. May be called at any time, and again."""
+        self._token.cancel("shutdown")
+        self._idle.close()
+
+
 class Conversation:
     """One function, the worker that runs it, and what the two sides tell each other."""
 
-    def __init__(self, fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any], grace: float) -> None:
+    def __init__(
+        self,
+        fn: Callable[..., object],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        grace: float,
+        idle: Idle | None = None,
+    ) -> None:
         self._name = getattr(fn, "__qualname__", repr(fn))
         self.listening = max(check_seconds("grace", grace), _LISTENING)
         try:
@@ -71,6 +107,7 @@ class Conversation:
                 "its name (no lambda, nothing defined inside a function), with arguments that can be pickled"
             )
             raise TypeError(msg) from error
+        self._idle = idle
         self._worker: WorkerProcess | None = None
         self._token: CancellationToken = NEVER
         self._has_ended = threading.Event()
@@ -80,7 +117,7 @@ class Conversation:
         """Have the function run; blocks until it has ended or its process is dead."""
         token = self._token = current_token()
         try:
-            worker = self._worker = WorkerProcess.take(self, self._payload, token)
+            worker = self._worker = WorkerProcess.take(self, self._payload, token, self._idle)
             if token.is_cancelled:
                 self.stop()  # it was called before there was a worker to tell
             try:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,11 +28,46 @@ _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[3]); "
     "from halter.cancel.isolated import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
-_idle: Final[dict[WorkerProcess, bool]] = {}
+_pools: Final[weakref.WeakSet[Idle]] = weakref.WeakSet()
 
 
 class WorkerCrashed(RuntimeError):
     """The worker process ended while it ran a function."""
+
+
+class Idle:
+    """Workers that wait for their next call: those of everybody, or of one owner who wants them as it left them."""
+
+    def __init__(self, most: int = _MOST_IDLE) -> None:
+        self._most = most
+        self.workers: dict[WorkerProcess, bool] = {}
+        self._is_closed = False
+        _pools.add(self)
+
+    def pop(self) -> WorkerProcess | None:
+        try:
+            return self.workers.popitem()[0]
+        except KeyError:
+            return None
+
+    def add(self, worker: WorkerProcess) -> None:
+        """Keep a worker, or let it end if there are enough."""
+        if self._is_closed or len(self.workers) >= self._most:
+            worker.bury()
+            return
+        self.workers[worker] = True
+        if self._is_closed:  # added, then looked: it was closed in between
+            self.close()
+
+    def close(self) -> None:
+        """Let all end, and those that come back later."""
+        self._is_closed = True
+        while (worker := self.pop()) is not None:
+            worker.bury()
+
+    def forget(self) -> None:
+        """Leave them: they are those of the process that this one was forked from."""
+        self.workers.clear()
 
 
 class WorkerProcess:
@@ -68,16 +104,16 @@ class WorkerProcess:
         self._lock = threading.Lock()
         self._owner: object = None
         self._is_doomed = False
+        self._home = everybodys
 
     @classmethod
-    def take(cls, owner: object, payload: bytes, token: CancellationToken) -> WorkerProcess:
+    def take(cls, owner: object, payload: bytes, token: CancellationToken, idle: Idle | None = None) -> WorkerProcess:
         """Have an idle worker, or a new one, begin a call."""
+        home = everybodys if idle is None else idle
         while True:
-            try:
-                worker, _ = _idle.popitem()
-            except KeyError:
-                worker = cls()
+            worker = home.pop() or cls()
             worker._owner = owner
+            worker._home = home
             try:
                 worker._begin(payload, token)
             except (EOFError, OSError) as error:
@@ -110,10 +146,10 @@ class WorkerProcess:
         with self._lock:
             self._owner = None
             is_doomed = self._is_doomed
-        if is_doomed or len(_idle) >= _MOST_IDLE:
+        if is_doomed:
             self.bury()
         else:
-            _idle[self] = True
+            self._home.add(self)
 
     def kill(self, owner: object) -> None:
         """Kill the process and all it started, if it still works for *owner*; blocks until that is done."""
@@ -142,4 +178,11 @@ def _main_path() -> str | None:
     return None if path is None else str(Path(path).absolute())
 
 
-after_fork(_idle.clear)  # they are the parent's
+def _forget_all() -> None:
+    for idle in list(_pools):
+        idle.forget()
+
+
+everybodys: Final = Idle()
+_idle: Final = everybodys.workers
+after_fork(_forget_all)

@@ -23,7 +23,7 @@ from halter.toolbox.diff import PatchError
 from halter.toolbox.reading import Reader, image_type
 from halter.toolbox.search import Query, search
 from halter.toolbox.workspace import Workspace
-from halter.tools.context import ToolContext  # noqa: TC001  (the tool finds its context by this hint)
+from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Files:
             raise PatchError(msg) from None
 
     @tool(grace=GRACE)
-    def search_files(  # noqa: D417  (the model does not see the context)
+    def search_files(
         self,
         pattern: str,
         ctx: ToolContext,

@@ -16,7 +16,7 @@ from halter.cancel.context import checkpoint, current_token
 from halter.toolbox.atomic import Draft
 from halter.toolbox.claims import claiming_tool
 from halter.toolbox.workspace import Workspace
-from halter.tools.context import ToolContext  # noqa: TC001  (the tool finds its context by this hint)
+from halter.tools.context import ToolContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -80,7 +80,7 @@ class Todo:
         return ["todo"]
 
     @claiming_tool(grace=_GRACE)
-    def todo(  # noqa: D417  (the model does not see the context)
+    def todo(
         self,
         ctx: ToolContext,
         add: list[str] | None = None,

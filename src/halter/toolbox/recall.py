@@ -20,7 +20,7 @@ from msgspec import Meta
 from halter.cancel.context import checkpoint, current_token
 from halter.events import MessageAccepted, MessageApplied, MessageEdited, MessageRemoved, TurnRolledBack
 from halter.models.progress import RequestCancelled, RequestFinished
-from halter.tools.context import ToolContext  # noqa: TC001  (the tool finds its context by this hint)
+from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class SessionSearch:
         return [self.session_search]
 
     @tool(grace=_GRACE)
-    def session_search(  # noqa: D417  (the model does not see the context)
+    def session_search(
         self,
         query: str,
         ctx: ToolContext,

@@ -50,7 +50,7 @@ class Surroundings:
     listener: Callable[[ToolEvent], object] | None = None  # called in the loop
     late_hook: Callable[[ToolOutcome], object] | None = None  # called in any thread
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    untold: deque[ToolEvent] = field(default_factory=deque)
+    untold: deque[ToolEvent] = field(default_factory=deque, init=False)  # so a copy has its own
 
     def emit(self, event: ToolEvent) -> None:
         """Tell of an event, from any thread, in order; soon, in the loop."""

@@ -1,0 +1,1 @@
+"""Speech: what was said, as text, and text, said."""

@@ -1,0 +1,163 @@
+"""Speech to text: on this machine, or by a server.
+
+    transcriber = Transcriber()
+    transcript = await transcriber.transcribe(Path("message.ogg"))
+    transcript.text
+
+`Transcriber` understands English, without any network: its model comes inside a wheel. It runs in a process of its own,
+which stays from one call to the next, because loading the model takes a second. A stop gives control back at once; if
+the model was in the middle of something its process is killed, and the next call starts a new one.
+
+`RemoteTranscriber` asks an OpenAI-compatible server and is used in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from halter.cancel.blocking import run_blocking_async
+from halter.cancel.context import current_token
+from halter.cancel.isolate import Workers
+from halter.extras import need
+from halter.models.endpoint import Endpoint, Form, Upload
+from halter.models.errors import StreamBroken
+from halter.voice.listening import decode, words_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from halter.cancel.token import CancellationToken
+
+__all__ = ["Recording", "RemoteTranscriber", "Segment", "Transcriber", "Transcribes", "Transcript"]
+
+Recording: TypeAlias = bytes | os.PathLike[str] | str
+_UPLOAD_BYTES: Final = 25_000_000
+
+
+class Segment(Struct, frozen=True):
+    """A piece of what was said, and when, in seconds."""
+
+    text: str
+    start: float = 0.0
+    end: float = 0.0
+    total: float = 0.0
+    """How long the whole recording is; 0 if that is not known."""
+
+
+class Transcript(Struct, frozen=True):
+    """What was said."""
+
+    segments: list[Segment]
+    seconds: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return " ".join(each.text for each in self.segments if each.text)
+
+
+class Transcribes(Protocol):
+    """Anything that turns speech into text."""
+
+    def segments(self, audio: Recording, *, token: CancellationToken | None = None) -> AsyncGenerator[Segment, None]:
+        """Give what was said, piece by piece."""
+        ...
+
+    async def transcribe(self, audio: Recording, *, token: CancellationToken | None = None) -> Transcript:
+        """Give all that was said. Raises Cancelled when the token is cancelled."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; bounded."""
+        ...
+
+
+class _Whole:
+    """What both kinds have in common."""
+
+    def segments(self, audio: Recording, *, token: CancellationToken | None = None) -> AsyncGenerator[Segment, None]:
+        raise NotImplementedError
+
+    async def transcribe(self, audio: Recording, *, token: CancellationToken | None = None) -> Transcript:
+        """Give all that was said. Raises Cancelled when the token (default: the current one) is cancelled."""
+        async with contextlib.aclosing(self.segments(audio, token=token)) as pieces:
+            segments = [each async for each in pieces]
+        return Transcript(segments, segments[-1].total if segments else 0.0)
+
+
+class Transcriber(_Whole):
+    """English speech to text on this machine. Reads ogg/opus, webm, m4a, mp3, wav, flac; *max_seconds* of each.
+
+    Two calls at once use two processes; one of them is kept.
+    """
+
+    def __init__(self, *, max_seconds: float = 1_800.0) -> None:
+        self._max_seconds = max_seconds
+        self._workers = Workers(most=1)
+
+    async def segments(
+        self, audio: Recording, *, token: CancellationToken | None = None
+    ) -> AsyncGenerator[Segment, None]:
+        """Give what was said, piece by piece, each of some seconds. Raises Cancelled when the token is cancelled."""
+        need("voice", "av", "moonshine_voice", "numpy")
+        mine = current_token() if token is None else token
+        source = audio if isinstance(audio, bytes) else os.fspath(audio)
+        windows = await self._workers.run(decode, source, self._max_seconds, token=mine)
+        for window in windows:
+            text = await self._workers.run(words_of, window.samples, token=mine)
+            yield Segment(text, window.start, window.end, windows[-1].end)
+
+    def close(self) -> None:
+        """End the process."""
+        self._workers.close()
+
+
+class RemoteTranscriber(_Whole):
+    """Speech to text by an OpenAI-compatible server (`/audio/transcriptions`)."""
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        *,
+        model: str = "whisper-1",
+        timeout: float = 300.0,
+    ) -> None:
+        self._endpoint = Endpoint(base_url, api_key, timeout=timeout)
+        self._model = model
+
+    async def segments(
+        self, audio: Recording, *, token: CancellationToken | None = None
+    ) -> AsyncGenerator[Segment, None]:
+        """Give all that was said, in one piece. Raises Cancelled when the token is cancelled."""
+        mine = current_token() if token is None else token
+        if isinstance(audio, bytes):
+            name, data = "audio", audio
+        else:
+            path = Path(audio)
+            name, data = path.name, await run_blocking_async(_read, path, token=mine)
+        form = Form({"model": self._model, "response_format": "json"}, {"file": Upload(name, data)})
+        async with mine.scope():
+            answer = await self._endpoint.post_json("/audio/transcriptions", form)
+        text = answer.get("text")
+        if not isinstance(text, str):
+            msg = "the server answered without a text"
+            raise StreamBroken(msg)
+        yield Segment(text.strip())
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        data = file.read(_UPLOAD_BYTES + 1)
+    if len(data) > _UPLOAD_BYTES:
+        msg = f"{path.name} is larger than {_UPLOAD_BYTES:,} bytes, which is more than servers take"
+        raise ValueError(msg)
+    return data
