@@ -29,7 +29,7 @@ from halter.tools.toolset import collect_tools
 
 TIMEOUT: Final = 300.0
 # After a stop, how long we wait for the code to end by its interrupt, so that what it says last is there too.
-_LOOK: Final = 0.02
+_LOOK: Final = 0.015
 # How long it may take to end by it, before the interpreter is killed. Nobody waits for that but the next call.
 _GRACE: Final = 1.0
 

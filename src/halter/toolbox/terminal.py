@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TIMEOUT: Final = 180.0
 # After a stop, how long we wait to be able to say that the command is dead: most are, by then.
-_LOOK: Final = 0.02
+_LOOK: Final = 0.01
 # Runs the command, and notes where it has gone to. `exec` in the command means that nothing is noted.
 _KEEP_DIRECTORY: Final = 'trap "pwd -P >/dev/fd/$HALTER_DIRECTORY" EXIT 2>/dev/null; unset HALTER_DIRECTORY; eval "$1"'
 
