@@ -75,6 +75,7 @@ class Child:
         self.survivors: list[int] = []
         self.is_over = False  # nobody of the family is left
         self.was_stopped = False
+        self.is_drained = False  # what it had said before it was stopped has been heard
         self.cookie = b""
         self.started_at = time.monotonic()
         self.ended_at: float | None = None
@@ -226,6 +227,9 @@ class Child:
                     watch.watch_ends(left)
                 elif watch.has_heard:
                     self.changes.tell()
+            watch.drain()
+            self.is_drained = True
+            self.changes.tell()
             self.survivors = families.stop(self._family, self._grace)
             watch.drain()
 

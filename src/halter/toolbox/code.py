@@ -30,7 +30,9 @@ from halter.tools.toolset import collect_tools
 TIMEOUT: Final = 300.0
 # After a stop, how long we wait for the code to end by its interrupt, so that what it says last is there too.
 _LOOK: Final = 0.015
-# How long it may take to end by it, before the interpreter is killed. Nobody waits for that but the next call.
+# The tool comes back by itself after that. On an overloaded machine it may need longer; a late word is better than none.
+_PATIENCE: Final = 0.5
+# How long the code may take to end by its interrupt, before the interpreter is killed. Nobody waits for that but the next call.
 _GRACE: Final = 1.0
 
 
@@ -71,7 +73,7 @@ class Code:
         environment = without_secrets(self._pass_env) | {"MPLBACKEND": "Agg"}
         return Kernel(self._workspace, environment, sorted(self._inner), self._limit)
 
-    @tool(approval=why_code)
+    @tool(approval=why_code, grace=_PATIENCE)
     def execute_code(self, code: str, ctx: ToolContext, timeout: float | None = None) -> Iterator[object]:
         """Run Python code; returns what it prints, the value of its last expression, and its pictures.
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from halter.cancel.seconds import check_seconds
-from halter.cancel.token import NEVER
 from halter.toolbox.child import Link
 from halter.toolbox.danger import danger_in
 from halter.toolbox.environment import without_secrets
@@ -29,6 +28,11 @@ if TYPE_CHECKING:
 TIMEOUT: Final = 180.0
 # After a stop, how long we wait to be able to say that the command is dead: most are, by then.
 _LOOK: Final = 0.01
+# And how long we wait for what it had said before; that takes a millisecond, unless the machine is very busy.
+_HEAR: Final = 0.025
+# Both tools come back by themselves after that. On a machine that is overloaded they may need longer, and then a late
+# word is better than none.
+_GRACE: Final = 0.5
 # Runs the command, and notes where it has gone to. `exec` in the command means that nothing is noted.
 _KEEP_DIRECTORY: Final = 'trap "pwd -P >/dev/fd/$HALTER_DIRECTORY" EXIT 2>/dev/null; unset HALTER_DIRECTORY; eval "$1"'
 
@@ -78,7 +82,7 @@ class Terminal:
     def _make_jobs(self) -> Jobs:
         return Jobs(self._workspace)
 
-    @tool(approval=why_command)
+    @tool(approval=why_command, grace=_GRACE)
     def terminal(
         self, command: str, ctx: ToolContext, background: bool = False, timeout: float | None = None
     ) -> Iterator[str]:
@@ -109,7 +113,7 @@ class Terminal:
             msg = f"the command took longer than {seconds:g} s and was ended; run it in the background if it needs more"
             raise TimeoutError(msg)
 
-    @tool(approval=why_process)
+    @tool(approval=why_process, grace=_GRACE)
     def process(
         self,
         action: Literal["list", "poll", "wait", "write", "kill"],
@@ -118,7 +122,7 @@ class Terminal:
         text: str = "",
         end_input: bool = False,
         timeout: float = 60.0,
-    ) -> str:
+    ) -> Iterator[str]:
         """Look after background jobs: list them, see what one has said, wait for it, write to it, end it.
 
         Args:
@@ -132,19 +136,21 @@ class Terminal:
         jobs = self.jobs(ctx)
         if action == "list":
             lines = [f"job {each.id} {each.state()}: {shown(each.command)}" for each in jobs.all()]
-            return "\n".join(lines) or "There are no jobs."
+            yield "\n".join(lines) or "There are no jobs."
+            return
         one = jobs.get(job)
-        if action == "wait":
-            one.child.wait(lambda: one.child.has_exited, ctx.token, _positive(timeout))
-        elif action == "write":
+        if action == "write":
             _write(one, text, ends=end_input)
             ended = "; that was the end of its input" if end_input else ""
-            return f"[{len(text.encode())} bytes written to job {one.id}{ended}]"
+            yield f"[{len(text.encode())} bytes written to job {one.id}{ended}]"
+            return
+        if action == "wait":
+            one.child.wait(lambda: one.child.has_exited, ctx.token, _positive(timeout))
         elif action == "kill":
             one.child.stop(self._grace)
             one.child.wait_over(ctx.token)
         news = one.news()
-        return f"{_on_own_line(news)}[job {one.id} {one.state()}]"
+        yield f"{_on_own_line(news)}[job {one.id} {one.state()}]"
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
@@ -210,9 +216,11 @@ class _Foreground:
             has_ended = child.wait(self._is_settled, self._token, seconds, self._progress)
             if not has_ended:
                 child.stop(self._terminal.grace)
+                if not self._token.is_cancelled:
+                    child.wait_over(self._token)
                 # At a stop control is wanted back, and the child's thread ends the family alone.
-                patience = _LOOK if self._token.is_cancelled else None
-                child.wait_over(self._token if patience is None else NEVER, patience)
+                child.wait(lambda: child.is_drained or child.is_over, timeout=_HEAR)
+                child.wait_over(timeout=_LOOK)
         finally:
             self._jobs.leave(self._job)
         if child.error is not None and child.pid is None:
