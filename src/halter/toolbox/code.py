@@ -30,9 +30,9 @@ from halter.tools.toolset import collect_tools
 TIMEOUT: Final = 300.0
 # After a stop, how long we wait for the code to end by its interrupt, so that what it says last is there too.
 _LOOK: Final = 0.015
-# The tool comes back by itself after that. On an overloaded machine it may need longer; a late word is better than none.
+# The tool comes back by itself after that. On a busy machine it may need longer; late words are better than none.
 _PATIENCE: Final = 0.5
-# How long the code may take to end by its interrupt, before the interpreter is killed. Nobody waits for that but the next call.
+# How long the code may take to end, before its interpreter is killed. Nobody waits for that but the next call.
 _GRACE: Final = 1.0
 
 
