@@ -130,6 +130,22 @@ def test_an_index_is_private_and_can_be_lost(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["index"]
 
 
+def test_an_index_that_broke_in_the_middle_is_made_again(tmp_path: Path) -> None:
+    """Pages that a power cut has torn are found at a search: it says so, and the next one has an index again."""
+    store = MemoryStore()
+    fill(store, 2, 500)
+    index = tmp_path / "index"
+    search = SessionSearch(store, index)
+    told(search, '"needle 7"')
+    with index.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(index.stat().st_size - 4096))
+    outcome = Stopped(search.session_search, {"query": '"needle 7"'}).at("end", "stop")
+    assert outcome.status == "failed"
+    assert "will be made anew: search again" in outcome.detail
+    assert len(told(search, '"needle 7"').splitlines()) == 2
+
+
 def test_two_at_once_index_once(tmp_path: Path) -> None:
     """Several that search for the first time at the same moment find each message once."""
     store = MemoryStore()
