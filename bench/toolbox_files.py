@@ -65,7 +65,7 @@ def scenarios() -> dict[str, tuple[str, dict[str, object], bool, float]]:
         "search, a text, Python": ("search_files", {"pattern": "needle", **tree}, False, 0.5),
         "search, an expression, Python": ("search_files", {"pattern": "ne+dle$", **tree}, False, 0.5),
         "search, an expression, rg": ("search_files", {"pattern": "ne+dle$", **tree}, True, 0.2),
-        "search, names": ("search_files", {"pattern": "*0.txt", "kind": "name", **tree}, False, 0.3),
+        "search, names": ("search_files", {"pattern": "*0.txt", "kind": "name", **tree}, False, 0.1),
         "search, a wild expression": ("search_files", {"pattern": "^(a+)+$", "path": "wild"}, False, 0.3),
         "read, far behind": ("read_file", {"path": "huge", "start": 17_000_000}, False, 0.15),
         "patch, no such lines": (
@@ -74,7 +74,7 @@ def scenarios() -> dict[str, tuple[str, dict[str, object], bool, float]]:
             False,
             0.2,
         ),
-        "write": ("write_file", {"path": "written", "content": "some text\n" * 500_000}, False, 0.1),
+        "write": ("write_file", {"path": "written", "content": "some text\n" * 500_000}, False, 0.03),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["NotUnderstood", "Ripgrep"]
 
 _MOST_FILE: Final = 8_000_000
+_HIGH: Final = 600
 _PLACE: Final = re.compile(rb"(?:\./)?([^\0]+)\0(\d+):")
 _OPTIONS: Final = (
     "--no-config",
@@ -84,7 +86,7 @@ class Ripgrep:
         with self._workspace.find(self._tree.start or ".") as place:
             if place.directory is None:
                 return await run_process(argv, cwd=place.name, token=self._enough, on_output=self._take)
-            descriptor = place.open_directory()
+            descriptor = _raised(place.open_directory())
         try:
             # The very directory that we found, whatever its name leads to by now.
             where = f"/proc/{os.getpid()}/fd/{descriptor}"
@@ -120,6 +122,21 @@ class Ripgrep:
         line = self._file.line(number)
         if line is not None:
             self._found.append(Match(path, number, line.decode("utf-8", "replace")))
+
+
+def _raised(descriptor: int) -> int:
+    """Give a descriptor a high number.
+
+    After a stop we close it while a thread may be about to start `rg` where it leads. A low number would be somebody
+    else's directory by then; a high one is nobody's, and `rg` does not start.
+    """
+    import fcntl  # noqa: PLC0415  (there are descriptors of directories only where there is this)
+
+    with contextlib.suppress(OSError):  # no such numbers here
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _HIGH)
+        os.close(descriptor)
+        return high
+    return descriptor
 
 
 class _Lines:
