@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ class Seen:
 class SlowServer:
     """Paths: /hang never answers, /trickle answers for ever, /to redirects to ?url=; others are what `pages` says."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.pages: dict[str, web.Response | Answer] = {}
         self.requests: list[Seen] = []
         self.changed = threading.Condition()
@@ -94,7 +96,7 @@ class SlowServer:
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._tls)
         await site.start()
         self.port = runner.addresses[0][1]
         ready.set()
