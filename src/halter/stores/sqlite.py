@@ -95,6 +95,11 @@ class SQLiteStore:
             self._let_go.detach()
             self._let_go = weakref.finalize(self, _let_go, self._file, self._owner)
 
+    @property
+    def path(self) -> str:
+        """The file."""
+        return self._file.path
+
     def acquire(self, session: str) -> Lease:
         """Own *session* from now on."""
         me = self._own()
