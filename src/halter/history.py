@@ -99,6 +99,12 @@ class History:
         return [message for _, message in entries[:count]] + batch.results()
 
     @property
+    def text(self) -> str:
+        """The words of the answer that is just being given, or of the last one in the open or the last turn."""
+        turn = self.turn or self.last
+        return self._words.text or (turn.text if turn is not None else "")
+
+    @property
     def can_go_on(self) -> bool:
         """Whether the last turn was broken off, so that there is something to go on with."""
         return self.last is not None and self.last.status != "done"

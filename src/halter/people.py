@@ -6,10 +6,12 @@ And what they keep in the session from one call to the next.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
-from halter.cancel.token import call_in_loop
+from halter.cancel.token import CancellationToken, call_in_loop
+from halter.errors import StoreError
 from halter.events import ChildFinished, ChildStarted, QuestionAnswered, QuestionAsked
 from halter.tools.keep import Keeper
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halter.agent import Agent
-    from halter.cancel.token import CancellationToken
     from halter.journal import Journal
     from halter.session import Session
     from halter.tools.approval import ApprovalRequest
@@ -33,11 +34,17 @@ class People:
     __slots__ = ("_journal", "_make_child", "_open", "grace", "keeper")
 
     def __init__(
-        self, journal: Journal, grace: float, make_child: Callable[[Agent, CancellationToken, float], Session]
+        self,
+        journal: Journal,
+        token: CancellationToken,
+        grace: float,
+        make_child: Callable[[Agent, CancellationToken, float], Session],
     ) -> None:
+        """*token* is the session's own: children that outlast a call hang below it."""
         self.grace = grace
         self.keeper = Keeper()
         self._journal = journal
+        self._token = token
         self._make_child = make_child
         self._open: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
 
@@ -85,15 +92,77 @@ class People:
 
     async def delegate(self, agent: Agent, text: str, token: CancellationToken) -> Turn:
         """Have another agent do a part, in a session of its own below *token*; its turn, also when that was stopped."""
-        parent = self._journal.history.turn
-        turn_id = parent.id if parent is not None else ""
         child = self._make_child(agent, token, self.grace * _CHILDS_SHARE)
-        self._journal.append_in(turn_id, ChildStarted(child.id, agent.name))
         try:
-            turn = await child.arun(text)
+            return await self._run_child(child, self._turn_id, text)
+        finally:
+            child.close(timeout=0)
+
+    async def begin(self, agent: Agent, text: str, token: CancellationToken | None) -> Child:
+        """Have another agent begin with a part, and go on here; below *token*, or without one below the session's.
+
+        One that is below the session's token is not stopped with the call or the turn that began it. It runs in this
+        event loop, and ends with it.
+        """
+        own = (self._token if token is None else token).child(f"child {agent.name}")
+        session = self._make_child(agent, own, self.grace if token is None else self.grace * _CHILDS_SHARE)
+        child = Child(session, own)
+        child.task = asyncio.ensure_future(self._look_after(child, self._turn_id, text, lasts=token is None))
+        return child
+
+    @property
+    def _turn_id(self) -> str:
+        turn = self._journal.history.turn
+        return turn.id if turn is not None else ""
+
+    async def _look_after(self, child: Child, turn_id: str, text: str, *, lasts: bool) -> None:
+        """Run a child to its end, and then let go of its session. A boundary: how it ended is asked of the child."""
+        try:
+            with child.token.bind():  # and not the call's, which may end before
+                await self._run_child(child.session, turn_id, text, lasts=lasts)
+        except Exception as error:  # noqa: BLE001
+            child.error = error
+        finally:
+            child.ended.cancel("ended")
+            await child.session.aclose()
+
+    async def _run_child(self, child: Session, turn_id: str, text: str, *, lasts: bool = False) -> Turn:
+        self._journal.append_in(turn_id, ChildStarted(child.id, child.agent.name))
+        try:
+            return await child.arun(text)
         finally:
             ended = child.turn
             if ended is not None:
-                self._journal.append_in(turn_id, ChildFinished(child.id, ended.status, ended.reason or ""))
-            child.close(timeout=0)
-        return turn
+                end = ChildFinished(child.id, ended.status, ended.reason or "")
+                if not self._journal.append_in(turn_id, end) and lasts:
+                    self._write_late(turn_id, end)
+
+    def _write_late(self, turn_id: str, data: ChildFinished) -> None:
+        """Write of the end of a child that has outlasted its turn. A boundary: the session may be closed by then."""
+        with contextlib.suppress(StoreError):
+            self._journal.append(turn_id, data)
+
+
+class Child:
+    """Another agent at work on a part, in a session of its own; how it stands can be asked at any time."""
+
+    def __init__(self, session: Session, token: CancellationToken) -> None:
+        self.session = session
+        self.token = token
+        self.ended = CancellationToken(name="child ended")  # as a bell that rings once
+        self.error: Exception | None = None  # why it could not even begin, or not be written down
+        self.task: asyncio.Task[None] | None = None  # asyncio refers to tasks weakly
+
+    @property
+    def text(self) -> str:
+        """Its answer, or as much of that as there is."""
+        return self.session.text
+
+    @property
+    def turn(self) -> Turn | None:
+        """Its turn, once it has begun."""
+        return self.session.turn
+
+    def stop(self, reason: str = "stop", *, detail: str = "") -> bool:
+        """Stop it, from any thread; True if this did it."""
+        return self.token.cancel(reason, detail=detail)

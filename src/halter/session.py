@@ -76,7 +76,7 @@ class Session:
         lease = store.acquire(self.id)
         self._release_lease = weakref.finalize(self, _release, store, lease)
         self._journal = Journal(self.id, store, lease)
-        self._people = People(self._journal, grace, self._make_child)
+        self._people = People(self._journal, self.token, grace, self._make_child)
         self._is_claimed = False  # by run(), arun(), stream() or serve()
         self._wake: Callable[[], object] | None = None  # of serve()
         self._closed = False
@@ -121,6 +121,11 @@ class Session:
     def is_running(self) -> bool:
         """Whether a turn runs."""
         return self._running() is not None
+
+    @property
+    def text(self) -> str:
+        """What the model has said last, in the running or the last turn: also in the middle of its answer."""
+        return self._journal.history.text
 
     @property
     def cancel_token(self) -> CancellationToken:
@@ -369,10 +374,23 @@ class Session:
             return self.post(text, "interrupt")
         return self._stop_receipt("interrupt", lambda turn: turn.cancel("interrupt", by="interrupt()"))
 
-    def stop(self, when: Literal["now", "step"] = "now", *, reason: str = "stop", detail: str = "") -> Receipt:
-        """Stop the running turn, and hold what waits in the inbox. `when="step"`: after its step; nothing is cut."""
+    def stop(
+        self,
+        when: Literal["now", "step"] = "now",
+        *,
+        scope: Literal["turn", "all"] = "turn",
+        reason: str = "stop",
+        detail: str = "",
+    ) -> Receipt:
+        """Stop the running turn, and hold what waits in the inbox. `when="step"`: after its step; nothing is cut.
+
+        What goes on in the background belongs to the session, and goes on; `scope="all"` stops it as well.
+        """
         if when not in ("now", "step"):
             msg = f'when is "now" or "step", not {when!r}'
+            raise ValueError(msg)
+        if scope not in ("turn", "all"):
+            msg = f'scope is "turn" or "all", not {scope!r}'
             raise ValueError(msg)
         held = self.inbox.hold()  # before the turn ends: what waits must not start the next one
 
@@ -383,6 +401,8 @@ class Session:
             return not turn.is_stopping
 
         receipt = self._stop_receipt("stop", end)
+        if scope == "all":
+            self._people.keeper.stop_all()
         self._write_held(held)
         return receipt
 

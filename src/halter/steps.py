@@ -59,6 +59,7 @@ class Steps:
             ask_approval=people.ask_approval,
             ask=people.ask,
             delegate=people.delegate,
+            begin=people.begin,
             keeper=people.keeper,
             grace=people.grace,
             listener=self._on_tool,

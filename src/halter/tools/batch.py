@@ -45,6 +45,7 @@ class Surroundings:
     ask_approval: Ask | None = None
     ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None
     delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None
+    begin: Callable[[Any, str, CancellationToken | None], Awaitable[Any]] | None = None
     keeper: Keeper = field(default_factory=Keeper)
     grace: float = GRACE
     listener: Callable[[ToolEvent], object] | None = None  # called in the loop

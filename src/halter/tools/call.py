@@ -116,6 +116,7 @@ class Call:
             ask=around.ask,
             delegate=around.delegate,
             call=self._call_inner,
+            begin=around.begin,
             keeper=around.keeper,
         )
 

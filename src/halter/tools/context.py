@@ -39,6 +39,7 @@ class ToolContext:
         ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None,
         delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None,
         call: Callable[[Any, str, CancellationToken], Awaitable[ToolOutcome]] | None = None,
+        begin: Callable[[Any, str, CancellationToken | None], Awaitable[Any]] | None = None,
         keeper: Keeper | None = None,
     ) -> None:
         """Made by whoever runs the call; all but *report*, in the tool's own thread, run on *loop*."""
@@ -51,6 +52,7 @@ class ToolContext:
         self._ask = ask
         self._delegate = delegate
         self._call = call
+        self._begin = begin
         self._keeper = Keeper() if keeper is None else keeper
         self._has_listened = False
         self._is_detached = False
@@ -110,6 +112,18 @@ class ToolContext:
             raise RuntimeError(msg)
         own = self._token if token is None else token
         return self._do("call", lambda: call(tool, arguments, own), ends_itself=True)
+
+    def begin(self, agent: Any, text: str, *, lasts: bool = False) -> Any:
+        """Have another agent begin to work on *text*: a `Child`, or in an async tool something to await for it.
+
+        Does not wait for its end. A stop of this call stops it; one that *lasts* belongs to the session instead, goes
+        on when this call and its turn are over or stopped, and ends with the session.
+        """
+        begin = self._begin
+        if begin is None:
+            msg = "nothing can be delegated here: this call runs outside of a session"
+            raise RuntimeError(msg)
+        return self._do("begin", lambda: begin(agent, text, None if lasts else self._token))
 
     def detach(self) -> None:
         """End the call's ties to the outside: for whoever runs it, once its outcome is settled.

@@ -5,15 +5,20 @@
 
 Whatever has a `close()` is closed with the session, the newest first, in a thread, and within a bounded time: what does
 not close is left behind and named in the log. `close()` may come at any time, and while a call still uses it.
+
+What goes on by itself between calls, such as jobs in the background, has a `stop_all()`: a stop of the turn leaves it
+alone, and `session.stop(scope="all")` ends it too.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from halter.cancel import threads
 from halter.cancel.blocking import run_blocking
 from halter.cancel.token import CancellationToken, Cancelled
 
@@ -56,6 +61,12 @@ class Keeper:
             raise RuntimeError(msg)
         return self.keep(make, key)
 
+    def stop_all(self) -> None:
+        """Have what goes on by itself stopped: whatever has a `stop_all()`. Returns at once, and nothing is raised."""
+        for each in list(self._kept.values()):
+            if callable(getattr(each, "stop_all", None)):
+                threads.submit(functools.partial(_stop, each))
+
     def close(self, timeout: float = _PATIENCE) -> None:
         """Close what was kept, the newest first. Bounded, and nothing is raised."""
         with self._lock:
@@ -79,3 +90,11 @@ def _close(thing: Any) -> None:
             close()
     except Exception:  # noqa: BLE001
         _log.exception("closing %s failed", type(thing).__name__)
+
+
+def _stop(thing: Any) -> None:
+    """Stop all that one thing has going on. A boundary: what fails here has nobody to go to."""
+    try:
+        thing.stop_all()
+    except Exception:  # noqa: BLE001
+        _log.exception("stopping what %s has going on failed", type(thing).__name__)

@@ -1,0 +1,366 @@
+"""Tools that have other agents do parts of the work: `delegate`, and `subagents` for those in the background.
+
+In the foreground a stop of the call stops the children, and gives back what each has: whole answers of those that were
+done, and of the others what they had said, marked as such. Those in the background belong to the session: a stop of the
+turn leaves them alone, `session.stop(scope="all")` and the end of the session do not.
+
+How deep agents may delegate to agents, and how many there may be, is limited for the whole tree of them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import Struct
+
+from halter.cancel.seconds import check_seconds
+from halter.cancel.token import CancellationToken
+from halter.tools.content import bound
+from halter.tools.context import ToolContext  # noqa: TC001  (the tool finds its context by this hint)
+from halter.tools.outcome import because
+from halter.tools.tool import Tool, tool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from halter.agent import Agent
+    from halter.people import Child
+
+__all__ = ["Delegate", "Task"]
+
+# After a stop, how long we wait for the children to come back with what they have. Most need a millisecond or two.
+_LOOK: Final = 0.03
+_CLOSE_PATIENCE: Final = 0.5
+_MOST_SHOWN: Final = 30_000  # characters of one child's answer
+_MOST_REMEMBERED: Final = 50  # children in the background that have ended
+
+
+class Task(Struct):
+    """One part of the work."""
+
+    agent: str
+    task: str
+
+
+class Delegate:
+    """Delegation to *agents*. One object serves any number of sessions, and agents at any depth."""
+
+    def __init__(
+        self,
+        agents: Mapping[str, Agent] | Iterable[Agent],
+        *,
+        most_at_once: int = 8,  # children that run at one time, in the whole tree
+        most_in_all: int = 100,  # children that one session may begin, in the whole tree
+        most_depth: int = 2,  # 1: children can not delegate
+    ) -> None:
+        named = dict(agents) if isinstance(agents, Mapping) else _by_name(agents)
+        if not named:
+            msg = "there is nobody to delegate to: give at least one agent"
+            raise ValueError(msg)
+        self._agents = named
+        self._limits = _Limits(most_at_once, most_in_all, most_depth)
+
+    @property
+    def tools(self) -> list[Tool[..., Any]]:
+        """All of them, for `Agent(tools=...)`."""
+        return [self.delegate, self.subagents]
+
+    @tool
+    async def delegate(  # noqa: D417  (the model does not see the context)
+        self, tasks: list[Task], ctx: ToolContext, *, background: bool = False
+    ) -> str:
+        """Have other agents do parts of the work, side by side, and return their answers.
+
+        They know nothing of this conversation: a task has to say all that is needed to do it.
+
+        Args:
+            tasks: who shall do what: a list of {"agent": name, "task": text}.
+            background: return at once with numbers; look after them with the subagents tool.
+
+        """
+        if not tasks:
+            msg = f"there are no tasks; the agents are: {', '.join(self._agents)}"
+            raise ValueError(msg)
+        agents = [self._agent(each.agent) for each in tasks]
+        if any(not each.task.strip() for each in tasks):
+            msg = "a task is empty: say what is to be done"
+            raise ValueError(msg)
+        started = await self._begin(list(zip(agents, tasks, strict=True)), ctx, in_background=background)
+        if background:
+            return "\n".join(f"[{each.label()} has begun]" for each in started)
+        return await self._results(started, ctx)
+
+    @tool
+    async def subagents(  # noqa: D417  (the model does not see the context)
+        self,
+        action: Literal["list", "collect", "stop"],
+        ctx: ToolContext,
+        numbers: list[int] | None = None,
+        timeout: float = 0.0,  # noqa: ASYNC109  (the model's word)
+    ) -> str:
+        """Look after agents in the background: list them, collect what they have, or stop them.
+
+        Args:
+            action: list: how each stands; collect: their answers, or what they have said so far; stop: end them.
+            numbers: which ones, as delegate and list tell them; all unless said otherwise.
+            timeout: for collect: how many seconds to wait for those that are not done.
+
+        """
+        group = _Group.of(ctx)
+        which = group.find(numbers)
+        if action == "list":
+            return "\n".join(f"[{each.label()} {each.state()}]" for each in which) or "There are no agents."
+        if not which:
+            return "There are no agents in the background."
+        if action == "stop":
+            for each in which:
+                each.child.stop("stop", detail="stopped by the agent that began it")
+            await _ended(which, CancellationToken(timeout=_CLOSE_PATIENCE))
+        elif check_seconds("timeout", timeout) > 0:
+            try:
+                await _ended(which, ctx.token.child("collect", timeout))
+            except asyncio.CancelledError:
+                if not ctx.token.is_cancelled:
+                    raise
+        return "\n\n".join(each.result() for each in which)
+
+    def _agent(self, name: str) -> Agent:
+        agent = self._agents.get(name)
+        if agent is None:
+            msg = f"there is no agent {name!r}; there are: {', '.join(self._agents)}. Nothing was begun."
+            raise LookupError(msg)
+        return agent
+
+    async def _begin(self, tasks: list[tuple[Agent, Task]], ctx: ToolContext, *, in_background: bool) -> list[_Part]:
+        """Have all of them begun, or none."""
+        group = _Group.of(ctx)
+        place = group.enter(self._limits, len(tasks))
+        started: list[_Part] = []
+        try:
+            with _at(place):
+                for agent, each in tasks:
+                    child = await ctx.begin(agent, each.task, lasts=in_background)
+                    started.append(group.add(child, each, place, in_background=in_background))
+        except BaseException:
+            for part in started:
+                part.child.stop("stop", detail="not all of them could begin")
+            raise
+        finally:
+            place.tree.leave(len(tasks) - len(started))
+        return started
+
+    async def _results(self, started: list[_Part], ctx: ToolContext) -> str:
+        """Wait for all, telling of each; at a stop give what there is."""
+        open_parts = {asyncio.ensure_future(each.child.ended.wait_async()): each for each in started}
+        waiting = set(open_parts)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    ctx.report(f"{open_parts[each].label()} {open_parts[each].state()}")
+        except asyncio.CancelledError:
+            if not ctx.token.is_cancelled:
+                raise
+            await asyncio.wait(waiting, timeout=_LOOK)
+        finally:
+            for each in waiting:
+                each.cancel()
+        return "\n\n".join(each.result() for each in started)
+
+
+def _by_name(agents: Iterable[Agent]) -> dict[str, Agent]:
+    named: dict[str, Agent] = {}
+    for agent in agents:
+        if named.setdefault(agent.name, agent) is not agent:
+            msg = f"two agents are called {agent.name!r}; give them names, or a dict"
+            raise ValueError(msg)
+    return named
+
+
+async def _ended(parts: Sequence[_Part], token: CancellationToken) -> None:
+    """Wait until all have ended, or the token is cancelled."""
+    for each in parts:
+        await CancellationToken.any_of(each.child.ended, token).wait_async()
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    most_at_once: int
+    most_in_all: int
+    most_depth: int
+
+
+class _Part:
+    """One task, and the child that does it."""
+
+    def __init__(self, child: Child, task: Task, number: int) -> None:
+        self.child = child
+        self.number = number  # of one in the background
+        self._task = task
+        self._began = time.monotonic()
+        self._took: float | None = None
+        child.ended.on_cancel(self._note_end)
+
+    def _note_end(self) -> None:
+        self._took = time.monotonic() - self._began
+
+    @property
+    def is_running(self) -> bool:
+        return not self.child.ended.is_cancelled
+
+    def label(self) -> str:
+        words = " ".join(self._task.task.split())
+        short = words if len(words) <= 60 else f"{words[:59]}…"  # noqa: PLR2004  (a line)
+        return f"{f'{self.number}: ' if self.number else ''}{self._task.agent} ({short})"
+
+    def state(self) -> str:
+        """How it stands, in words that fit behind its label."""
+        turn, child = self.child.turn, self.child
+        if self.is_running:
+            seconds = time.monotonic() - self._began
+            how = "is being stopped after" if child.token.is_cancelled else "runs for"
+            return f"{how} {seconds:.1f} s"
+        took = f"after {self._took or 0.0:.1f} s"
+        if turn is None or turn.status == "running":
+            return f"could not begin: {child.error or 'it was stopped first'}"
+        if turn.status == "done":
+            return f"is done {took}"
+        if turn.status == "interrupted":
+            return f"was stopped {took}, {because(turn.reason)}".rstrip(", ")
+        return f"failed {took}: {turn.detail or turn.error or turn.reason}"
+
+    def result(self) -> str:
+        """Its answer, or what there is of it, and which of the two it is."""
+        text = bound(self.child.text.strip(), _MOST_SHOWN)
+        is_done = not self.is_running and self.child.turn is not None and self.child.turn.status == "done"
+        if not text:
+            return f"[{self.label()} {self.state()}; it has said nothing]"
+        how = "" if is_done else "; its answer is not complete, this is what it had said"
+        return f"[{self.label()} {self.state()}{how}]\n{text}"
+
+
+class _Tree:
+    """All children below one session that is nobody's child: how many there are, and were."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._in_all = 0
+        self._running = 0
+
+    def enter(self, count: int, limits: _Limits) -> None:
+        """Count *count* children in, or refuse them all."""
+        with self._lock:
+            if self._in_all + count > limits.most_in_all:
+                left = max(limits.most_in_all - self._in_all, 0)
+                msg = f"a session may begin {limits.most_in_all} agents, and {left} are left; do the rest yourself"
+                raise RuntimeError(msg)
+            if self._running + count > limits.most_at_once:
+                msg = (
+                    f"{self._running} agents run and {limits.most_at_once} may at one time: {count} more are too many. "
+                    "Nothing was begun; give fewer tasks, or wait for some of the others"
+                )
+                raise RuntimeError(msg)
+            self._in_all += count
+            self._running += count
+
+    def leave(self, count: int = 1) -> None:
+        with self._lock:
+            self._running -= count
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in the tree somebody is."""
+
+    tree: _Tree
+    depth: int
+
+
+# Set in the tasks of children: whoever delegates there is that much deeper.
+_place: Final[contextvars.ContextVar[_Place | None]] = contextvars.ContextVar("place", default=None)
+
+
+@contextlib.contextmanager
+def _at(place: _Place) -> Iterator[None]:
+    reset = _place.set(place)
+    try:
+        yield
+    finally:
+        _place.reset(reset)
+
+
+class _Group:
+    """The children of one session, kept in it."""
+
+    def __init__(self) -> None:
+        self.tree = _Tree()  # if it is nobody's child itself
+        self._lock = threading.Lock()
+        self._running: set[_Part] = set()
+        self._background: dict[int, _Part] = {}
+        self._last = 0
+
+    @classmethod
+    def of(cls, ctx: ToolContext) -> _Group:
+        return ctx.keep(cls)
+
+    def enter(self, limits: _Limits, count: int) -> _Place:
+        """Ask for *count* children; gives the place where they are."""
+        here = _place.get() or _Place(self.tree, 0)
+        if here.depth >= limits.most_depth:
+            msg = f"agents may delegate {limits.most_depth} deep, and this one is: do it yourself"
+            raise RuntimeError(msg)
+        here.tree.enter(count, limits)
+        return _Place(here.tree, here.depth + 1)
+
+    def add(self, child: Child, task: Task, place: _Place, *, in_background: bool) -> _Part:
+        """Look after a child: it is counted out when it ends, and ended with the session."""
+        with self._lock:
+            self._last += in_background
+            part = _Part(child, task, self._last if in_background else 0)
+            self._running.add(part)
+            if in_background:
+                self._background[part.number] = part
+                ended = [each for each in self._background.values() if not each.is_running]
+                for each in ended[:-_MOST_REMEMBERED]:
+                    del self._background[each.number]
+        child.ended.on_cancel(lambda: self._count_out(part, place.tree))
+        return part
+
+    def _count_out(self, part: _Part, tree: _Tree) -> None:
+        tree.leave()
+        with self._lock:
+            self._running.discard(part)
+
+    def find(self, numbers: list[int] | None) -> list[_Part]:
+        """Those in the background with these numbers, or all."""
+        with self._lock:
+            known = dict(self._background)
+        if not numbers:
+            return list(known.values())
+        missing = [number for number in numbers if number not in known]
+        if missing:
+            msg = f"there is no agent {missing[0]}; there are: {', '.join(map(str, known)) or 'none at all'}"
+            raise LookupError(msg)
+        return [known[number] for number in numbers]
+
+    def stop_all(self) -> None:
+        """Stop those in the background."""
+        for each in self.find(None):
+            each.child.stop("stop", detail="everything was stopped")
+
+    def close(self) -> None:
+        """End them all, and wait for them for a moment: the session is being closed."""
+        with self._lock:
+            running = list(self._running)
+        for each in running:
+            each.child.stop("shutdown", detail="the session was closed")
+        patience = CancellationToken(timeout=_CLOSE_PATIENCE)
+        for each in running:
+            CancellationToken.any_of(each.child.ended, patience).wait()
