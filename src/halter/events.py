@@ -65,11 +65,16 @@ class MessageEdited(Struct, frozen=True, tag="message.edited"):
 
 
 class MessageApplied(Struct, frozen=True, tag="message.applied"):
-    """A message has left the inbox for the conversation, in this turn."""
+    """A message has left the inbox for the conversation, in this turn.
+
+    If it was the answer to a question, that is its `question`: the tool that asked has it, and it is no message of the
+    user's beside that.
+    """
 
     id: str
     mode: Mode
     note: str = ""
+    question: str = ""
 
 
 class MessageHeld(Struct, frozen=True, tag="message.held"):
@@ -122,7 +127,7 @@ class TurnRolledBack(Struct, frozen=True, tag="turn.rolled_back"):
 
 
 class QuestionAsked(Struct, frozen=True, tag="question.asked"):
-    """A tool asks the person; `session.answer(id, value)` answers."""
+    """A tool asks the person; `session.answer(id, value)` answers, and so does the next message."""
 
     id: str
     question: str

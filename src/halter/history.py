@@ -10,7 +10,7 @@ The rules that providers have, and that hold here between any two events:
 
 What the model is told about stops, beside the results of the calls: one short line in brackets, as the first part of
 the next message of the user. The same for a call that was abandoned and has ended since: at the start of the next turn,
-once.
+once. And for what the user has answered to a question of a call that was stopped before it could pass that on.
 """
 
 from __future__ import annotations
@@ -130,6 +130,8 @@ class History:
                     msg = f"call {call!r} has its result already, or was never asked for"
                     raise AssertionError(msg)
                 answered.add(call)
+            elif type(each) is MessageApplied and each.question:
+                continue  # it goes to a tool, and is no message of its own
             elif type(each) in _AFTER_RESULTS and len(answered) < self._batch.missing:
                 msg = f"{type(each).__name__} while calls have no results yet"
                 raise AssertionError(msg)
@@ -196,6 +198,11 @@ class History:
         self._entries.append((turn, UserMessage([*notes, *message.parts])))
         self._show()
 
+    def add_answer(self, message: UserMessage) -> None:
+        """Note what the user has answered to the question of a call that runs; its result will tell the model."""
+        if self._batch is not _NO_CALLS:
+            self._batch.heard.append(message.text or "(a message without text)")
+
     def _start_turn(self, turn: str, data: TurnStarted) -> None:
         self._opening += self._late
         self.turn = PastTurn(turn, notes=list(self._opening))
@@ -250,8 +257,12 @@ class History:
         if not batch.is_open(outcome.call_id):
             return  # check() lets none of these into the log
         batch.answers[outcome.call_id] = outcome.to_message()
+        batch.is_broken = batch.is_broken or outcome.status != "completed"
         if not batch.missing:
             self._batch = _NO_CALLS
+            if batch.is_broken:
+                # Nobody knows whether the call that has asked came round to telling the answer. It is not to be lost.
+                self._opening += [f"The user had answered a question of a tool: {text}" for text in batch.heard]
             self._entries += [(batch.turn, message) for message in batch.results()]
 
     # -- sealing -----------------------------------------------------------------------------------------------------
@@ -285,13 +296,15 @@ class History:
 class _Batch:
     """The calls of the newest message of the assistant that are not all answered yet."""
 
-    __slots__ = ("answers", "calls", "started", "turn")
+    __slots__ = ("answers", "calls", "heard", "is_broken", "started", "turn")
 
     def __init__(self, turn: str = "", calls: Sequence[ToolCall] = ()) -> None:
         self.turn = turn
         self.calls = {call.id: call for call in calls}
         self.answers: dict[str, ToolMessage] = {}
         self.started: set[str] = set()
+        self.heard: list[str] = []  # what the user has answered to the questions of these calls, by messages
+        self.is_broken = False  # one of them did not come to its own end
 
     @property
     def missing(self) -> int:

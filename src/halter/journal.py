@@ -18,7 +18,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from halter.errors import StoreError
-from halter.events import Event
+from halter.events import Event, MessageApplied
 from halter.history import History
 from halter.inbox import Inbox
 from halter.listener import Listener
@@ -131,10 +131,12 @@ class Journal:
 
     def _take(self, event: Event) -> None:
         message = self.inbox.take(event)
-        if message is not None:
-            self.history.add_user(event.turn, message)
-        else:
+        if message is None:
             self.history.take(event)
+        elif isinstance(event.data, MessageApplied) and event.data.question:
+            self.history.add_answer(message)
+        else:
+            self.history.add_user(event.turn, message)
 
     # -- listeners ---------------------------------------------------------------------------------------------------
 

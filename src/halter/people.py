@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halter.cancel.token import CancellationToken, call_in_loop
 from halter.errors import StoreError
-from halter.events import ChildFinished, ChildStarted, QuestionAnswered, QuestionAsked
+from halter.events import ChildFinished, ChildStarted, MessageApplied, QuestionAnswered, QuestionAsked
+from halter.models.model import Text
 from halter.tools.keep import Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halter.agent import Agent
+    from halter.events import Mode
+    from halter.inbox import Letter
     from halter.journal import Journal
     from halter.session import Session
     from halter.tools.approval import ApprovalRequest
@@ -47,6 +50,7 @@ class People:
         self._token = token
         self._make_child = make_child
         self._open: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
+        self._questions: list[str] = []  # those of the open that a message may answer, the oldest first
 
     def answer(self, request_id: str, value: Any) -> bool:  # noqa: ANN401  (a question may want anything)
         """Answer a question, from any thread; False if it is not open, or not any more."""
@@ -63,19 +67,61 @@ class People:
 
     async def ask(self, question: str, choices: list[str] | None) -> Any:  # noqa: ANN401
         """Put a question to the person and wait for the answer."""
-        turn = self._journal.history.turn
-        turn_id = turn.id if turn is not None else ""
+        turn_id = self._turn_id
         question_id = secrets.token_hex(8)
         asked = self._expect(question_id)
-        self._journal.append_in(turn_id, QuestionAsked(question_id, question, choices))
+        self._questions.append(question_id)
         try:
+            self._journal.append_in(turn_id, QuestionAsked(question_id, question, choices))
             value = await asked
         except BaseException:
-            self._open.pop(question_id, None)
-            self._journal.append_in(turn_id, QuestionAnswered(question_id, withdrawn=True))
+            # Under the lock: a message that is just being made the answer either finds the question gone, and goes its
+            # ordinary way, or has answered it.
+            with self._journal.lock:
+                self._open.pop(question_id, None)
+                if self._withdraw(question_id):
+                    self._journal.append_in(turn_id, QuestionAnswered(question_id, withdrawn=True))
             raise
-        self._journal.append_in(turn_id, QuestionAnswered(question_id, value))
+        if self._withdraw(question_id):  # else the message that has answered it has written so
+            self._journal.append_in(turn_id, QuestionAnswered(question_id, value))
         return value
+
+    def _withdraw(self, question_id: str) -> bool:
+        """Let no message answer this question any more; False if one has."""
+        try:
+            self._questions.remove(question_id)
+        except ValueError:
+            return False
+        return True
+
+    def hear(self, letter: Letter, turn_id: str) -> bool:
+        """Make a message that was accepted the answer to the oldest open question; False if there is none.
+
+        With the journal's lock held.
+        """
+        message = letter.message
+        found = next((each for each in self._questions if each in self._open), None)
+        if found is None or message is None:
+            return False
+        asked = self._open.pop(found, None)
+        if asked is None:
+            return False  # answered in this very moment
+        mode: Mode = "steer" if letter.mode == "steer" else "queue"
+        applied = MessageApplied(letter.id, mode, f"it answered question {found}", question=found)
+        is_written = False
+        try:
+            is_written = self._journal.append_in(turn_id, applied, QuestionAnswered(found, message.text))
+        finally:
+            if not is_written:
+                self._open[found] = asked
+        if not is_written:
+            return False
+        self._withdraw(found)
+        loop, answer = asked
+        is_text = all(isinstance(part, Text) for part in message.parts)
+        value = message.text if is_text else list(message.parts)
+        call_in_loop(loop, lambda: None if answer.done() else answer.set_result(value))
+        return True
 
     def _expect(self, request_id: str) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()

@@ -316,6 +316,8 @@ class Session:
         "queue": for the next turn. "steer": into this turn, breaking its step. "interrupt": stop this turn, and start
         the next with it. "rollback": as that, and take this turn out of the history. When nothing runs, or not the turn
         that was expected, all mean: the next turn; the receipt says so. The same *id* again gives the same receipt.
+
+        While a tool waits for the answer to a question, a message of mode "queue" or "steer" is that answer.
         """
         if mode not in _MODES:
             msg = f"mode is one of {', '.join(_MODES)}; not {mode!r}"
@@ -339,6 +341,8 @@ class Session:
                 journal.inbox.withdraw(letter)
                 raise
             step = turn.step if turn is not None else None
+            if turn is not None and self._answers(letter, turn, expect_turn):
+                return Receipt(letter)
         receipt = Receipt(letter)
         if turn is not None and step is not None:
             receipt = self._act(letter, turn, step)
@@ -346,6 +350,19 @@ class Session:
             self._roll_last_back()
         self._ring()
         return receipt
+
+    def _answers(self, letter: Letter, turn: Turn, expected: str | None) -> bool:
+        """Make the message the answer to an open question, if there is one; the lock is held.
+
+        One that is to stop something is never taken for an answer. Whether a stop or the answer came first is decided
+        here: what comes to a turn that is being stopped goes its ordinary way.
+        """
+        if letter.mode not in ("queue", "steer") or turn.is_stopping or expected not in (None, turn.id):
+            return False
+        try:
+            return letter.state == "accepted" and self._people.hear(letter, turn.id)
+        except StoreError:
+            return False  # it is accepted, and that it could not be applied yet is nothing new for a message
 
     def _act(self, letter: Letter, turn: Turn, step: CancellationToken) -> Receipt:
         """Do to the running turn what a message asks for, now that it is safe."""
