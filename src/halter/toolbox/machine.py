@@ -1,0 +1,190 @@
+"""A machine that tools work on: what it has to be able to do, whatever it is and however it is reached.
+
+A `Machine` is a place and how to get there; it does nothing by itself, and any number of sessions may share it. Each
+opens a `Link` of its own, which is closed with the session. Through a link commands are run. Each runs in a process
+group of its own, and a stop ends that group and whoever has left it; `Running.survivors` says what the machine itself
+answered when it was asked who is left.
+
+All methods may be called from any thread. None of them waits, but those that take a token.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from halter.cancel.token import NEVER, CancellationToken, wake_on_cancel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["Command", "Link", "Machine", "MachineError", "Output", "Running", "Said"]
+
+LIMIT: Final = 40_000  # bytes that are kept of one command, half of them from its beginning
+
+
+class MachineError(Exception):
+    """The machine cannot be reached, does not let us in, or cannot do what was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is to be run, by the machine's shell."""
+
+    text: str
+    directory: str = ""  # where: empty means where one is after logging in
+    env: Mapping[str, str] = field(default_factory=dict)
+    takes_input: bool = False
+    grace: float = 1.0  # seconds between TERM and KILL, should the connection be lost
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How a short script has ended."""
+
+    code: int
+    output: bytes
+    error: str
+
+
+class Machine(Protocol):
+    """Somewhere to work."""
+
+    name: str
+    directory: str
+
+    def open(self) -> Link:
+        """A way to it, of one's own. Nothing is done before it is used."""
+        ...
+
+
+class Link(Protocol):
+    """The way to a machine."""
+
+    def start(self, command: Command, on_output: Callable[[bytes], object]) -> Running:
+        """Run a command; *on_output* gets what it says, in whatever thread."""
+        ...
+
+    def run(
+        self, script: str, *args: str, token: CancellationToken, data: bytes = b"", timeout: float | None = None
+    ) -> Said:
+        """Run a script of ours that ends by itself when its input ends, and wait for it. A stop raises `Cancelled`."""
+        ...
+
+    def close(self) -> None:
+        """End what runs, and the connection. Bounded, and safe at any time."""
+        ...
+
+
+class Running:
+    """One command on a machine, as far as we know."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = None
+        self.returncode: int | None = None
+        self.error: Exception | None = None  # why it could not be started
+        self.is_lost = False  # the connection broke while it ran
+        self.was_stopped = False
+        self.is_over = False  # nothing more will come
+        self.survivors: list[int] | None = None  # whom the machine found when it was asked; None if it was not
+        self.began_in = ""  # the directory
+        self.directory = ""  # the one that it has gone to
+        self.started_at = time.monotonic()
+        self.ended_at: float | None = None
+        self._lock = threading.Lock()
+        self._listeners: set[Callable[[], object]] = set()
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended_at or time.monotonic()) - self.started_at
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the machine has said that nobody of it is left."""
+        return self.survivors == []
+
+    def wait(
+        self, condition: Callable[[], object], token: CancellationToken = NEVER, timeout: float | None = None
+    ) -> bool:
+        """Block until *condition* holds, the token is cancelled or the time is over; True if it holds."""
+        bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        end = None if timeout is None else time.monotonic() + timeout
+
+        def wake() -> None:
+            bell.put(None)
+
+        with self._lock:
+            self._listeners.add(wake)
+        try:
+            with wake_on_cancel(token, wake):
+                while not condition() and not token.is_cancelled:
+                    seconds = None if end is None else end - time.monotonic()
+                    if seconds is not None and seconds <= 0:
+                        break
+                    with contextlib.suppress(queue.Empty):
+                        bell.get(timeout=seconds)
+        finally:
+            with self._lock:
+                self._listeners.discard(wake)
+        return bool(condition())
+
+    def tell(self) -> None:
+        """Wake whoever waits: something has changed."""
+        with self._lock:
+            listeners = list(self._listeners)
+        for wake in listeners:
+            wake()
+
+    def stop(self, grace: float) -> None:
+        """Have it ended: TERM, and KILL after *grace* seconds. Returns at once."""
+        raise NotImplementedError
+
+    def send(self, data: bytes, *, ends: bool, token: CancellationToken) -> None:
+        """Have it read *data*, and wait until it was passed on. With *ends*, nothing more will come."""
+        raise NotImplementedError
+
+
+class Output:
+    """What a command has said, in bounded memory: the beginning and the end are kept, and the gap is told."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._most_head = limit // 2
+        self._most_tail = limit - self._most_head
+        self._lock = threading.Lock()
+        self._head = bytearray()
+        self._tail: collections.deque[bytes] = collections.deque()
+        self._tail_size = 0
+        self.size = 0  # of all that came
+
+    def add(self, piece: bytes) -> None:
+        with self._lock:
+            self.size += len(piece)
+            room = self._most_head - len(self._head)
+            self._head += piece[:room]
+            rest = piece[room:]
+            if not rest:
+                return
+            self._tail.append(rest[-self._most_tail :])
+            self._tail_size += len(self._tail[-1])
+            while self._tail_size - len(self._tail[0]) >= self._most_tail:
+                self._tail_size -= len(self._tail.popleft())
+
+    def text(self, since: int = 0) -> str:
+        """What came after the first *since* bytes, as much of it as is kept; and how much is missing."""
+        with self._lock:
+            size, head, tail = self.size, bytes(self._head), b"".join(self._tail)[-self._most_tail :]
+        if since >= size:
+            return ""
+        tail_at = size - len(tail)
+        last = tail[max(since - tail_at, 0) :]
+        first = head[since:]
+        missing = size - since - len(first) - len(last)
+        if missing <= 0:
+            return (first + last).decode(errors="replace")
+        gap = f"\n[... {missing:,} bytes left out ...]\n"
+        return f"{first.decode(errors='replace')}{gap}{last.decode(errors='replace')}"

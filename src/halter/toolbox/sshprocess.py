@@ -1,0 +1,188 @@
+"""One command at the other end of an SSH connection, and the lifeline that it hangs on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shlex
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from halter.toolbox.machine import MachineError, Running, Said
+from halter.toolbox.sshscript import CHECK, FEED, WATCH, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import asyncssh
+
+    from halter.cancel.token import CancellationToken
+    from halter.toolbox.machine import Command
+    from halter.toolbox.ssh import SSHLink
+
+_MOST_SAID: Final = 4_000_000  # bytes of one script of ours
+
+
+class SSHProcess(Running):
+    """A command. What is marked so happens in the link's loop; the rest may be called from anywhere."""
+
+    def __init__(self, command: Command, on_output: Callable[[bytes], object], link: SSHLink) -> None:
+        super().__init__()
+        self._command = command
+        self._on_output = on_output
+        self._link = link
+        self._mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
+        self._channel: asyncssh.SSHClientChannel[bytes] | None = None
+        self._closed = asyncio.Event()
+        self._grace = command.grace
+        self._pipe = ""  # of one that takes input
+        self._said = b""
+
+    # -- for everybody -----------------------------------------------------------------------------------------------
+
+    def stop(self, grace: float) -> None:
+        """Have it ended: TERM, and KILL after *grace* seconds. Returns at once."""
+        self._grace = min(grace, self._grace) if self.was_stopped else grace
+        self.was_stopped = True
+        self._link.call(self._send_stop)
+
+    def send(self, data: bytes, *, ends: bool, token: CancellationToken) -> None:
+        """Have it read *data*, and wait until it was passed on."""
+        if not self._pipe or self.is_over or self.was_stopped:
+            msg = "it takes no input any more" if self._pipe else "it takes no input"
+            raise MachineError(msg)
+        if data:
+            said = self._link.run(FEED, f"{self._pipe}/in", token=token, data=data)
+            if said.code:
+                msg = f"it does not take the input: {said.error or 'it has ended'}"
+                raise MachineError(msg)
+        if ends:
+            self._link.call(lambda: self._write(b"e\n"))
+
+    def end(self, error: Exception | None) -> None:
+        """It is over, whatever it was."""
+        if self.is_over:
+            return
+        self.error = self.error or error
+        self.ended_at = self.ended_at or time.monotonic()
+        self.is_over = True
+        self.tell()
+
+    # -- in the loop -------------------------------------------------------------------------------------------------
+
+    async def run(self, connection: asyncssh.SSHClientConnection) -> None:
+        """Start it, and wait for its end, or for the end of the connection."""
+        if self.was_stopped:  # nothing starts after the stop
+            self.survivors = []
+            return
+        command, env = self._command, self._command.env
+        header = packed(command.text) + b"".join(packed(f"{name}={value}") for name, value in env.items())
+        args = [self._mark, command.directory, str(int(command.takes_input)), f"{self._grace:g}", self._ticks]
+        line = shlex.join(["exec", "sh", "-c", WATCH, "halter", *args, str(len(env))])
+        session = _session_class()(self)
+        self._channel, _ = await connection.create_session(lambda: session, line, encoding=None)
+        self._write(header)
+        if self.was_stopped:
+            self._send_stop()
+        await self._closed.wait()
+
+    @property
+    def _ticks(self) -> str:
+        return str(max(int(self._grace * 20), 0))
+
+    def _write(self, data: bytes) -> None:
+        channel = self._channel
+        if channel is not None and not channel.is_closing():
+            with contextlib.suppress(OSError):  # it is just being closed
+                channel.write(data)
+
+    def _send_stop(self) -> None:
+        self._write(f"k{self._grace:g}\n".encode())
+
+    def hear(self, data: bytes, *, is_output: bool) -> None:
+        """Take what came: of the command, or of the one who watches it."""
+        if is_output:
+            self._on_output(data)
+            self.tell()
+            return
+        *lines, self._said = (self._said + data).split(b"\n")
+        for line in lines:
+            self._hear_line(line.decode(errors="surrogateescape"))
+        self.tell()
+
+    def _hear_line(self, line: str) -> None:
+        words = line.split(" ", 2)
+        if words[0] != "halter" or len(words) < 2:  # noqa: PLR2004
+            return  # such as a warning of the shell
+        rest = words[2] if len(words) > 2 else ""  # noqa: PLR2004
+        match words[1]:
+            case "pid" if self.pid is None:
+                number, _, self._pipe = rest.partition(" ")
+                self.pid = int(number)
+            case "exit" if self.returncode is None:
+                self.returncode = int(rest)
+                self.ended_at = time.monotonic()
+            case "in":
+                self.began_in = rest
+            case "cwd":
+                self.directory = rest
+            case "gone":
+                self.survivors = []
+            case "left":
+                self.survivors = [int(each) for each in rest.split()]
+            case "error":
+                self.error = MachineError(rest)
+                self.survivors = []
+
+    def hear_end(self) -> None:
+        """The channel is closed: at the end of the command, or because the connection was lost."""
+        if self.survivors is None:
+            self.is_lost = True
+            self.ended_at = self.ended_at or time.monotonic()
+        self._closed.set()
+        self.tell()
+
+    async def check(self, connection: asyncssh.SSHClientConnection) -> bool:
+        """Ask who is left, ending those; False if there was no answer."""
+        line = shlex.join(["exec", "sh", "-c", CHECK, "halter", self._mark, str(self.pid or ""), self._ticks])
+        said = await collect(connection, line, b"")
+        for each in said.error.splitlines():
+            self._hear_line(each)
+        self.tell()
+        return self.survivors is not None
+
+
+async def collect(connection: asyncssh.SSHClientConnection, line: str, data: bytes) -> Said:
+    """Run a line of ours, give it its input and wait for its end. Leaving early closes its input, which ends it."""
+    async with connection.create_process(line, encoding=None) as process:
+        try:
+            process.stdin.write(data)
+            process.stdin.write_eof()
+            output, error = await asyncio.gather(process.stdout.read(_MOST_SAID), process.stderr.read(_MOST_SAID))
+            await process.wait()
+        finally:
+            process.close()
+        code = process.exit_status
+        if code is None:
+            msg = "it was broken off"
+            raise ConnectionError(msg)
+        return Said(code, output, error.decode(errors="replace").strip())
+
+
+def _session_class() -> Any:  # noqa: ANN401  (of a library that may not be there)
+    import asyncssh  # noqa: PLC0415
+
+    class Session(asyncssh.SSHClientSession[bytes]):
+        """Passes on what comes."""
+
+        def __init__(self, process: SSHProcess) -> None:
+            self._process = process
+
+        def data_received(self, data: bytes, datatype: int | None) -> None:
+            self._process.hear(data, is_output=datatype is None)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._process.hear_end()
+
+    return Session

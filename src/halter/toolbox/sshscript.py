@@ -1,0 +1,180 @@
+r"""What runs on the other side of an SSH connection: plain `sh`, since nothing else can be counted upon.
+
+`WATCH` runs one command, in a session of its own, and stays beside it:
+
+- Its own standard input is the lifeline. A line "k SECONDS" there ends the command, and so does the end of the input,
+  which is what a lost connection is on that side. Nobody has to be reachable for that.
+- What it has to say goes to standard error, a line each, behind the word "halter". What the command says, both streams
+  in their order, is standard output.
+- When the command has ended, whoever is left of it is ended as well: its process group and session, and, where there
+  is /proc, those who left it, by the mark in their environment. Then it looks again, and says "gone" or who is left.
+
+A race: the command ends by itself while the lifeline breaks. The reader is ended first and the rest is done by the one
+who waits for the command, so there is always exactly one who cleans up.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Go to a directory: from the user's own, if it is not absolute.
+_GO: Final = r"""
+go_to() { case $1 in "~"|"~/"*) cd "$HOME${1#"~"}" ;; *) cd "${1:-.}" ;; esac 2>/dev/null; }
+"""
+
+# Who is left: by the session and group of process $pid (if there is one), and by the mark.
+_FAMILY: Final = r"""
+say() { printf 'halter %s\n' "$*" >&2; }
+family() {
+  if [ -r /proc/self/stat ]; then
+    if [ -n "$pid" ]; then
+      for s in /proc/[0-9]*/stat; do
+        { IFS= read -r l <"$s"; } 2>/dev/null || continue
+        set -- ${l##*) }
+        case $1 in Z|X) continue ;; esac
+        if [ "$3" = "$pid" ] || [ "$4" = "$pid" ]; then s=${s%/stat}; echo "${s#/proc/}"; fi
+      done
+    fi
+    grep -ls "$mark=" /proc/[0-9]*/environ 2>/dev/null | sed 's/[^0-9]//g'
+  elif [ -n "$group" ]; then
+    kill -0 "-$group" 2>/dev/null && echo "-$group"
+  fi
+  :
+}
+nap() { sleep 0.05 2>/dev/null || sleep 1; }
+end() {
+  left=$(family)
+  if [ -n "$left" ]; then
+    kill -TERM $left 2>/dev/null; kill -CONT $left 2>/dev/null
+    n=0
+    while left=$(family); [ -n "$left" ] && [ "$n" -lt "$ticks" ]; do nap; n=$((n+1)); done
+    n=0
+    while left=$(family); [ -n "$left" ] && [ "$n" -lt 40 ]; do kill -KILL $left 2>/dev/null; nap; n=$((n+1)); done
+  fi
+}
+tell_end() { if [ -n "$left" ]; then say left $left; else say gone; fi; }
+"""
+
+# Arguments: the mark, the directory, whether it takes input, the grace, the grace in twentieths of a second, the number
+# of variables. Then lines of input: the command, and the variables.
+WATCH: Final = (
+    _GO
+    + _FAMILY
+    + r"""
+mark=$1 dir=$2 input=$3 grace=$4 ticks=$5 count=$6
+shift 6
+unpack() { IFS= read -r line || exit 1; value=$(printf '%bx' "$line"); value=${value%x}; }
+unpack; command=$value
+go_to "$dir" || { say "error there is no directory $dir"; exit 127; }
+say "in $(pwd -P)"
+tmp= from=/dev/null
+if [ "$input" = 1 ]; then
+  tmp=$(mktemp -d "${TMPDIR:-/tmp}/halter.XXXXXX") && mkfifo "$tmp/in" || { say "error no pipe can be made"; exit 127; }
+  from=$tmp/in
+fi
+new=
+if command -v setsid >/dev/null 2>&1; then new=setsid; else set -m; fi
+shell=sh
+command -v bash >/dev/null 2>&1 && shell=bash
+run='eval "$1"'
+[ "$input" = 1 ] || run='trap "printf \"halter cwd %s\n\" \"\$(pwd -P)\" >&3" EXIT; eval "$1"'
+n=0
+while [ "$n" -lt "$count" ]; do unpack; set -- "$@" "$value"; n=$((n+1)); done
+exec 3>&2 5<&0
+(for each; do export "$each"; done; export "$mark=1"; exec $new "$shell" -c "$run" "$shell" "$command" <"$from" 2>&1 5<&-) &
+pid=$! group=$!
+set +m
+(
+  trap '' HUP PIPE INT
+  [ -n "$tmp" ] && exec 4>"$tmp/in"
+  while IFS= read -r line <&5; do
+    case $line in
+      e) exec 4>&- ;;
+      k*) grace=${line#k}; break ;;
+    esac
+  done
+  s=
+  trap '[ -n "$s" ] && kill "$s"; exit 0' TERM
+  kill -TERM "-$pid"; kill -CONT "-$pid"
+  sleep "$grace" & s=$!
+  wait "$s"
+  kill -KILL "-$pid"
+) >/dev/null 2>&1 3>&- &
+reader=$!
+trap '' HUP PIPE INT TERM
+exec 5<&- 3>&-
+say "pid $pid $tmp"
+wait "$pid"; code=$?
+say "exit $code"
+kill "$reader" 2>/dev/null; wait "$reader" 2>/dev/null
+end
+[ -n "$tmp" ] && rm -rf "$tmp"
+tell_end
+exit "$code"
+"""
+)
+
+# Arguments: the mark, the process group, the grace in twentieths of a second. For when the connection was lost: by now
+# another may have the group's number, so where there is /proc only the mark counts.
+CHECK: Final = (
+    _FAMILY
+    + r"""
+mark=$1 group=$2 ticks=$3 pid=
+end
+tell_end
+"""
+)
+
+# Arguments: the pipe of a command that takes input.
+FEED: Final = r"""[ -p "$1" ] || exit 3; exec cat >"$1" """
+
+# Arguments: a file, the first line, how many lines, the directory, how many bytes at most. What it is goes to standard error.
+READ: Final = (
+    _GO
+    + r"""
+go_to "$4" || { echo "there is no directory $4" >&2; exit 3; }
+[ -e "$1" ] || { echo "there is no file $1" >&2; exit 3; }
+[ -d "$1" ] && { echo "$1 is a directory" >&2; exit 3; }
+[ -f "$1" ] || { echo "$1 is no ordinary file" >&2; exit 3; }
+[ -r "$1" ] || { echo "$1 may not be read" >&2; exit 3; }
+wc -lc <"$1" >&2
+tail -n "+$2" <"$1" | head -n "$3" | head -c "$5"
+"""
+)
+
+# Arguments: a file, how many bytes, the directory. It is put in place when all of it has come, and not otherwise.
+WRITE: Final = (
+    _GO
+    + r"""
+go_to "$3" || { echo "there is no directory $3" >&2; exit 3; }
+target=$1
+[ -d "$target" ] && { echo "$target is a directory" >&2; exit 3; }
+if [ -L "$target" ]; then target=$(readlink -f "$target") || exit 3; fi
+parent=$(dirname "$target")
+mkdir -p "$parent" || exit 3
+trap '' HUP PIPE
+draft=$(mktemp "$parent/.halter.XXXXXX") || exit 3
+trap 'rm -f "$draft"' EXIT
+trap 'exit 4' TERM INT
+is=made
+if [ -e "$target" ]; then
+  is=replaced
+  [ -w "$target" ] || { echo "$1 may not be written" >&2; exit 3; }
+  cp -p "$target" "$draft" || exit 3
+else
+  chmod "$(umask -S | sed 's/x//g')" "$draft" 2>/dev/null || chmod 644 "$draft"
+fi
+cat >"$draft"
+[ "$(wc -c <"$draft")" -eq "$2" ] || exit 4
+mv -f "$draft" "$target" && echo "$is"
+"""
+)
+
+
+def packed(text: str) -> bytes:
+    r"""One line of input that `printf %b` makes *text* of again."""
+    if "\0" in text:
+        msg = "a command and a variable cannot have null characters in them"
+        raise ValueError(msg)
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return escaped.encode(errors="surrogateescape") + b"\n"
