@@ -16,7 +16,7 @@ AT_MOST = 10.0
 
 
 class SSHServer:
-    """Serves from a thread of its own, with HOME in *home*. Like `sshd`, it ends no process when a connection breaks."""
+    """Serves from its own thread, with HOME in *home*. Like `sshd`, it ends no process when a connection breaks."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -24,11 +24,10 @@ class SSHServer:
         self.commands: list[str] = []
         self.known_hosts = home / "known_hosts"
         self._transports: set[asyncssh.SSHServerConnection] = set()
-        self._pids: set[int] = set()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._refuses = False
-        self._mute = False
+        self.is_silent = False  # what clients say is not heard any more, and nobody notices
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
@@ -65,6 +64,7 @@ class SSHServer:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_until_complete(self._start())
+        self._loop.call_soon(self._ready.set)
         self._loop.run_forever()
         self._loop.run_until_complete(self._end())
         self._loop.close()
@@ -82,7 +82,6 @@ class SSHServer:
         self.port = self._server.sockets[0].getsockname()[1]
         public = key.export_public_key().decode().strip()
         self.known_hosts.write_text(f"[127.0.0.1]:{self.port} {public}\n")
-        self._ready.set()
 
     async def _end(self) -> None:
         self._server.close()
@@ -111,14 +110,14 @@ class SSHServer:
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stderr is not None
-        feeding = asyncio.ensure_future(_feed(process.stdin, child.stdin))
+        feeding = asyncio.ensure_future(_feed(process.stdin, child.stdin, self))
         try:
             await asyncio.gather(_pass(child.stdout, process.stdout), _pass(child.stderr, process.stderr))
             process.exit(await child.wait())
         finally:
             feeding.cancel()
             child.stdin.close()
-            transport: Any = child._transport
+            transport: Any = child._transport  # type: ignore[attr-defined]
             for number in (1, 2):  # sshd closes its ends of the pipes when the client is gone
                 pipe = transport.get_pipe_transport(number)
                 if pipe is not None:
@@ -156,10 +155,10 @@ class _Door(asyncssh.SSHServer):
         return (username, password) == (USER, PASSWORD)
 
 
-async def _feed(source: Any, target: asyncio.StreamWriter) -> None:
+async def _feed(source: Any, target: asyncio.StreamWriter, server: SSHServer) -> None:
     try:
         while data := await source.read(65536):
-            target.write(data)
+            target.write(b"" if server.is_silent else data)
             await target.drain()
     except (OSError, asyncssh.Error):
         pass

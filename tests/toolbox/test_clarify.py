@@ -267,7 +267,6 @@ def test_a_stop_before_the_answer_is_applied_sends_the_message_its_ordinary_way(
         assert [each.withdrawn for each in data_of(session, "question.answered")] == [True]
         assert receipt.state == "accepted"
         session.run()
-        assert receipt.state == "applied"
         judge_once(session, "too late")
 
 

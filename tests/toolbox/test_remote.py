@@ -22,8 +22,8 @@ from halter.tools.keep import Keeper
 from tests.helpers import is_alive, wait_dead, wait_until
 from tests.historyjudge import judge_session
 from tests.sessionkit import RunningTurn, agent_of, data_of, model_of
-from tests.tools.probe import Probe
 from tests.toolbox.sshserver import PASSWORD, USER, SSHServer
+from tests.tools.probe import Probe
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def judge_dead(path: Path) -> None:
 
 def leftovers(server: SSHServer) -> list[str]:
     """Find what the wrapper itself would leave: its temporary directories and drafts."""
-    return [str(path) for place in (server.home, Path("/tmp")) for path in place.glob(".halter.*")]  # noqa: S108
+    return [str(path) for place in (server.home, Path("/tmp")) for path in place.glob(".halter.*")]
 
 
 # -- terminal ------------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def test_a_command_runs_there(work: Work, server: SSHServer) -> None:
     assert any(isinstance(event, ToolProgress) for event in work.probe.events)
 
 
-@pytest.mark.parametrize("text", ["it's \\n \"quoted\" $HOME `x`", "two\nlines", "tab\tund Ümläut ☃", "%s %b \\\\"])
+@pytest.mark.parametrize("text", ['it\'s \\n "quoted" $HOME `x`', "two\nlines", "tab\tund Ümläut ☃", "%s %b \\\\"])
 def test_any_text_travels_as_it_is(work: Work, text: str) -> None:
     """Quotes, backslashes, line breaks and other alphabets reach the shell unchanged."""
     quoted = "'" + text.replace("'", "'\\''") + "'"
@@ -127,7 +127,8 @@ def test_any_text_travels_as_it_is(work: Work, text: str) -> None:
 def test_variables_are_set_and_not_shown(server: SSHServer, keeper: Keeper) -> None:
     """Variables reach the command, and are in no command line where others on the machine could see them."""
     work = Work(server, keeper, env={"SECRET": "a b\\c\nd"})
-    assert work.text("terminal", command='printf "%s|" "$SECRET"; env | grep -c HALTER_') == "a b\\c\nd|1\n[exit code 0]"
+    text = work.text("terminal", command='printf "%s|" "$SECRET"; env | grep -c HALTER_')
+    assert text == "a b\\c\nd|1\n[exit code 0]"
     assert not any("a b" in command for command in server.commands)
 
 
@@ -195,7 +196,7 @@ COMMANDS = {
     "ignores TERM": "trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo $! $$ >pids; echo half; wait",
     "new session": "setsid sleep 1000 & echo $! $$ >pids; echo half; wait",
     "double fork": "(setsid sh -c 'echo $$ >>pids; exec sleep 1000' &) ; echo $$ >>pids; echo half; sleep 1000",
-    "python": "python3 -c 'import os; print(os.getpid(), os.getppid(), file=open(\"pids\", \"w\")); print(\"half\", "
+    "python": 'python3 -c \'import os; print(os.getpid(), os.getppid(), file=open("pids", "w")); print("half", '
     "flush=True); import time; time.sleep(1000)'; true",
 }
 
@@ -214,10 +215,9 @@ def test_a_stop_in_the_middle_ends_all_of_it(work: Work, tmp_path: Path, kind: s
 @pytest.mark.parametrize("reason", ["stop", "steer"])
 def test_what_was_said_is_given_back(work: Work, reason: str) -> None:
     """The partial output of a stopped command is its result; a second stop changes nothing."""
-    heard = lambda: any("half" in event.text for event in work.probe.told(ToolProgress))  # noqa: E731
 
     def twice() -> bool:
-        if heard():
+        if any("half" in event.text for event in work.probe.told(ToolProgress)):
             work.probe.token.cancel(reason)
             work.probe.token.cancel("interrupt")
             return True
@@ -240,9 +240,7 @@ def test_what_was_said_is_given_back(work: Work, reason: str) -> None:
         ("process", {"action": "list"}),
     ],
 )
-def test_a_stop_at_rest_starts_nothing(
-    work: Work, server: SSHServer, name: str, arguments: Any, reason: str
-) -> None:
+def test_a_stop_at_rest_starts_nothing(work: Work, server: SSHServer, name: str, arguments: Any, reason: str) -> None:
     """A call that is stopped before it starts does not even connect."""
 
     async def main() -> None:
@@ -305,7 +303,7 @@ def test_a_lost_connection_ends_the_command(work: Work, server: SSHServer, tmp_p
 
 
 def test_a_machine_that_is_gone_for_good_ends_the_command_too(work: Work, server: SSHServer, tmp_path: Path) -> None:
-    """If the machine cannot be asked any more, a stop gives control back, nothing is claimed, and the command is dead."""
+    """If the machine cannot be asked any more, a stop gives control back and claims nothing; the command is dead."""
     pids = tmp_path / "pids"
 
     def when() -> bool:
@@ -336,12 +334,49 @@ def test_a_stop_and_a_cut_together_leave_nothing(work: Work, server: SSHServer, 
     judge_dead(pids)
 
 
+def test_a_connection_that_falls_silent_ends_the_command(server: SSHServer, keeper: Keeper, tmp_path: Path) -> None:
+    """If heartbeats do not arrive any more, and nobody has noticed a break, the machine ends the command as well."""
+    work = Work(server, keeper)
+    work._tools = Remote(machine_of(server, keepalive=0.25), grace=0.3).tools
+    work.text("terminal", command=COMMANDS["ignores TERM"], background=True)
+    wait_until(wait_for_pids(tmp_path / "pids", 2))
+    server.is_silent = True
+    judge_dead(tmp_path / "pids")
+
+
+def test_heartbeats_keep_a_command_alive(server: SSHServer, keeper: Keeper) -> None:
+    """A command that says nothing for longer than the silence that is allowed goes on."""
+    work = Work(server, keeper)
+    work._tools = Remote(machine_of(server, keepalive=0.25)).tools
+    assert work.text("terminal", command="sleep 2; echo there") == "there\n[exit code 0]"
+
+
+def test_more_commands_than_a_server_allows_take_turns(server: SSHServer, keeper: Keeper) -> None:
+    """Twelve commands at once are all run, and a stop reaches those that wait for their turn."""
+    tools = remote_of(server).tools
+
+    async def main() -> None:
+        calls = [ask("terminal", f"c{number}", command=f"echo {number}") for number in range(12)]
+        outcomes = await Probe(*tools, calls=calls, keeper=keeper).run()
+        assert [outcome.content for outcome in outcomes] == [f"{number}\n[exit code 0]" for number in range(12)]
+        calls = [ask("terminal", f"d{number}", command="echo $$ >>pids; sleep 1000") for number in range(12)]
+        probe = Probe(*tools, calls=calls, keeper=keeper)
+        outcomes = await probe.stopped_when(lambda: len(pids_in(server.home / "pids")) == 4)
+        assert [outcome.status for outcome in outcomes] == ["partial"] * 12
+        assert sum("stopped before it was started" in str(outcome.content) for outcome in outcomes) == 8
+
+    asyncio.run(asyncio.wait_for(main(), 40))
+    judge_dead(server.home / "pids")
+    assert len(pids_in(server.home / "pids")) == 4
+
+
 # -- jobs ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_job_is_looked_after(work: Work, tmp_path: Path) -> None:
     """A background job takes input, tells its news once, is listed, waited for, and ends with its input."""
-    started = work.text("terminal", command='echo ready; while read -r x; do echo "got $x"; done; echo bye', background=True)
+    command = 'echo ready; while read -r x; do echo "got $x"; done; echo bye'
+    started = work.text("terminal", command=command, background=True)
     assert started.startswith("[job 1 started, process ")
     assert "written to job 1: 4 bytes" in work.text("process", action="write", job=1, text="a b\n")
     assert "job 1 runs for" in work.text("process", action="list")
@@ -355,8 +390,20 @@ def test_a_job_is_looked_after(work: Work, tmp_path: Path) -> None:
     assert "takes no input any more" in outcome.detail
 
 
+@pytest.mark.parametrize("reason", ["stop", "steer"])
+def test_a_stop_of_writing_to_a_job_that_does_not_read(work: Work, tmp_path: Path, reason: str) -> None:
+    """Input that nobody reads does not hold up a stop, and who would pass it on ends with the job."""
+    work.text("terminal", command="echo $$ >pids; exec sleep 1000", background=True)
+    wait_until(wait_for_pids(tmp_path / "pids", 1))
+    started = lambda: any(type(event).__name__ == "ToolStarted" for event in work.probe.events)  # noqa: E731
+    outcome = work.stopped("process", started, reason, action="write", job=1, text="x" * 200_000)
+    assert outcome.status == "cancelled"
+    assert "all its processes have ended" in work.text("process", action="kill", job=1)
+    judge_dead(tmp_path / "pids")
+
+
 def test_a_job_is_killed(work: Work, tmp_path: Path) -> None:
-    """kill ends the job with all it has started, and says that nobody is left."""
+    """Kill ends the job with all it has started, and says that nobody is left."""
     work.text("terminal", command=COMMANDS["ignores TERM"], background=True)
     wait_until(wait_for_pids(tmp_path / "pids", 2))
     assert "was stopped" in (text := work.text("process", action="kill", job=1))
@@ -409,7 +456,9 @@ def test_files_are_written_and_read(work: Work, tmp_path: Path) -> None:
     assert work.text("write_file", path="a/b.txt", content="1\n2\n3\n4") == "Replaced a/b.txt: 4 lines, 7 bytes."
     assert (tmp_path / "a/b.txt").stat().st_mode & 0o777 == 0o751
     assert work.text("read_file", path="a/b.txt") == "     1\t1\n     2\t2\n     3\t3\n     4\t4"
-    assert "[lines 2 to 3 of 3, 7 bytes; go on with start=4]" in work.text("read_file", path="a/b.txt", start=2, lines=2)
+    part = work.text("read_file", path="a/b.txt", start=2, lines=2)
+    assert part.endswith("[lines 2 to 3 of 4, 7 bytes; go on with start=4]")
+    assert work.text("read_file", path="a/b.txt", start=4).endswith("4\n[lines 4 to 4: the end of the file]")
     (tmp_path / "zero").write_bytes(b"a\0b")
     assert "binary" in work("read_file", path="zero").detail
     (tmp_path / "empty").touch()
@@ -539,5 +588,3 @@ def _stop_when(session: Session, condition: Callable[[], object]) -> None:
     turn = running.end()
     assert [outcome.status for outcome in turn.outcomes] == ["completed", "partial"]
     assert data_of(session, "turn.finished")[0].reason == "stop"
-
-

@@ -133,6 +133,10 @@ class Running:
                 self._listeners.discard(wake)
         return bool(condition())
 
+    def wait_over(self, token: CancellationToken = NEVER, timeout: float | None = None) -> bool:
+        """Block until it is over, the token is cancelled or the time is over; True if it is over."""
+        return self.wait(lambda: self.is_over, token, timeout)
+
     def tell(self) -> None:
         """Wake whoever waits: something has changed."""
         with self._lock:

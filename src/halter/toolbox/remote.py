@@ -145,14 +145,14 @@ class Remote:
             return "\n".join(lines) or "There are no jobs."
         one = jobs.get(job)
         if action == "wait":
-            one.running.wait(lambda: one.running.is_over, ctx.token, _positive(timeout))
+            one.running.wait_over(ctx.token, _positive(timeout))
         elif action == "write":
             data = text.encode()
             one.running.send(data, ends=end_input, token=ctx.token)
             return f"[written to job {one.id}: {len(data)} bytes{', and its input ended' if end_input else ''}]"
         elif action == "kill":
             one.running.stop(self._grace)
-            one.running.wait(lambda: one.running.is_over, ctx.token)
+            one.running.wait_over(ctx.token)
         return f"{on_own_line(one.news())}[job {one.id} {one.state()}]"
 
     @tool(grace=GRACE)
@@ -240,7 +240,7 @@ class Remote:
             else:
                 running.wait(lambda: running.is_over or running.is_lost, token, self._grace * 2 + _FINDING)
         if running.is_lost and not token.is_cancelled:
-            running.wait(lambda: running.is_over, token, _FINDING)
+            running.wait_over(token, _FINDING)
         if running.error is not None and running.pid is None:
             jobs.directory = self._machine.directory  # should it be that the other one is gone
             raise running.error

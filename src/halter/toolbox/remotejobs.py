@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from halter.toolbox.machine import Command, Link, Machine, Running
 
-_MOST_RUNNING: Final = 8  # an SSH server lets one connection have ten sessions, as a rule
+_MOST_RUNNING: Final = 5  # see ssh.py: a server lets a connection have only so many
 _MOST_ENDED: Final = 50  # that are remembered
 _STOP_GRACE: Final = 0.3
 _STOP_PATIENCE: Final = 2.0
@@ -53,7 +53,7 @@ class RemoteJob:
         since, self._seen = self._seen, self._output.size
         return self._output.text(since)
 
-    def state(self) -> str:
+    def state(self) -> str:  # noqa: PLR0911  (one for each state)
         """How it is, in words that fit behind "job 3"."""
         running = self.running
         took = f"after {running.seconds:.1f} s"
@@ -151,7 +151,7 @@ class RemoteJobs:
             each.stop(_STOP_GRACE)
         end = time.monotonic() + _STOP_PATIENCE
         for each in running:
-            each.wait(lambda each=each: each.is_over, timeout=max(end - time.monotonic(), 0.0))
+            each.wait_over(timeout=max(end - time.monotonic(), 0.0))
 
     def close(self) -> None:
         """End everything, and the connection."""

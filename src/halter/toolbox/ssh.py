@@ -3,8 +3,8 @@
     remote = Remote(SSHMachine("build.example.org", username="ci"))
     agent = Agent(tools=remote.tools)
 
-Host keys are checked against `known_hosts`, unless that is turned off by name. No agent is forwarded, no terminal is asked
-for, and neither keys nor passwords are shown or logged.
+Host keys are checked against `known_hosts`, unless that is turned off by name. No agent is forwarded, no terminal is
+asked for, and neither keys nor passwords are shown or logged.
 
 Each session has one connection, made when it is first needed and again when it was lost. It lives in an event loop of
 its own, so commands in the background go on between turns. What a lost connection means for a command is decided on
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["SSHLink", "SSHMachine"]
 
 _log = logging.getLogger(__name__)
+# A server lets one connection have ten sessions at a time, as a rule. Five are for commands in the background; the rest
+# of what we do takes turns.
+_MOST_AT_ONCE: Final = 4
 _CLOSE_GRACE: Final = 0.3
 _CLOSE_PATIENCE: Final = 1.5
 # After a lost connection, when to try to reach the machine again, in seconds after each other.
@@ -57,7 +60,7 @@ class SSHMachine:
         check_host_key: bool = True,
         directory: str = "",  # where commands begin; else where one is after logging in
         connect_timeout: float = 15.0,
-        keepalive: float = 15.0,
+        keepalive: float = 15.0,  # seconds between heartbeats; when four stay away, commands are ended there
     ) -> None:
         if not host:
             msg = "which machine? give the name or the address of a host"
@@ -67,9 +70,10 @@ class SSHMachine:
         self.name = f"{username}@{host}" if username else host
         self.directory = directory
         self._timeout = check_seconds("connect_timeout", connect_timeout)
+        self.keepalive = check_seconds("keepalive", keepalive)
         self._options: dict[str, Any] = {
             "port": port,
-            "keepalive_interval": check_seconds("keepalive", keepalive),
+            "keepalive_interval": self.keepalive,
             "agent_forwarding": False,
             "x11_forwarding": False,
         }
@@ -103,8 +107,8 @@ class SSHMachine:
                 return await asyncssh.connect(self.host, **self._options)
         except asyncssh.HostKeyNotVerifiable as error:
             msg = (
-                f"{self.name} was not connected to: its host key is not in known_hosts, or is another one. Whoever runs "
-                "this has to check it, for example by logging in by hand once"
+                f"{self.name} was not connected to: its host key is not in known_hosts, or is another one. Whoever "
+                "runs this has to check it, for example by logging in by hand once"
             )
             raise MachineError(msg) from error
         except asyncssh.PermissionDenied as error:
@@ -127,6 +131,8 @@ class SSHLink:
         self._connection: asyncssh.SSHClientConnection | None = None
         self._connecting: asyncio.Task[asyncssh.SSHClientConnection] | None = None
         self._processes: set[SSHProcess] = set()  # those that run; changed in the loop only
+        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
+        self.beat = machine.keepalive
 
     # -- for everybody -----------------------------------------------------------------------------------------------
 
@@ -149,7 +155,7 @@ class SSHLink:
         async def work() -> None:
             """Run it. A boundary: whatever goes wrong is raised where it is waited for."""
             try:
-                async with own.scope():
+                async with own.scope(), self._slots:
                     said.append(await collect(await self.connection(), _quoted(script, *args), data))
             except Cancelled:
                 pass
@@ -186,7 +192,7 @@ class SSHLink:
         if self._loop.is_alive and self._loop.call(stop):
             CancellationToken.any_of(listed, patience).wait()
             for process in running:
-                process.wait(lambda process=process: process.is_over or process.is_lost, patience)
+                process.wait_over(patience)
             self._loop.call(self._disconnect)
         self._loop.close(_CLOSE_PATIENCE)
 
@@ -215,8 +221,8 @@ class SSHLink:
         """Look after a command from its start to its end. A boundary: what goes wrong is told to those who wait."""
         self._processes.add(process)
         try:
-            connection = await self.connection()
-            await process.run(connection)
+            async with contextlib.nullcontext() if process.takes_input else self._slots:
+                await process.run(await self.connection())
         except Exception as error:  # noqa: BLE001
             process.end(_told(error, self._machine.name))
         else:
@@ -227,10 +233,13 @@ class SSHLink:
             process.end(None)
 
     async def _ask_about(self, process: SSHProcess) -> None:
-        """Ask the machine who is left of a command whose connection was lost; ends those. Tries for some seconds."""
+        """Ask the machine who is left of a command whose connection was lost; ends those. Tries for some seconds.
+
+        A boundary: whatever goes wrong with an attempt, there is the next one, and then the log.
+        """
         for pause in _TRIES:
             await asyncio.sleep(pause)
-            with contextlib.suppress(MachineError, OSError, Exception):
+            with contextlib.suppress(Exception):
                 if await process.check(await self.connection()):
                     return
         _log.warning("%s could not be asked what became of a command after its connection was lost", self._machine)

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from halter.toolbox.machine import MachineError, Running, Said
-from halter.toolbox.sshscript import CHECK, FEED, WATCH, packed
+from halter.toolbox.sshscript import BEST, CHECK, FEED, WATCH, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from halter.toolbox.machine import Command
     from halter.toolbox.ssh import SSHLink
 
+_MISSED: Final = 4  # heartbeats that may stay away
 _MOST_SAID: Final = 4_000_000  # bytes of one script of ours
 
 
@@ -30,12 +31,15 @@ class SSHProcess(Running):
     def __init__(self, command: Command, on_output: Callable[[bytes], object], link: SSHLink) -> None:
         super().__init__()
         self._command = command
+        self.takes_input = command.takes_input
         self._on_output = on_output
         self._link = link
         self._mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
         self._channel: asyncssh.SSHClientChannel[bytes] | None = None
         self._closed = asyncio.Event()
         self._grace = command.grace
+        self._is_starting = False
+        self._beat = link.beat
         self._pipe = ""  # of one that takes input
         self._said = b""
 
@@ -53,7 +57,7 @@ class SSHProcess(Running):
             msg = "it takes no input any more" if self._pipe else "it takes no input"
             raise MachineError(msg)
         if data:
-            said = self._link.run(FEED, f"{self._pipe}/in", token=token, data=data)
+            said = self._link.run(FEED, f"{self._pipe}/in", self._mark, token=token, data=data)
             if said.code:
                 msg = f"it does not take the input: {said.error or 'it has ended'}"
                 raise MachineError(msg)
@@ -73,19 +77,27 @@ class SSHProcess(Running):
 
     async def run(self, connection: asyncssh.SSHClientConnection) -> None:
         """Start it, and wait for its end, or for the end of the connection."""
-        if self.was_stopped:  # nothing starts after the stop
-            self.survivors = []
+        if self.is_over:  # nothing starts after the stop
             return
+        self._is_starting = True
         command, env = self._command, self._command.env
         header = packed(command.text) + b"".join(packed(f"{name}={value}") for name, value in env.items())
-        args = [self._mark, command.directory, str(int(command.takes_input)), f"{self._grace:g}", self._ticks]
-        line = shlex.join(["exec", "sh", "-c", WATCH, "halter", *args, str(len(env))])
+        takes_input = str(int(command.takes_input))
+        args = [self._mark, command.directory, takes_input, f"{self._grace:g}", self._ticks, self._silence]
+        line = shlex.join(["exec", "sh", "-c", BEST, WATCH, "halter", *args, str(len(env))])
         session = _session_class()(self)
         self._channel, _ = await connection.create_session(lambda: session, line, encoding=None)
         self._write(header)
         if self.was_stopped:
             self._send_stop()
-        await self._closed.wait()
+        while not self._closed.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), self._beat)
+            self._write(b"h\n")
+
+    @property
+    def _silence(self) -> str:
+        return str(max(int(self._beat * _MISSED), 1))
 
     @property
     def _ticks(self) -> str:
@@ -98,6 +110,9 @@ class SSHProcess(Running):
                 channel.write(data)
 
     def _send_stop(self) -> None:
+        if not self._is_starting:  # it waits for its turn, or for the connection
+            self.survivors = []
+            self.end(None)
         self._write(f"k{self._grace:g}\n".encode())
 
     def hear(self, data: bytes, *, is_output: bool) -> None:
@@ -182,7 +197,7 @@ def _session_class() -> Any:  # noqa: ANN401  (of a library that may not be ther
         def data_received(self, data: bytes, datatype: int | None) -> None:
             self._process.hear(data, is_output=datatype is None)
 
-        def connection_lost(self, exc: Exception | None) -> None:
+        def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncssh's word)
             self._process.hear_end()
 
     return Session

@@ -2,8 +2,10 @@ r"""What runs on the other side of an SSH connection: plain `sh`, since nothing 
 
 `WATCH` runs one command, in a session of its own, and stays beside it:
 
-- Its own standard input is the lifeline. A line "k SECONDS" there ends the command, and so does the end of the input,
-  which is what a lost connection is on that side. Nobody has to be reachable for that.
+- Its own standard input is the lifeline. A line "kSECONDS" there ends the command, and so does the end of the input,
+  which is what a lost connection is on that side. Nobody has to be reachable for that. A connection may also fall
+  silent without anybody noticing: so there is a heartbeat, and when that stays away for long the command is ended, too.
+  (Not if the only shell there is one whose `read` knows no timeout.)
 - What it has to say goes to standard error, a line each, behind the word "halter". What the command says, both streams
   in their order, is standard output.
 - When the command has ended, whoever is left of it is ended as well: its process group and session, and, where there
@@ -55,14 +57,17 @@ end() {
 tell_end() { if [ -n "$left" ]; then say left $left; else say gone; fi; }
 """
 
-# Arguments: the mark, the directory, whether it takes input, the grace, the grace in twentieths of a second, the number
-# of variables. Then lines of input: the command, and the variables.
+# Runs the script that is its $0 by bash, whose `read` has a timeout, or by whatever there is.
+BEST: Final = 'command -v bash >/dev/null 2>&1 && exec bash -c "$0" "$@"; exec sh -c "$0" "$@"'
+
+# Arguments: the mark, the directory, whether it takes input, the grace, the grace in twentieths of a second, how many
+# seconds without a heartbeat are too many, the number of variables. Then lines of input: the command, the variables.
 WATCH: Final = (
     _GO
     + _FAMILY
     + r"""
-mark=$1 dir=$2 input=$3 grace=$4 ticks=$5 count=$6
-shift 6
+mark=$1 dir=$2 input=$3 grace=$4 ticks=$5 silence=$6 count=$7
+shift 7
 unpack() { IFS= read -r line || exit 1; value=$(printf '%bx' "$line"); value=${value%x}; }
 unpack; command=$value
 go_to "$dir" || { say "error there is no directory $dir"; exit 127; }
@@ -81,13 +86,19 @@ run='eval "$1"'
 n=0
 while [ "$n" -lt "$count" ]; do unpack; set -- "$@" "$value"; n=$((n+1)); done
 exec 3>&2 5<&0
-(for each; do export "$each"; done; export "$mark=1"; exec $new "$shell" -c "$run" "$shell" "$command" <"$from" 2>&1 5<&-) &
+(
+  for each; do export "$each"; done
+  export "$mark=1"
+  exec $new "$shell" -c "$run" "$shell" "$command" <"$from" 2>&1 5<&-
+) &
 pid=$! group=$!
 set +m
 (
   trap '' HUP PIPE INT
   [ -n "$tmp" ] && exec 4>"$tmp/in"
-  while IFS= read -r line <&5; do
+  patience=
+  echo | { read -r -t 1 line; } 2>/dev/null && patience="-t $silence"
+  while IFS= read -r $patience line <&5; do
     case $line in
       e) exec 4>&- ;;
       k*) grace=${line#k}; break ;;
@@ -108,7 +119,8 @@ wait "$pid"; code=$?
 say "exit $code"
 kill "$reader" 2>/dev/null; wait "$reader" 2>/dev/null
 end
-[ -n "$tmp" ] && rm -rf "$tmp"
+# Whoever is still about to write to the pipe is let go: it opens now, and has no reader then.
+[ -n "$tmp" ] && { exec 6<>"$tmp/in"; rm -rf "$tmp"; exec 6<&-; }
 tell_end
 exit "$code"
 """
@@ -125,10 +137,15 @@ tell_end
 """
 )
 
-# Arguments: the pipe of a command that takes input.
-FEED: Final = r"""[ -p "$1" ] || exit 3; exec cat >"$1" """
+# Arguments: the pipe of a command that takes input, and its mark: if it does not read, who writes to it ends with it.
+FEED: Final = r"""
+[ -p "$1" ] || exit 3
+export "$2=1"
+exec sh -c 'exec cat >"$1"' halter "$1"
+"""
 
-# Arguments: a file, the first line, how many lines, the directory, how many bytes at most. What it is goes to standard error.
+# Arguments: a file, the first line, how many lines, the directory, how many bytes at most. How many lines and bytes the
+# file has goes to standard error.
 READ: Final = (
     _GO
     + r"""
@@ -137,7 +154,9 @@ go_to "$4" || { echo "there is no directory $4" >&2; exit 3; }
 [ -d "$1" ] && { echo "$1 is a directory" >&2; exit 3; }
 [ -f "$1" ] || { echo "$1 is no ordinary file" >&2; exit 3; }
 [ -r "$1" ] || { echo "$1 may not be read" >&2; exit 3; }
-wc -lc <"$1" >&2
+lines=$(wc -l <"$1")
+[ -n "$(tail -c 1 <"$1")" ] && lines=$((lines+1))
+echo "$lines" $(wc -c <"$1") >&2
 tail -n "+$2" <"$1" | head -n "$3" | head -c "$5"
 """
 )
