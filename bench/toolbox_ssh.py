@@ -1,8 +1,9 @@
 """How soon a stop of a remote command gives control back, and how soon the command is dead on its machine.
 
-A real SSH server on loopback, whose commands are real processes. Three commands: one that ends when it is told; one that
-ignores TERM, leaves its session and has children; and one whose connection is cut in the moment of the stop, so that the
-machine has to end it by itself. Beside them the floor: a command that does nothing, from its call to its result.
+A real SSH server on loopback, whose commands are real processes. Three commands: one that ends when it is told; one
+that ignores TERM, leaves its session and has children; and one whose connection is cut in the moment of the stop, so
+that the machine has to end it by itself. Beside them the floor: a command that does nothing, from its call to its
+result.
 """
 
 from __future__ import annotations

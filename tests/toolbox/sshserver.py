@@ -27,6 +27,7 @@ class SSHServer:
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._refuses = False
+        self.path = os.environ["PATH"]  # where commands are found
         self.is_silent = False  # what clients say is not heard any more, and nobody notices
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -101,7 +102,7 @@ class SSHServer:
             "-c",
             process.command,
             cwd=self.home,
-            env={"PATH": os.environ["PATH"], "HOME": str(self.home)},
+            env={"PATH": self.path, "HOME": str(self.home)},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

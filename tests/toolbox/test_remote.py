@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -196,6 +197,7 @@ COMMANDS = {
     "ignores TERM": "trap '' TERM; (trap '' TERM; while :; do sleep 1; done) & echo $! $$ >pids; echo half; wait",
     "new session": "setsid sleep 1000 & echo $! $$ >pids; echo half; wait",
     "double fork": "(setsid sh -c 'echo $$ >>pids; exec sleep 1000' &) ; echo $$ >>pids; echo half; sleep 1000",
+    "own group": "env -i bash -mc 'sleep 1000 & echo $! $$ >>pids; wait' & echo half; wait",
     "python": 'python3 -c \'import os; print(os.getpid(), os.getppid(), file=open("pids", "w")); print("half", '
     "flush=True); import time; time.sleep(1000)'; true",
 }
@@ -332,6 +334,41 @@ def test_a_stop_and_a_cut_together_leave_nothing(work: Work, server: SSHServer, 
     outcome = work.stopped("terminal", when, command=COMMANDS["ignores TERM"])
     assert outcome.status == "partial"
     judge_dead(pids)
+
+
+@pytest.mark.parametrize("missing", [{"bash"}, {"setsid"}, {"bash", "setsid"}])
+@pytest.mark.parametrize("how", ["stop", "cut"])
+def test_a_sparse_machine_is_enough(
+    work: Work, server: SSHServer, tmp_path_factory: pytest.TempPathFactory, missing: set[str], how: str
+) -> None:
+    """Without bash or setsid commands run as well, and nobody is left of them."""
+    server.path = str(_tools_without(missing, tmp_path_factory.mktemp("bin")))
+    assert work.text("terminal", command="echo there; exit 3") == "there\n[exit code 3]"
+    pids = server.home / "pids"
+
+    def when() -> bool:
+        if not wait_for_pids(pids, 3)():
+            return False
+        if how == "cut":
+            server.drop()
+        return True
+
+    command = (
+        "trap '' TERM; sleep 1000 & echo $! >>pids; (sleep 1000 & echo $! >>pids) ; echo $$ >>pids; echo half; wait"
+    )
+    outcome = work.stopped("terminal", when, command=command)
+    assert outcome.status == "partial"
+    judge_dead(pids)
+
+
+def _tools_without(missing: set[str], folder: Path) -> Path:
+    """Make a folder of links to the programs that any machine has."""
+    names = "bash cat chmod cp dirname env grep head mkdir mkfifo mktemp mv pwd readlink rm sed setsid sh sleep tail wc"
+    for name in set(names.split()) - missing:
+        found = shutil.which(name)
+        assert found, name
+        (folder / name).symlink_to(found)
+    return folder
 
 
 def test_a_connection_that_falls_silent_ends_the_command(server: SSHServer, keeper: Keeper, tmp_path: Path) -> None:

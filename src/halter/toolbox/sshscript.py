@@ -24,19 +24,15 @@ _GO: Final = r"""
 go_to() { case $1 in "~"|"~/"*) cd "$HOME${1#"~"}" ;; *) cd "${1:-.}" ;; esac 2>/dev/null; }
 """
 
-# Who is left: by the session and group of process $pid (if there is one), and by the mark.
+# Who is left: by the group and session of process $pid (if there is one), the third and fourth number behind the name
+# in its stat, and by the mark. Those that only wait to be reaped do not count.
 _FAMILY: Final = r"""
 say() { printf 'halter %s\n' "$*" >&2; }
 family() {
   if [ -r /proc/self/stat ]; then
-    if [ -n "$pid" ]; then
-      for s in /proc/[0-9]*/stat; do
-        { IFS= read -r l <"$s"; } 2>/dev/null || continue
-        set -- ${l##*) }
-        case $1 in Z|X) continue ;; esac
-        if [ "$3" = "$pid" ] || [ "$4" = "$pid" ]; then s=${s%/stat}; echo "${s#/proc/}"; fi
-      done
-    fi
+    [ -n "$pid" ] && sed -n \
+      -e "s/^\([0-9]*\) (.*) [^ZX] [0-9]* $pid [0-9]* .*/\1/p" \
+      -e "s/^\([0-9]*\) (.*) [^ZX] [0-9]* [0-9]* $pid .*/\1/p" /proc/[0-9]*/stat 2>/dev/null
     grep -ls "$mark=" /proc/[0-9]*/environ 2>/dev/null | sed 's/[^0-9]//g'
   elif [ -n "$group" ]; then
     kill -0 "-$group" 2>/dev/null && echo "-$group"
@@ -106,10 +102,12 @@ set +m
   done
   s=
   trap '[ -n "$s" ] && kill "$s"; exit 0' TERM
-  kill -TERM "-$pid"; kill -CONT "-$pid"
+  # Where a group of its own could not be had, the command itself is told, and the rest is ended by the mark.
+  kill -TERM "-$pid" || kill -TERM "$pid"
+  kill -CONT "-$pid" || kill -CONT "$pid"
   sleep "$grace" & s=$!
   wait "$s"
-  kill -KILL "-$pid"
+  kill -KILL "-$pid" || kill -KILL "$pid"
 ) >/dev/null 2>&1 3>&- &
 reader=$!
 trap '' HUP PIPE INT TERM
