@@ -260,9 +260,7 @@ class History:
         batch.is_broken = batch.is_broken or outcome.status != "completed"
         if not batch.missing:
             self._batch = _NO_CALLS
-            if batch.is_broken:
-                # Nobody knows whether the call that has asked came round to telling the answer. It is not to be lost.
-                self._opening += [f"The user had answered a question of a tool: {text}" for text in batch.heard]
+            self._opening += [f"The user had answered a question of a tool: {text}" for text in batch.untold()]
             self._entries += [(batch.turn, message) for message in batch.results()]
 
     # -- sealing -----------------------------------------------------------------------------------------------------
@@ -309,6 +307,13 @@ class _Batch:
     @property
     def missing(self) -> int:
         return len(self.calls) - len(self.answers)
+
+    def untold(self) -> list[str]:
+        """What the user has answered, and no result tells: the call that has asked was stopped before it could."""
+        if not self.is_broken:
+            return []
+        results = [message.text for message in self.answers.values()]
+        return [text for text in self.heard if not any(text in result for result in results)]
 
     def is_open(self, call: str) -> bool:
         return call in self.calls and call not in self.answers

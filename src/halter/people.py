@@ -42,13 +42,18 @@ class People:
         token: CancellationToken,
         grace: float,
         make_child: Callable[[Agent, CancellationToken, float], Session],
+        above: People | None = None,
     ) -> None:
-        """*token* is the session's own: children that outlast a call hang below it."""
+        """*token* is the session's own: children that outlast a call hang below it.
+
+        A child's session has those of its parent *above* it: nobody listens to a child, so it is there that it asks.
+        """
         self.grace = grace
         self.keeper = Keeper()
         self._journal = journal
         self._token = token
         self._make_child = make_child
+        self._above = above
         self._open: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
         self._questions: list[str] = []  # those of the open that a message may answer, the oldest first
 
@@ -67,12 +72,14 @@ class People:
 
     async def ask(self, question: str, choices: list[str] | None) -> Any:  # noqa: ANN401
         """Put a question to the person and wait for the answer."""
+        if self._above is not None:
+            return await self._above.ask(question, choices)
         turn_id = self._turn_id
         question_id = secrets.token_hex(8)
         asked = self._expect(question_id)
         self._questions.append(question_id)
         try:
-            self._journal.append_in(turn_id, QuestionAsked(question_id, question, choices))
+            self._tell(turn_id, QuestionAsked(question_id, question, choices))
             value = await asked
         except BaseException:
             # Under the lock: a message that is just being made the answer either finds the question gone, and goes its
@@ -80,11 +87,18 @@ class People:
             with self._journal.lock:
                 self._open.pop(question_id, None)
                 if self._withdraw(question_id):
-                    self._journal.append_in(turn_id, QuestionAnswered(question_id, withdrawn=True))
+                    self._tell(turn_id, QuestionAnswered(question_id, withdrawn=True))
             raise
         if self._withdraw(question_id):  # else the message that has answered it has written so
-            self._journal.append_in(turn_id, QuestionAnswered(question_id, value))
+            self._tell(turn_id, QuestionAnswered(question_id, value))
         return value
+
+    def _tell(self, turn_id: str, data: QuestionAsked | QuestionAnswered) -> None:
+        """Write of a question, in its turn; what is asked while none runs, by a child in the background, in none."""
+        if turn_id:
+            self._journal.append_in(turn_id, data)
+        else:
+            self._journal.append("", data)
 
     def _withdraw(self, question_id: str) -> bool:
         """Let no message answer this question any more; False if one has."""

@@ -68,6 +68,7 @@ class Session:
         *,
         parent: CancellationToken = engine.PROCESS,
         grace: float = GRACE,
+        above: People | None = None,
     ) -> None:
         self.agent = agent
         self.id = id or secrets.token_hex(8)
@@ -76,7 +77,7 @@ class Session:
         lease = store.acquire(self.id)
         self._release_lease = weakref.finalize(self, _release, store, lease)
         self._journal = Journal(self.id, store, lease)
-        self._people = People(self._journal, self.token, grace, self._make_child)
+        self._people = People(self._journal, self.token, grace, self._make_child, above)
         self._is_claimed = False  # by run(), arun(), stream() or serve()
         self._wake: Callable[[], object] | None = None  # of serve()
         self._closed = False
@@ -568,7 +569,7 @@ class Session:
 
     def _make_child(self, agent: Agent, token: CancellationToken, grace: float) -> Session:
         name = f"{self.id}/{secrets.token_hex(4)}"
-        return Session(agent, name, self._journal.store, parent=token, grace=grace)
+        return Session(agent, name, self._journal.store, parent=token, grace=grace, above=self._people)
 
 
 def _what_becomes(mode: Mode, turn: Turn | None, expected: str | None) -> tuple[Mode, str]:

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from halter import Agent, Session
+from halter.events import QuestionAsked
 from halter.stores import MemoryStore
 from halter.testing import Gate, ScriptedModel
+from halter.toolbox.clarify import Clarify
 from halter.toolbox.delegate import Delegate
 from tests.helpers import wait_until
 from tests.historyjudge import judge_session
-from tests.sessionkit import RunningTurn, agent_of, call, data_of, kinds, model_of
+from tests.sessionkit import RunningTurn, agent_of, call, data_of, kinds, model_of, wait_for
 from tests.tools.looped import looped
 from tests.tools.probe import Probe
 
@@ -316,6 +318,37 @@ def _can_open(agent: Agent, name: str, store: MemoryStore) -> bool:
     except Exception:
         return False
     return True
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_question_of_a_child_is_put_to_the_person(background: bool) -> None:
+    """Nobody listens to a child's session: its question is asked in its parent's, also when no turn runs there."""
+    child = named("a", call("clarify", "q", '{"question": "Which?"}'), "thanks", tools=Clarify().tools)
+    script = [delegate("a: dig", background=background), "ok", subagents(action="collect", timeout=10.0), "ok"]
+    with session_with(Delegate([child]), *script) as session, session.listen() as listener:
+        running = RunningTurn(session)
+        if background:
+            running.end()
+        asked = wait_for(listener, "question.asked").data
+        assert isinstance(asked, QuestionAsked)
+        assert session.answer(asked.id, "that one")
+        content = str((session.run("and?") if background else running.end()).outcomes[0].content)
+        assert content.endswith("thanks")
+        assert isinstance(child.model, ScriptedModel)
+        assert "that one" in str(child.model.requests[1].messages[-1])
+
+
+def test_a_stop_withdraws_the_question_of_a_child() -> None:
+    """A stop of the parent's turn ends the child's wait for an answer, and the question is withdrawn."""
+    child = named("a", call("clarify", "q", '{"question": "Which?"}'), tools=Clarify().tools)
+    with session_with(Delegate([child]), delegate("a: dig"), "ok") as session, session.listen() as listener:
+        running = RunningTurn(session)
+        asked = wait_for(listener, "question.asked").data
+        assert isinstance(asked, QuestionAsked)
+        session.stop()
+        assert running.end().outcomes[0].status == "partial"
+        assert not session.answer(asked.id, "late")
+        assert [each.withdrawn for each in data_of(session, "question.answered")] == [True]
 
 
 @looped
