@@ -34,7 +34,7 @@ _CHILDS_SHARE: Final = 0.5
 class People:
     """The open questions of one session, and the way to its children."""
 
-    __slots__ = ("_journal", "_make_child", "_open", "grace", "keeper")
+    __slots__ = ("_above", "_journal", "_make_child", "_open", "_questions", "_token", "grace", "keeper")
 
     def __init__(
         self,

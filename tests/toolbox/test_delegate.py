@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from halter import Agent, Session
+from halter import Agent, Session, tool
 from halter.events import QuestionAsked
 from halter.stores import MemoryStore
-from halter.testing import Gate, ScriptedModel
+from halter.testing import DeafTool, Gate, ScriptedModel
 from halter.toolbox.clarify import Clarify
 from halter.toolbox.delegate import Delegate
 from tests.helpers import wait_until
@@ -363,3 +363,19 @@ async def test_those_in_the_background_run_in_the_callers_loop() -> None:
         gate.open()
         turn = await session.arun("and?")
         assert str(turn.outcomes[0].content).endswith("whole")
+
+
+@pytest.mark.parametrize("how", ["stop", "steer"])
+def test_a_child_in_a_deaf_tool_does_not_hold_up_a_stop(how: str) -> None:
+    """A child that does not come back in time is told as being stopped, with what it had said until then."""
+    with DeafTool() as deaf:
+        slow = named("slow", ["let me see", call("deaf", "d")], tools=[tool(name="deaf")(deaf)])
+        with session_with(Delegate([slow]), delegate("slow: x"), "ok") as session:
+            running = RunningTurn(session)
+            assert deaf.started.wait(10)
+            STOPS[how](session)
+            outcome = running.end().outcomes[0]
+            assert outcome.status == "partial"
+            assert "let me see" in str(outcome.content)
+            assert "not complete" in str(outcome.content)
+            judge_session(session, model_of(session).requests)

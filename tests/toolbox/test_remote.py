@@ -504,6 +504,16 @@ def test_files_are_written_and_read(work: Work, tmp_path: Path) -> None:
     assert list(tmp_path.glob(".halter.*")) == []
 
 
+def test_the_home_directory_has_a_short_name(work: Work, server: SSHServer, keeper: Keeper, tmp_path: Path) -> None:
+    """A path that begins with ~/ is in the home directory there, wherever the machine is worked in."""
+    work.text("write_file", path="~/sub/a", content="x")
+    assert (tmp_path / "sub/a").read_text() == "x"
+    work._tools = Remote(machine_of(server, directory="~/sub")).tools
+    assert work.text("read_file", path="a") == "     1\tx"
+    assert work.text("read_file", path="~/sub/a") == "     1\tx"
+    assert work.text("terminal", command="ls") == "a\n[exit code 0]"
+
+
 def test_a_link_is_written_through(work: Work, tmp_path: Path) -> None:
     """Writing to a link changes what it points at, and the link stays."""
     (tmp_path / "real").write_text("old")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from halter.models.model import Part
-from halter.tools.context import ToolContext  # noqa: TC001  (the tool finds its context by this hint)
+from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
 
 __all__ = ["Clarify"]
@@ -22,7 +22,7 @@ class Clarify:
         return [self.clarify]
 
     @tool
-    async def clarify(self, question: str, ctx: ToolContext, choices: list[str] | None = None) -> object:  # noqa: D417
+    async def clarify(self, question: str, ctx: ToolContext, choices: list[str] | None = None) -> object:
         """Ask the user a question and wait for the answer. Only for what you cannot find out or decide yourself.
 
         Args:

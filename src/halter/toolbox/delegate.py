@@ -23,7 +23,7 @@ from msgspec import Struct
 from halter.cancel.seconds import check_seconds
 from halter.cancel.token import CancellationToken
 from halter.tools.content import bound
-from halter.tools.context import ToolContext  # noqa: TC001  (the tool finds its context by this hint)
+from halter.tools.context import ToolContext
 from halter.tools.outcome import because
 from halter.tools.tool import Tool, tool
 
@@ -73,9 +73,7 @@ class Delegate:
         return [self.delegate, self.subagents]
 
     @tool
-    async def delegate(  # noqa: D417  (the model does not see the context)
-        self, tasks: list[Task], ctx: ToolContext, *, background: bool = False
-    ) -> str:
+    async def delegate(self, tasks: list[Task], ctx: ToolContext, *, background: bool = False) -> str:
         """Have other agents do parts of the work, side by side, and return their answers.
 
         They know nothing of this conversation: a task has to say all that is needed to do it.
@@ -98,7 +96,7 @@ class Delegate:
         return await self._results(started, ctx)
 
     @tool
-    async def subagents(  # noqa: D417  (the model does not see the context)
+    async def subagents(
         self,
         action: Literal["list", "collect", "stop"],
         ctx: ToolContext,

@@ -20,7 +20,7 @@ from halter.cancel.token import NEVER, Cancelled
 from halter.toolbox.machine import LIMIT, Command, MachineError
 from halter.toolbox.remotejobs import RemoteJob, RemoteJobs, on_own_line, shown
 from halter.toolbox.sshscript import READ, WRITE
-from halter.tools.context import ToolContext  # noqa: TC001  (the tool finds its context by this hint)
+from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Remote:
         return RemoteJobs(self._machine)
 
     @tool(grace=GRACE)
-    def terminal(  # noqa: D417  (the model does not see the context)
+    def terminal(
         self, command: str, ctx: ToolContext, *, background: bool = False, timeout: float | None = None
     ) -> Iterator[str]:
         """Run a shell command on the remote machine; returns its output (stdout and stderr together) and its exit code.
@@ -103,7 +103,7 @@ class Remote:
         yield from self._run(command, command, jobs, ctx, self._timeout if timeout is None else _positive(timeout))
 
     @tool(grace=GRACE)
-    def execute_code(self, code: str, ctx: ToolContext, timeout: float | None = None) -> Iterator[str]:  # noqa: D417
+    def execute_code(self, code: str, ctx: ToolContext, timeout: float | None = None) -> Iterator[str]:
         """Run Python code on the remote machine; returns what it prints. Nothing stays for the next call but files.
 
         Args:
@@ -119,7 +119,7 @@ class Remote:
         yield from self._run(command, "the code", self.jobs(ctx), ctx, seconds)
 
     @tool(grace=GRACE)
-    def process(  # noqa: D417  (the model does not see the context)
+    def process(
         self,
         action: Literal["list", "poll", "wait", "write", "kill"],
         ctx: ToolContext,
@@ -156,7 +156,7 @@ class Remote:
         return f"{on_own_line(one.news())}[job {one.id} {one.state()}]"
 
     @tool(grace=GRACE)
-    def read_file(  # noqa: D417  (the model does not see the context)
+    def read_file(
         self,
         path: str,
         ctx: ToolContext,
@@ -182,7 +182,7 @@ class Remote:
         return _numbered(path, said.output, said.error, start, lines)
 
     @tool(grace=GRACE)
-    def write_file(self, path: str, content: str, ctx: ToolContext) -> str:  # noqa: D417
+    def write_file(self, path: str, content: str, ctx: ToolContext) -> str:
         """Write a text file on the remote machine, new or over an old one. Directories that are missing are made.
 
         Args:
@@ -220,6 +220,7 @@ class Remote:
             raise running.error
         if not has_begun:
             running.stop(self._grace)
+            jobs.remove(job)
             ctx.token.raise_if_cancelled()
             msg = f"{self._machine.name} has not begun with it within {_START:g} s"
             raise MachineError(msg)

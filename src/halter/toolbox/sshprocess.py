@@ -185,7 +185,7 @@ async def collect(connection: asyncssh.SSHClientConnection, line: str, data: byt
         return Said(code, output, error.decode(errors="replace").strip())
 
 
-def _session_class() -> Any:  # noqa: ANN401  (of a library that may not be there)
+def _session_class() -> Any:
     import asyncssh  # noqa: PLC0415
 
     class Session(asyncssh.SSHClientSession[bytes]):

@@ -21,7 +21,8 @@ from typing import Final
 
 # Go to a directory: from the user's own, if it is not absolute.
 _GO: Final = r"""
-go_to() { case $1 in "~"|"~/"*) cd "$HOME${1#"~"}" ;; *) cd "${1:-.}" ;; esac 2>/dev/null; }
+at_home() { case $1 in "~"|"~/"*) path=$HOME${1#"~"} ;; *) path=$1 ;; esac; }
+go_to() { at_home "$1"; cd "${path:-.}" 2>/dev/null; }
 """
 
 # Who is left: by the group and session of process $pid (if there is one), the third and fourth number behind the name
@@ -148,6 +149,7 @@ READ: Final = (
     _GO
     + r"""
 go_to "$4" || { echo "there is no directory $4" >&2; exit 3; }
+at_home "$1"; shift; set -- "$path" "$@"
 [ -e "$1" ] || { echo "there is no file $1" >&2; exit 3; }
 [ -d "$1" ] && { echo "$1 is a directory" >&2; exit 3; }
 [ -f "$1" ] || { echo "$1 is no ordinary file" >&2; exit 3; }
@@ -164,7 +166,8 @@ WRITE: Final = (
     _GO
     + r"""
 go_to "$3" || { echo "there is no directory $3" >&2; exit 3; }
-target=$1
+at_home "$1"
+target=$path
 [ -d "$target" ] && { echo "$target is a directory" >&2; exit 3; }
 if [ -L "$target" ]; then target=$(readlink -f "$target") || exit 3; fi
 parent=$(dirname "$target")
