@@ -1,4 +1,4 @@
-"""A message and a stop at every point of a turn that asks a question: the message is applied once, wherever it comes."""
+"""A message at every point of a turn in which a tool asks: it is applied once, and read once."""
 
 from __future__ import annotations
 
