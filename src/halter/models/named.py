@@ -10,11 +10,12 @@ from halter.models.local import LocalModel
 from halter.models.openai import OpenAIModel
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from halter.models.model import Model, ModelEvent, ModelRequest
 
-_OLLAMA: Final = "http://127.0.0.1:11434"
+_PORT: Final = 11434
+_OLLAMA: Final = f"http://127.0.0.1:{_PORT}"
 
 
 def find_model(model: Model | str) -> Model:
@@ -37,7 +38,7 @@ def find_model(model: Model | str) -> Model:
         return AnthropicModel(name)
     if provider == "openai":
         return OpenAIModel(name)
-    return OpenAIModel(name, base_url=f"{_ollama_url()}/v1", api_key="ollama")
+    return OpenAIModel(name, base_url=f"{ollama_url()}/v1", api_key="ollama")
 
 
 class _Named:
@@ -54,9 +55,11 @@ class _Named:
         return getattr(self._model, name)
 
 
-def _ollama_url() -> str:
-    """Where Ollama listens, as its own tools find it."""
-    host = os.environ.get("OLLAMA_HOST", "").strip().rstrip("/")
+def ollama_url(env: Mapping[str, str] = os.environ) -> str:
+    """Where Ollama listens, as its own tools find it: a host without a port and a scheme means its usual port."""
+    host = env.get("OLLAMA_HOST", "").strip().rstrip("/")
     if not host:
         return _OLLAMA
-    return host if "://" in host else f"http://{host}"
+    if "://" in host:
+        return host
+    return f"http://{host}" if ":" in host.rpartition("]")[2] else f"http://{host}:{_PORT}"
