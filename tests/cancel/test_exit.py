@@ -201,6 +201,43 @@ def test_a_program_that_has_asyncio_but_is_not_in_it_is_interrupted_as_any_other
     assert program.end_by(signal.SIGTERM)[0] == 143
 
 
+def test_a_program_that_can_end_what_it_does_is_told_and_nothing_is_raised_in_it() -> None:
+    """With on_signal the first signal is handed over; the program ends in its own way, with the signal's code."""
+    program = Program(
+        """
+        import threading
+        from halter import ExitGuard
+        stop = threading.Event()
+        def end(number):
+            stop.set()
+            return True
+        with ExitGuard(on_signal=end):
+            print("ready", flush=True)
+            assert stop.wait(30)
+            print("ended by itself", flush=True)
+        """
+    )
+    assert program.process.stdout is not None
+    program.process.send_signal(signal.SIGTERM)
+    out, said = program.process.communicate(timeout=30)
+    assert (program.process.returncode, out, said) == (143, "ended by itself\n", "Shutting down (SIGTERM)…\n")
+
+
+def test_a_program_that_has_nothing_to_end_yet_is_interrupted_as_any_other() -> None:
+    """If on_signal says that it ends nothing, as during start-up, the signal raises."""
+    program = Program(
+        """
+        import time
+        from halter import ExitGuard
+        with ExitGuard(on_signal=lambda number: False):
+            print("ready", flush=True)
+            time.sleep(100)
+        """
+    )
+    code, _, _ = program.end_by(signal.SIGINT)
+    assert code == 130
+
+
 def test_a_handler_that_has_raised_raises_no_more() -> None:
     """The program is on its way out already; that it was asked again is for the watching thread to hear."""
     guard = ExitGuard()

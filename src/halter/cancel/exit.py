@@ -17,7 +17,8 @@ are heard twice. The system writes each of them into a pipe (``signal.set_wakeup
 was started beforehand reads it, keeps the clock and does everything that has to be done, since
 starting a thread in a handler can deadlock. The handler itself only raises, once, to get the program
 out of its block; where asyncio runs, it cancels the tasks instead, for an exception out of nowhere is not
-how tasks expect to be ended. As that thread needs Python's lock like any other, ``faulthandler``, which does not,
+how tasks expect to be ended. A program that knows how to end what it does says so with ``on_signal``, and nothing is
+raised. As that thread needs Python's lock like any other, ``faulthandler``, which does not,
 stands behind it: code that never lets go of that lock is ended too, one second later and with code 1.
 """
 
@@ -68,10 +69,13 @@ class ExitGuard:
         *,
         token: CancellationToken | None = None,
         say: Callable[[str], object] | None = None,
+        on_signal: Callable[[int], bool] | None = None,
     ) -> None:
         self.token = token if token is not None else CancellationToken(name="process")
         self._timeout = check_seconds("timeout", timeout)
         self._say = say if say is not None else _say_on_stderr
+        # Called in the handler, for the first signal. True: this ends what the program does, and nothing is raised.
+        self.on_signal = on_signal
         self._intent: Intent | None = None
         self._stages: list[str] = []
         self._has_raised = False
@@ -132,6 +136,8 @@ class ExitGuard:
             return  # it was asked again, which the watching thread has heard
         self._has_raised = True
         self.intend(128 + number, signal.Signals(number).name)
+        if self.on_signal is not None and self.on_signal(number):
+            return
         if not _cancel_tasks_of_running_loop():
             raise SystemExit(128 + number)
 
