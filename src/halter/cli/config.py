@@ -1,0 +1,62 @@
+"""`halter config`: where the settings are, what holds and why, and changing them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from halter.cli.settings import Settings, SettingsError, find_places, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["config"]
+
+
+def config(action: str) -> int:
+    """Do one of "path", "show" and "edit". Returns the exit code."""
+    try:
+        if action == "path":
+            print(find_places().config)
+            return 0
+        return _show() if action == "show" else _edit(find_places().config)
+    except (SettingsError, OSError) as error:
+        sys.stderr.write(f"halter: {error}\n")
+        return 1
+
+
+def _show() -> int:
+    configuration = load()
+    for name in Settings.__struct_fields__:
+        print(f"{name} = {_toml(getattr(configuration.settings, name))}  # {configuration.origins[name]}")
+    return 0
+
+
+def _edit(path: Path) -> int:
+    """Open the file in the user's editor, with all settings in it as comments if it is new, and look at the result."""
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(_template(), "utf-8")
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
+    if code:
+        sys.stderr.write(f"halter: {editor} ended with code {code}\n")
+        return 1
+    load()
+    return 0
+
+
+def _template() -> str:
+    defaults = Settings()
+    lines = [f"# {name} = {_toml(getattr(defaults, name))}" for name in Settings.__struct_fields__]
+    return "\n".join(["# Halter's settings; each line shows what holds without it.", "", *lines, ""])
+
+
+def _toml(value: object) -> str:
+    """A value as TOML writes it: texts, numbers and lists are as in JSON."""
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,234 @@
+"""`halter doctor`: is all there that Halter needs? One line for each thing, and below it how to mend it.
+
+Nothing is changed and nothing is asked over the network, except with --online, and then the model's provider, for one
+word and a few seconds at the most.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from halter.cli.choose import DEFAULTS, Choice, NoModel, choose, has_local_model, ollama_models
+from halter.cli.main import version
+from halter.cli.settings import Configuration, SettingsError, find_places, load
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+__all__ = ["Finding", "examine", "findings"]
+
+_LEAST_SPACE: Final = 100_000_000
+_PATIENCE: Final = 15.0  # seconds, for a provider's first word
+_BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+_EXTRAS: Final = {
+    "prompt_toolkit": "the chat",
+    "playwright": "the browser",
+    "trafilatura": "reading web pages",
+    "mcp": "MCP servers",
+    "moonshine_voice": "understanding speech",
+    "espeakng_loader": "speaking",
+}
+_KEYS: Final = {model.partition(":")[0]: variable for variable, model in DEFAULTS.items()}
+_INDENT: Final = " " * 17
+_COLORS: Final = {"ok": "32", "warn": "33", "fail": "31"}
+
+
+class Finding(NamedTuple):
+    """How one thing is, and how to mend it."""
+
+    state: Literal["ok", "warn", "fail"]
+    what: str
+    text: str
+    mend: str = ""
+
+
+def examine(options: argparse.Namespace) -> int:
+    """Print all findings. Returns 1 if something that is needed is not there."""
+    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    worst = 0
+    for finding in findings({"model": options.model, "store": options.store}, online=options.online):
+        state = f"{finding.state:4}"
+        state = f"\x1b[{_COLORS[finding.state]}m{state}\x1b[0m" if color else state
+        print(f"{state}  {finding.what:9}  {finding.text}", flush=True)
+        if finding.mend:
+            print(textwrap.fill(finding.mend, 100, initial_indent=_INDENT, subsequent_indent=_INDENT))
+        worst |= finding.state == "fail"
+    return int(worst)
+
+
+def findings(flags: dict[str, str | None], *, online: bool = False) -> Iterator[Finding]:
+    """Look at one thing after the other."""
+    yield _python()
+    yield Finding("ok", "halter", version())
+    try:
+        configuration = load(flags)
+    except SettingsError as error:
+        yield Finding("fail", "settings", str(error), "`halter config edit` opens the file.")
+    else:
+        path = configuration.places.config
+        yield Finding("ok", "settings", str(path) if path.exists() else f"{path} does not exist: the defaults hold")
+        yield from _model(configuration, online=online)
+        yield _tools(configuration)
+        yield from _store(configuration)
+    yield _local()
+    yield _chromium()
+    yield _extras()
+    yield _terminal()
+
+
+def _python() -> Finding:
+    number = ".".join(map(str, sys.version_info[:3]))
+    text = f"{number} ({sys.executable})"
+    if not sys.platform.startswith("linux"):
+        return Finding("warn", "python", text, "What a tool has started is found and ended on Linux; less so here.")
+    return Finding("ok", "python", text)
+
+
+def _model(configuration: Configuration, *, online: bool) -> Iterator[Finding]:
+    try:
+        choice = choose(configuration)
+    except NoModel as error:
+        yield Finding("fail", "model", str(error))
+        return
+    from halter.models.named import find_model  # noqa: PLC0415  (a bad settings file is told without it)
+
+    names = [choice.model, *configuration.settings.fallbacks]
+    for name in names:
+        try:
+            find_model(name)
+        except ValueError as error:
+            yield Finding("fail", "model", str(error))
+        else:
+            yield _provider(name, choice.why if name == choice.model else "a fallback")
+    if online:
+        yield _online(choice)
+
+
+def _provider(name: str, why: str) -> Finding:
+    provider, _, model = name.partition(":")
+    text = f"{name} ({why})"
+    key = _KEYS.get(provider)
+    if key is not None and not os.environ.get(key):
+        base = key.replace("API_KEY", "BASE_URL")
+        if os.environ.get(base):
+            return Finding("warn", "model", f"{text}; {key} is not set", f"{base} is: its server may not want a key.")
+        return Finding("fail", "model", f"{text}; {key} is not set", f"Set {key}, or choose another with --model.")
+    if provider == "ollama" and model not in ollama_models():
+        mend = f"Start it with `ollama serve`, and get the model with `ollama pull {model}`."
+        return Finding("warn", "model", f"{text}; Ollama on this machine does not have it, or does not run", mend)
+    if provider == "local" and not has_local_model():
+        return Finding("fail", "model", f"{text}; it is not installed", "`halter fetch-model` installs it.")
+    if provider == "local":
+        mend = "It shows how Halter works. For work, set OPENAI_API_KEY or ANTHROPIC_API_KEY, or run Ollama."
+        return Finding("warn", "model", text, mend)
+    return Finding("ok", "model", text)
+
+
+def _online(choice: Choice) -> Finding:
+    """Ask the model for one word. A boundary: whatever goes wrong is the finding."""
+    import asyncio  # noqa: PLC0415  (only with --online)
+
+    from halter.models import ModelRequest, UserMessage  # noqa: PLC0415
+    from halter.models.named import find_model  # noqa: PLC0415
+
+    async def ask() -> None:
+        request = ModelRequest([UserMessage.of("Say: ok")], max_tokens=16)
+        async with asyncio.timeout(_PATIENCE):
+            async for _ in find_model(choice.model).stream(request):
+                pass
+
+    try:
+        asyncio.run(ask())
+    except TimeoutError:
+        return Finding("fail", "online", f"{choice.model} did not answer within {_PATIENCE:g} s")
+    except Exception as error:  # noqa: BLE001
+        return Finding("fail", "online", f"{choice.model}: {error}")
+    return Finding("ok", "online", f"{choice.model} answers")
+
+
+def _tools(configuration: Configuration) -> Finding:
+    """See whether the tools can be loaded. A boundary: a user's own module may fail in any way."""
+    from halter.cli.agents import load_tools  # noqa: PLC0415  (as above)
+
+    try:
+        tools = load_tools(configuration)
+    except SettingsError as error:
+        return Finding("fail", "tools", str(error), "`halter config edit` opens the file.")
+    except Exception as error:  # noqa: BLE001
+        return Finding("fail", "tools", f"{', '.join(configuration.settings.tools)}: {type(error).__name__}: {error}")
+    return Finding("ok", "tools", f"{len(tools)}" if tools else "none are set")
+
+
+def _store(configuration: Configuration) -> Iterator[Finding]:
+    """See whether the store can be opened and written. It is not made here: that is for the first session."""
+    from halter.errors import StoreError  # noqa: PLC0415  (as above)
+    from halter.stores import SQLiteStore  # noqa: PLC0415
+
+    data = find_places().data
+    path = Path(configuration.settings.store).expanduser() if configuration.settings.store else data / "sessions.db"
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not path.exists():
+        if os.access(there, os.W_OK):
+            yield Finding("ok", "store", f"{path} will be made by the first session")
+        else:
+            yield Finding("fail", "store", f"{path} can not be made: {there} can not be written", _ELSEWHERE)
+        return
+    try:
+        with SQLiteStore(path) as store:
+            count = len(store.sessions())
+    except StoreError as error:
+        yield Finding("fail", "store", str(error), _ELSEWHERE)
+        return
+    if not all(os.access(each, os.W_OK) for each in (path, path.parent)):
+        yield Finding("fail", "store", f"{path} can be read, but it or its directory can not be written", _ELSEWHERE)
+        return
+    yield Finding("ok", "store", f"{path}, {count} sessions")
+    free = shutil.disk_usage(path.parent).free
+    if free < _LEAST_SPACE:
+        yield Finding("warn", "disk", f"{free / 1e6:.0f} MB are free where the store is", _ELSEWHERE)
+
+
+_ELSEWHERE: Final = "--store PATH, HALTER_STORE or `store` in the settings puts it elsewhere."
+
+
+def _local() -> Finding:
+    if has_local_model():
+        return Finding("ok", "local", "the embedded model is installed")
+    return Finding("warn", "local", "the embedded model is not installed", "`halter fetch-model` installs it.")
+
+
+def _chromium() -> Finding:
+    found = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if found:
+        return Finding("ok", "chromium", found)
+    return Finding("warn", "chromium", "not found", "Tools that use a browser need it; your system's packages have it.")
+
+
+def _extras() -> Finding:
+    missing = {name: use for name, use in _EXTRAS.items() if importlib.util.find_spec(name) is None}
+    there = [name for name in _EXTRAS if name not in missing]
+    text = f"there: {', '.join(there) or 'none'}"
+    if not missing:
+        return Finding("ok", "optional", text)
+    wanted = ", ".join(f"{name.replace('_', '-')} ({use})" for name, use in missing.items())
+    return Finding("ok", "optional", text, f"Not installed, and only needed for what is in brackets: {wanted}.")
+
+
+def _terminal() -> Finding:
+    if not sys.stdout.isatty():
+        return Finding("ok", "terminal", "the output is no terminal")
+    name = os.environ.get("TERM", "")
+    size = shutil.get_terminal_size()
+    text = f"{name or 'unknown'}, {size.columns} x {size.lines}, {sys.stdout.encoding}"
+    if name in {"", "dumb"}:
+        return Finding("warn", "terminal", text, "TERM says that it can do nothing; the chat will be plain.")
+    if sys.stdout.encoding.lower() != "utf-8":
+        return Finding("warn", "terminal", text, "Set LANG to a UTF-8 locale to see all letters.")
+    return Finding("ok", "terminal", text)

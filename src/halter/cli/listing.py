@@ -1,0 +1,122 @@
+"""What the store knows: `halter sessions` and `halter why`. Both only read, also while a session runs elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from halter.cli.settings import SettingsError, load
+from halter.cli.timeline import last_stop, render
+from halter.errors import StoreError
+from halter.events import MessageAccepted, TurnStarted
+from halter.stores import SQLiteStore
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+
+    from halter.stores import Store
+
+__all__ = ["list_sessions", "tell_why"]
+
+_WORDS: Final = 28  # of the first message, in characters
+# What a list has no use for, and long logs are made of.
+_PASSING: Final = ("text.delta", "reasoning.delta", "tool.progress")
+
+
+class _NotFound(Exception):
+    """What was asked for is not there; says what is."""
+
+
+def list_sessions(options: argparse.Namespace) -> int:
+    """Print a line for each session, the latest first. Returns the exit code."""
+    try:
+        with _open(options) as store:
+            rows = [_row(store, info.id, info.updated_at, info.waiting) for info in store.sessions()]
+    except _NotFound as error:
+        print(error)
+        return 0
+    except (SettingsError, StoreError) as error:
+        return _complain(error)
+    if not rows:
+        print("There are no sessions yet.")
+        return 0
+    wide = max(len("SESSION"), *(len(row[0]) for row in rows))
+    print(f"{'SESSION':{wide}}  {'LAST USED':16}  TURNS  WAITING  FIRST WORDS")
+    for name, when, turns, waiting, words in rows:
+        print(f"{name:{wide}}  {when:16}  {turns:5}  {waiting:>7}  {words}")
+    return 0
+
+
+def _row(store: Store, session: str, updated: float, waiting: int) -> tuple[str, str, int, str, str]:
+    turns, first = 0, ""
+    for event in store.read(session, without=_PASSING):
+        turns += isinstance(event.data, TurnStarted)
+        if isinstance(event.data, MessageAccepted) and not first:
+            first = " ".join(event.data.message.text.split()) or "(no text)"
+    words = first if len(first) <= _WORDS else f"{first[: _WORDS - 1]}…"
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(updated))
+    return _plain(session), when, turns, str(waiting or "-"), _plain(words)
+
+
+def tell_why(options: argparse.Namespace) -> int:
+    """Print the timeline of a session's last stop. Returns the exit code."""
+    try:
+        with _open(options) as store:
+            session = _find(store, options.session)
+            stop = last_stop(store.read(session, without=_PASSING))
+    except (_NotFound, SettingsError, StoreError) as error:
+        return _complain(error)
+    if stop is None:
+        print(f"No turn of session {_plain(session)} was ever stopped.")
+    elif options.json:
+        print(msgspec.json.encode(stop).decode())
+    else:
+        encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+        print(render(stop, color=_may_color(), ascii_only=encoding != "utf8"))
+    return 0
+
+
+@contextlib.contextmanager
+def _open(options: argparse.Namespace) -> Iterator[Store]:
+    path = load({"store": options.store}).store
+    if not path.exists():
+        msg = f"There are no sessions yet: there is no store {path}."
+        raise _NotFound(msg)
+    with SQLiteStore(path) as store:
+        yield store
+
+
+def _find(store: Store, wanted: str | None) -> str:
+    """The session that is meant: by its id, by how that begins, or the latest."""
+    names = [info.id for info in store.sessions()]
+    if wanted is None and names:
+        return names[0]
+    matches = [name for name in names if name.startswith(wanted or "")]
+    if wanted in names:
+        return wanted
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        msg = f"{len(matches)} sessions begin with {wanted!r}: {', '.join(matches[:5])}"
+        raise _NotFound(msg)
+    msg = f"there is no session {wanted!r}; `halter sessions` lists those that are" if wanted else "no sessions yet"
+    raise _NotFound(msg)
+
+
+def _may_color() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _plain(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def _complain(error: Exception) -> int:
+    sys.stderr.write(f"halter: {error}\n")
+    return 1

@@ -1,0 +1,132 @@
+"""The commands, and what each of them takes. Each is imported when it is used: `halter --version` pays for none."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["run"]
+
+_NOTE = "The chat and the gateway are not written yet; README.md says what exists and what is planned."
+_PIPE_CLOSED = 141
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says. Returns the exit code."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.version:
+        print(f"halter {version()}")
+        return 0
+    if options.text is not None:
+        from halter.cli.printing import print_turn
+
+        return print_turn(options)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return _command(options)
+    except BrokenPipeError:
+        # What is left in the buffer would fail again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+
+
+def version() -> str:
+    """The version of what is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("halter")
+    except PackageNotFoundError:
+        return "(run from its source, not installed)"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="halter",
+        description="The agent runtime that stops when you say stop: now, completely, and with nothing lost.",
+        epilog=_NOTE,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument(
+        "-p",
+        "--print",
+        dest="text",
+        metavar="TEXT",
+        nargs="*",
+        help='answer TEXT and exit; "-", or no text, is what comes on standard input',
+    )
+    parser.add_argument("--json", action="store_true", help="with -p: print every event as one line of JSON")
+    parser.add_argument("--session", metavar="ID", help="with -p: go on with this session")
+    _shared(parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    _store(commands.add_parser("sessions", help="list the sessions of the store"))
+    why = commands.add_parser("why", help="show the last stop of a session: who asked, and what ended when and how")
+    why.add_argument("session", metavar="SESSION", nargs="?", help="its id, or how that begins; else the latest")
+    why.add_argument("--json", action="store_true", help="print it as JSON")
+    _store(why)
+    doctor = commands.add_parser("doctor", help="see whether all that Halter needs is there, and how to mend it")
+    doctor.add_argument("--online", action="store_true", help="ask the model's provider, too")
+    _shared(doctor)
+    config = commands.add_parser("config", help="the settings: where they are, what holds, or change them")
+    config.add_argument("action", choices=["path", "show", "edit"])
+    commands.add_parser("demo", help="watch one stop end a stream, threads, processes and tasks (4 s)")
+    fetch = commands.add_parser("fetch-model", help="install the small model that needs no key and no network")
+    fetch.add_argument("--yes", action="store_true", help="do not ask before installing")
+    return parser
+
+
+def _shared(parser: argparse.ArgumentParser) -> None:
+    # A command's own default would hide what was given in front of the command.
+    parser.add_argument(
+        "--model", metavar="NAME", default=argparse.SUPPRESS, help="openai:NAME, anthropic:NAME, ollama:NAME or local"
+    )
+    _store(parser)
+    if parser.prog == "halter":
+        parser.set_defaults(model=None, store=None)
+
+
+def _store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--store", metavar="PATH", default=argparse.SUPPRESS, help="the file that keeps the sessions")
+
+
+def _command(options: argparse.Namespace) -> int:
+    # ruff: noqa: PLC0415  (each command imports what it needs, and no other)
+    match options.command:
+        case "sessions":
+            from halter.cli.listing import list_sessions
+
+            return list_sessions(options)
+        case "why":
+            from halter.cli.listing import tell_why
+
+            return tell_why(options)
+        case "doctor":
+            from halter.cli.doctor import examine
+
+            return examine(options)
+        case "config":
+            from halter.cli.config import config
+
+            return config(options.action)
+        case "demo":
+            return _demo()
+        case _:
+            from halter.models.fetch import fetch_model
+
+            return fetch_model(is_agreed=options.yes, say=print)
+
+
+def _demo() -> int:
+    from halter.cancel import ExitGuard
+    from halter.demo import run
+
+    with ExitGuard(timeout=3.0) as guard:
+        sys.exit(run(guard.token))

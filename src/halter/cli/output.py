@@ -1,0 +1,60 @@
+"""Standard output as an answer is written to it: at once, and without a lock that somebody could be stuck with.
+
+What is written goes to the file descriptor: nothing is left in a buffer that the end of the program has to flush.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+__all__ = ["Output"]
+
+# What a terminal would obey. A model may have read it anywhere.
+_CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+class Output:
+    """Standard output, as text that is written at once; and what is said beside it."""
+
+    def __init__(self) -> None:
+        # None where it was closed before we began: its number may be anybody's by now.
+        self._file = sys.stdout.fileno() if sys.stdout is not None else None
+        self._encoding = (sys.stdout.encoding if sys.stdout is not None else None) or "utf-8"
+        self._is_terminal = self._file is not None and os.isatty(self._file)
+        self._line_is_open = False
+
+    def write(self, text: str) -> None:
+        """Write all of it. Raises `OSError` if nobody reads any more."""
+        if not text:
+            return
+        if self._is_terminal:
+            text = text.translate(_CONTROLS)
+        self._write(text.encode(self._encoding, "replace"))
+        self._line_is_open = not text.endswith("\n")
+
+    def write_line(self, line: bytes) -> None:
+        """Write one whole line."""
+        self._write(line + b"\n")
+
+    def end_line(self) -> None:
+        """Be at the beginning of a line."""
+        if self._line_is_open:
+            self._line_is_open = False
+            self._write(b"\n")
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and self._file is not None:
+            view = view[os.write(self._file, view) :]
+
+    def say(self, text: str) -> None:
+        """Tell the user something that is no part of the answer, on a line of its own."""
+        if sys.stderr is not None:
+            # On one terminal the answer's line would go on with it. A pipe may be full, and this must not wait for it.
+            start = "\n" if self._is_terminal and self._line_is_open and sys.stderr.isatty() else ""
+            if start:
+                self._line_is_open = False
+            sys.stderr.write(f"{start}{text}\n")
+            sys.stderr.flush()
