@@ -107,8 +107,8 @@ def read_until(file: int, wanted: bytes) -> bytes:
     return data
 
 
-def wait_until_it_hears(program: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> None:
-    """Wait until a program has a handler for a signal."""
+def wait_until_it_hears(program: subprocess.Popen[bytes], number: signal.Signals = signal.SIGHUP) -> None:
+    """Wait until a program has a handler for a signal: this one is the last to get it."""
 
     def hears() -> bool:
         status = Path(f"/proc/{program.pid}/status").read_text()

@@ -98,5 +98,8 @@ def test_the_store_is_where_it_was_set_or_with_the_data(tmp_path: Path) -> None:
     """A path that was set is taken as it is; the default is made where the data is, for this user alone."""
     assert load({"store": "/x/y.db"}, {"HALTER_HOME": str(tmp_path)}).store == Path("/x/y.db")
     home = tmp_path / "new" / "home"
-    assert load({}, {"HALTER_HOME": str(home)}).store == home / "sessions.db"
+    configuration = load({}, {"HALTER_HOME": str(home)})
+    assert configuration.store == home / "sessions.db"
+    assert not home.exists()
+    assert configuration.make_store() == configuration.store
     assert home.stat().st_mode & 0o777 == 0o700

@@ -80,7 +80,8 @@ def stopped_in_tools() -> list[Event]:
     @tool
     async def handing_on(ctx: ToolContext) -> str:
         """Have a child do it."""
-        return (await ctx.delegate(Agent(ScriptedModel(["child says ", at_work]), name="helper"), "Help.")).text
+        turn = await ctx.delegate(Agent(ScriptedModel(["child says ", at_work]), name="helper"), "Help.")
+        return str(turn.text)
 
     calls = [ToolCall(str(number), name, "{}") for number, name in enumerate(["deafened", "listening", "handing_on"])]
     with Agent(ScriptedModel(["Wait. ", *calls]), [deafened, listening, handing_on]).session() as session:
@@ -144,7 +145,7 @@ def test_the_drawing() -> None:
     """One axis around the stop; what had ended long before is only counted; nothing is told to the terminal."""
     text = render(LINE, ascii_only=True)
     *_, scale, request, never, left, turn = text.splitlines()
-    assert "(1 that had ended before are not shown.)" in text
+    assert "(1 that had ended before: not shown.)" in text
     assert scale.split() == ["-150.0", "ms", "stop", "+100.0", "ms"]
     stop = turn.index("+")
     assert request[stop] == left[stop] == "+"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from halter.cli.output import complain
 from halter.cli.settings import Settings, SettingsError, find_places, load
 
 if TYPE_CHECKING:
@@ -25,9 +25,10 @@ def config(action: str) -> int:
             print(find_places().config)
             return 0
         return _show() if action == "show" else _edit(find_places().config)
+    except BrokenPipeError:
+        raise
     except (SettingsError, OSError) as error:
-        sys.stderr.write(f"halter: {error}\n")
-        return 1
+        return complain(error)
 
 
 def _show() -> int:
@@ -45,8 +46,7 @@ def _edit(path: Path) -> int:
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
     code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
     if code:
-        sys.stderr.write(f"halter: {editor} ended with code {code}\n")
-        return 1
+        return complain(f"{editor} ended with code {code}")
     load()
     return 0
 

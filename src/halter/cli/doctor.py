@@ -11,12 +11,11 @@ import os
 import shutil
 import sys
 import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from halter.cli.choose import DEFAULTS, Choice, NoModel, choose, has_local_model, ollama_models
 from halter.cli.main import version
-from halter.cli.settings import Configuration, SettingsError, find_places, load
+from halter.cli.settings import Configuration, SettingsError, load
 
 if TYPE_CHECKING:
     import argparse
@@ -171,8 +170,7 @@ def _store(configuration: Configuration) -> Iterator[Finding]:
     from halter.errors import StoreError  # noqa: PLC0415  (as above)
     from halter.stores import SQLiteStore  # noqa: PLC0415
 
-    data = find_places().data
-    path = Path(configuration.settings.store).expanduser() if configuration.settings.store else data / "sessions.db"
+    path = configuration.store
     there = next(each for each in (path, *path.absolute().parents) if each.exists())
     if not path.exists():
         if os.access(there, os.W_OK):

@@ -10,23 +10,25 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from halter.cli.output import complain, plain
 from halter.cli.settings import SettingsError, load
 from halter.cli.timeline import last_stop, render
 from halter.errors import StoreError
-from halter.events import MessageAccepted, TurnStarted
+from halter.events import EventData, MessageAccepted
 from halter.stores import SQLiteStore
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-    from halter.stores import Store
+    from halter.stores.store import SessionInfo, Store
 
 __all__ = ["list_sessions", "tell_why"]
 
 _WORDS: Final = 28  # of the first message, in characters
 # What a list has no use for, and long logs are made of.
 _PASSING: Final = ("text.delta", "reasoning.delta", "tool.progress")
+_BUT_TURNS: Final = sorted({str(kind.__struct_config__.tag) for kind in EventData.__args__} - {"turn.started"})
 
 
 class _NotFound(Exception):
@@ -37,12 +39,12 @@ def list_sessions(options: argparse.Namespace) -> int:
     """Print a line for each session, the latest first. Returns the exit code."""
     try:
         with _open(options) as store:
-            rows = [_row(store, info.id, info.updated_at, info.waiting) for info in store.sessions()]
+            rows = [_row(store, info) for info in _sessions(store)]
     except _NotFound as error:
         print(error)
         return 0
     except (SettingsError, StoreError) as error:
-        return _complain(error)
+        return complain(error)
     if not rows:
         print("There are no sessions yet.")
         return 0
@@ -53,15 +55,20 @@ def list_sessions(options: argparse.Namespace) -> int:
     return 0
 
 
-def _row(store: Store, session: str, updated: float, waiting: int) -> tuple[str, str, int, str, str]:
-    turns, first = 0, ""
-    for event in store.read(session, without=_PASSING):
-        turns += isinstance(event.data, TurnStarted)
-        if isinstance(event.data, MessageAccepted) and not first:
-            first = " ".join(event.data.message.text.split()) or "(no text)"
-    words = first if len(first) <= _WORDS else f"{first[: _WORDS - 1]}…"
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(updated))
-    return _plain(session), when, turns, str(waiting or "-"), _plain(words)
+def _row(store: Store, info: SessionInfo) -> tuple[str, str, int, str, str]:
+    turns = len(store.read(info.id, without=_BUT_TURNS))
+    (first,) = store.read(info.id, limit=1)  # a session begins with a message
+    text = first.data.message.text if isinstance(first.data, MessageAccepted) else ""
+    words = " ".join(text.split())
+    words = words if len(words) <= _WORDS else f"{words[: _WORDS - 1]}…"
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated_at))
+    return plain(info.id), when, turns, str(info.waiting or "-"), plain(words)
+
+
+def _sessions(store: Store) -> list[SessionInfo]:
+    """Those that somebody has opened; what an agent has others do is part of its own session."""
+    known = {info.id: info for info in store.sessions()}
+    return [info for name, info in known.items() if name.rpartition("/")[0] not in known]
 
 
 def tell_why(options: argparse.Namespace) -> int:
@@ -71,9 +78,9 @@ def tell_why(options: argparse.Namespace) -> int:
             session = _find(store, options.session)
             stop = last_stop(store.read(session, without=_PASSING))
     except (_NotFound, SettingsError, StoreError) as error:
-        return _complain(error)
+        return complain(error)
     if stop is None:
-        print(f"No turn of session {_plain(session)} was ever stopped.")
+        print(f"No turn of session {plain(session)} was ever stopped.")
     elif options.json:
         print(msgspec.json.encode(stop).decode())
     else:
@@ -94,9 +101,9 @@ def _open(options: argparse.Namespace) -> Iterator[Store]:
 
 def _find(store: Store, wanted: str | None) -> str:
     """The session that is meant: by its id, by how that begins, or the latest."""
+    if wanted is None and (known := _sessions(store)):
+        return known[0].id
     names = [info.id for info in store.sessions()]
-    if wanted is None and names:
-        return names[0]
     matches = [name for name in names if name.startswith(wanted or "")]
     if wanted in names:
         return wanted
@@ -111,12 +118,3 @@ def _find(store: Store, wanted: str | None) -> str:
 
 def _may_color() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _plain(text: str) -> str:
-    return "".join(each if each.isprintable() else " " for each in text)
-
-
-def _complain(error: Exception) -> int:
-    sys.stderr.write(f"halter: {error}\n")
-    return 1

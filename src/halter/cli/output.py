@@ -9,10 +9,22 @@ import os
 import sys
 from typing import Final
 
-__all__ = ["Output"]
+__all__ = ["Output", "complain", "plain"]
 
 # What a terminal would obey. A model may have read it anywhere.
 _CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def complain(error: object) -> int:
+    """Say what went wrong, on standard error. Returns the exit code for it."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"halter: {error}\n")
+    return 1
+
+
+def plain(text: str) -> str:
+    """One line that can be shown: a terminal obeys what is in a name, too."""
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 class Output:

@@ -3,7 +3,7 @@
     configuration = load({"model": "openai:gpt-5"})  # flags, as they were typed; None if one was not given
     configuration.settings.busy         # "steer"
     configuration.origins["model"]      # "--model", "HALTER_MODEL", ".../config.toml, line 3" or "default"
-    configuration.store                 # the path of the store, its directory made
+    SQLiteStore(configuration.make_store())
 
 A setting is a field of `Settings`; its name in the file is that of the field, and in the environment `HALTER_` and that
 in capitals, where lists are separated by commas. What can not be understood is a `SettingsError` that says where it
@@ -78,11 +78,14 @@ class Configuration(NamedTuple):
 
     @property
     def store(self) -> Path:
-        """The file that keeps the sessions. Its directory is made if it is the default one."""
-        if self.settings.store:
-            return Path(self.settings.store).expanduser()
-        self.places.data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return self.places.data / "sessions.db"
+        """The file that keeps the sessions."""
+        return Path(self.settings.store).expanduser() if self.settings.store else self.places.data / "sessions.db"
+
+    def make_store(self) -> Path:
+        """The same, its directory made if that is Halter's own."""
+        if not self.settings.store:
+            self.places.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return self.store
 
 
 def find_places(env: Mapping[str, str] = os.environ) -> Places:

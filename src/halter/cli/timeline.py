@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from halter.cli.output import plain
 from halter.events import (
     ChildFinished,
     ChildStarted,
@@ -205,10 +206,10 @@ def render(timeline: Timeline, *, width: int = 80, color: bool = False, ascii_on
     lines = [line for text in _story(timeline) for line in _wrap(text, width)]
     hidden = len(timeline.spans) - len(shown)
     if hidden:
-        lines.append(f"({hidden} that had ended before are not shown.)")
+        lines.append(f"({hidden} that had ended before: not shown.)")
     lines += ["", f"{'':{_LABEL}} {axis.scale()}"]
     for name, span in rows:
-        label = _plain(name)[:_LABEL]
+        label = plain(name)[:_LABEL]
         lines.append(f"{label:{_LABEL}} {axis.bar(span)} {axis.tail(span, color=color)}".rstrip())
     return "\n".join(lines)
 
@@ -298,12 +299,7 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if size < 100 else f"{value / 60:.1f} min"  # noqa: PLR2004
 
 
-def _plain(text: str) -> str:
-    """One line that can be shown: a terminal obeys what is in a name, too."""
-    return "".join(each if each.isprintable() else " " for each in text)
-
-
 def _wrap(text: str, width: int) -> list[str]:
     import textwrap  # noqa: PLC0415  (only here)
 
-    return textwrap.wrap(_plain(text), width, max_lines=4, placeholder=" …")
+    return textwrap.wrap(plain(text), width, max_lines=4, placeholder=" …")
