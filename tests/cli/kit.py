@@ -66,7 +66,17 @@ class Home:
     def events(self, session: str | None = None) -> list[Event]:
         """The log of a session, or of the only one."""
         with SQLiteStore(self.path / "sessions.db") as store:
-            return store.read(session or store.sessions()[0].id)
+            names = [session] if session else [info.id for info in store.sessions()]
+            return store.read(names[0]) if names else []
+
+    def wait_until_sealed(self) -> None:
+        """Wait until the last turn in the store is over."""
+
+        def is_sealed() -> bool:
+            events = self.events() if (self.path / "sessions.db").exists() else []
+            return bool(events) and events[-1].kind == "turn.finished"
+
+        wait_until(is_sealed, WAIT)
 
     def write_module(self, text: str) -> str:
         """Write a module with tools in it; gives its name."""

@@ -7,8 +7,11 @@ import signal
 
 import msgspec
 
+from halter import Agent, ToolContext, tool
 from halter.cli.timeline import Timeline
-from halter.testing import FakeProvider, answer, hang_mid_stream
+from halter.models import ToolCall
+from halter.stores import SQLiteStore
+from halter.testing import FakeProvider, ScriptedModel, answer, hang_mid_stream
 from tests.cli.kit import WAIT, Home, OnTerminal, end, read_until
 
 
@@ -141,3 +144,23 @@ def test_a_store_that_is_none(home: Home) -> None:
         assert ended.code == 1
         assert ended.err.startswith("halter: ")
         assert "Traceback" not in ended.err
+
+
+def test_what_an_agent_had_others_do_is_no_session_of_its_own(home: Home) -> None:
+    """The session of a child is not listed and not the latest, but can be asked for."""
+
+    @tool
+    async def hand_on(ctx: ToolContext) -> str:
+        """Have a child do it."""
+        turn = await ctx.delegate(Agent(ScriptedModel("From the child.")), "Help.")
+        return str(turn.text)
+
+    with SQLiteStore(home.path / "sessions.db") as store:
+        agent = Agent(ScriptedModel([ToolCall("1", "hand_on", "{}")], "Done."), [hand_on])
+        with agent.session("parent", store) as session:
+            assert session.run("Go.").status == "done"
+        (child,) = [info.id for info in store.sessions() if info.id != "parent"]
+    listed = home.run("sessions").out.splitlines()
+    assert [line.split()[0] for line in listed] == ["SESSION", "parent"]
+    assert "session parent" in home.run("why").out
+    assert f"session {child}" in home.run("why", child).out

@@ -147,6 +147,23 @@ def test_two_programs_on_one_session(home: Home, provider: FakeProvider) -> None
     assert len(provider.requests) == 1
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_reader_who_comes_late_gets_it_all(home: Home, provider: FakeProvider, as_json: bool) -> None:
+    """A reader who is more behind than anybody keeps in memory for him gets every word, once and in order."""
+    words = [f"{number} " for number in range(30_000)]
+    provider.script(answer(chunks=words))
+    with home.start("-p", "Count.", *["--json"] * as_json) as program:
+        home.wait_until_sealed()
+        ended = end(program)
+    assert ended.code == 0
+    if as_json:
+        events = [msgspec.json.decode(line, type=Event) for line in ended.out.splitlines()]
+        assert [event.seq for event in events] == list(range(1, len(events) + 1))
+        assert events == home.events()
+    else:
+        assert ended.out == "".join(words) + "\n"
+
+
 def test_a_mistake_in_the_settings_is_told_with_its_line(home: Home, provider: FakeProvider) -> None:
     """A settings file that can not be used ends the program before it begins, with the file, the line and the cure."""
     (home.path / "config.toml").write_text('busy = "queue"\nmodle = "x"\n')

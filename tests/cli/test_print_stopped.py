@@ -14,7 +14,7 @@ from halter.models import ToolCall
 from halter.models.progress import RequestCancelled
 from halter.testing import FakeProvider, answer, hang_before_first_byte, hang_mid_stream, slow_stream, tool_calls
 from tests.cli.kit import WAIT, Home, OnTerminal, end, read_until, wait_until_it_hears
-from tests.helpers import wait_dead, wait_until
+from tests.helpers import wait_dead
 
 SIGNALS = [(signal.SIGINT, 130, "interrupt"), (signal.SIGTERM, 143, "shutdown"), (signal.SIGHUP, 129, "shutdown")]
 
@@ -111,16 +111,12 @@ def test_stopped_when_all_is_said_and_nobody_has_read_it(home: Home, provider: F
     provider.script(answer(chunks=["word " * 100] * 400))  # more than a pipe holds
     with home.start("-p", "Much, please.") as program:
         provider.wait_for_finish(1)
-        wait_done(home)
+        home.wait_until_sealed()
         program.send_signal(signal.SIGINT)
         assert program.wait(WAIT) == 130
     finished = home.events()[-1].data
     assert isinstance(finished, TurnFinished)
     assert finished.status == "done"
-
-
-def wait_done(home: Home) -> None:
-    wait_until(lambda: (home.path / "sessions.db").exists() and home.events()[-1].kind == "turn.finished", WAIT)
 
 
 def test_a_closed_pipe_stops_the_turn(home: Home, provider: FakeProvider) -> None:
@@ -144,10 +140,11 @@ def test_a_closed_pipe_stops_the_turn(home: Home, provider: FakeProvider) -> Non
     assert (finished.status, finished.reason) == ("interrupted", "disconnect")
 
 
-def test_with_a_shell_and_head(home: Home, provider: FakeProvider) -> None:
-    """`halter -p x | head -1` prints one line and ends."""
+@pytest.mark.parametrize("both", ["", "2>&1"])
+def test_with_a_shell_and_head(home: Home, provider: FakeProvider, both: str) -> None:
+    """`halter -p x | head -1` prints one line and ends, also if what is said beside the answer goes there, too."""
     provider.script(slow_stream(0.005, text="a line\n"))
-    command = 'python="$1"; "$python" -m halter -p x | head -1'
+    command = f'"$1" -m halter -p x {both} | head -1'
     ended = subprocess.run(
         ["sh", "-c", command, "sh", sys.executable],
         env=home.env,
@@ -156,6 +153,8 @@ def test_with_a_shell_and_head(home: Home, provider: FakeProvider) -> None:
         check=False,
     )
     assert ended.stdout == b"a line\n"
+    assert b"Traceback" not in ended.stderr
+    assert b"Exception" not in ended.stderr
     provider.wait_for_close(1)
 
 

@@ -5,6 +5,7 @@ What is written goes to the file descriptor: nothing is left in a buffer that th
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Final
@@ -17,8 +18,7 @@ _CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr
 
 def complain(error: object) -> int:
     """Say what went wrong, on standard error. Returns the exit code for it."""
-    if sys.stderr is not None:
-        sys.stderr.write(f"halter: {error}\n")
+    _say(f"halter: {error}\n")
     return 1
 
 
@@ -63,10 +63,17 @@ class Output:
 
     def say(self, text: str) -> None:
         """Tell the user something that is no part of the answer, on a line of its own."""
-        if sys.stderr is not None:
-            # On one terminal the answer's line would go on with it. A pipe may be full, and this must not wait for it.
-            start = "\n" if self._is_terminal and self._line_is_open and sys.stderr.isatty() else ""
-            if start:
-                self._line_is_open = False
-            sys.stderr.write(f"{start}{text}\n")
+        # On one terminal the answer's line would go on with it. It is ended there, and not by a write to the output:
+        # that may be a full pipe, and this must not wait for it.
+        breaks = self._is_terminal and self._line_is_open and sys.stderr is not None and sys.stderr.isatty()
+        if breaks:
+            self._line_is_open = False
+        _say(f"\n{text}\n" if breaks else f"{text}\n")
+
+
+def _say(text: str) -> None:
+    """Write to standard error. Where nobody reads that, there is nobody to tell."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
             sys.stderr.flush()

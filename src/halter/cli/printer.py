@@ -34,6 +34,7 @@ class Printer:
         self._output = output
         self._on_gone = on_gone
         self._as_json = as_json
+        self._last = 0  # the number of the event that was shown last
         self._listener: Listener = session.listen()
         threading.Thread(target=self._run, name="halter-print", daemon=True).start()
 
@@ -60,6 +61,9 @@ class Printer:
         return [event]
 
     def _show(self, event: Event) -> None:
+        if event.seq <= self._last:
+            return  # who was far behind may be told something twice
+        self._last = event.seq
         data = event.data
         if self._as_json:
             self._output.write_line(encode_event(event))
