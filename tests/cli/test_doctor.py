@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 
 import pytest
 
+from halter.cli.doctor import findings
 from halter.testing import FakeProvider, answer, status
 from tests.cli.kit import Home, OnTerminal
 from tests.helpers import run_python
@@ -112,6 +114,30 @@ def test_tools(home: Home) -> None:
     home.write_module("1 / 0\n")
     found = lines(home.run("doctor", HALTER_TOOLS="mytools:f").out)["tools"]
     assert found == ("fail", "mytools:f: ZeroDivisionError: division by zero")
+
+
+def test_nothing_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any model, browser or extra it is told how to get each; only the model is needed."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    for name in list(os.environ):
+        if name.startswith(("OPENAI_", "ANTHROPIC_", "HALTER_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HALTER_HOME", str(tmp_path))
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {finding.what: finding for finding in findings({})}
+    assert [what for what, finding in found.items() if finding.state == "fail"] == ["model"]
+    assert (found["local"].state, found["chromium"].state) == ("warn", "warn")
+    assert "fetch-model" in found["local"].mend
+    found = {finding.what: finding for finding in findings({"model": "local"})}
+    assert "not installed" in found["model"].text
+
+
+def test_fallbacks(home: Home) -> None:
+    """A fallback is looked at as the model is."""
+    ended = home.run("doctor", HALTER_FALLBACKS="anthropic:x")
+    assert ended.code == 1
+    assert "anthropic:x (a fallback); ANTHROPIC_API_KEY is not set" in ended.out
 
 
 def test_terminals(home: Home) -> None:

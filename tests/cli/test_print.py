@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,8 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from halter.cli.printer import encode_event
 from halter.events import Event, TurnFinished
-from halter.models import ToolCall
+from halter.models import TextDelta, ToolCall
 from halter.testing import FakeProvider, answer, drop, hang_mid_stream, raw, status, tool_calls
 from tests.cli.kit import Ended, Home, OnTerminal, end
 
@@ -60,6 +62,12 @@ def test_json_has_every_event_on_a_line(home: Home, provider: FakeProvider) -> N
     ]
     assert events == home.events()
     assert isinstance(events[-1].data, TurnFinished)
+
+
+def test_half_a_character_can_be_written_as_json() -> None:
+    """What a model says may have half of a pair in it, as no UTF-8 can; JSON's escapes carry it."""
+    event = Event(1, 2.0, "s", "t", TextDelta("\ud83d"))
+    assert json.loads(encode_event(event)) == msgspec.to_builtins(event)
 
 
 def test_tools_are_used(home: Home, provider: FakeProvider) -> None:

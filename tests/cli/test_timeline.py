@@ -10,10 +10,20 @@ import pytest
 
 from halter import Agent, ToolContext, tool
 from halter.cli.timeline import Span, Timeline, last_stop, render, seconds
-from halter.events import Event
-from halter.models import ToolCall
+from halter.events import (
+    Event,
+    EventData,
+    QuestionAnswered,
+    QuestionAsked,
+    TurnFinished,
+    TurnStarted,
+    TurnStopping,
+)
+from halter.models import RequestCancelled, RequestFinished, RequestRetry, RequestStarted, ToolCall
 from halter.session import Session
 from halter.testing import Gate, ScriptedModel
+from halter.tools.approval import ApprovalRequest
+from halter.tools.events import ApprovalAnswered, ApprovalAsked
 from tests.helpers import wait_until
 
 
@@ -157,6 +167,58 @@ def test_the_drawing() -> None:
     assert "\x1b" not in text
     assert text.isascii()
     assert "\x1b[31mabandoned" in render(LINE, color=True)
+
+
+def test_every_kind_of_event_has_its_bar() -> None:
+    """An attempt that failed, an approval, a question and its withdrawal are bars as well, each with how it ended."""
+    asked = ApprovalRequest(call_id="1", tool="wipe", id="a")
+    happened: list[EventData] = [
+        TurnStarted("m"),
+        RequestStarted("m", 1),
+        RequestRetry("m", 2, 0.1, "overloaded"),
+        RequestStarted("m", 2),
+        RequestFinished("m", 2, "complete"),
+        ApprovalAsked(asked),
+        ApprovalAnswered("a", "1", granted=False, note="no"),
+        QuestionAsked("q", "Which one?"),
+        QuestionAsked("r", "And then?"),
+        QuestionAnswered("q", "this"),
+        TurnStopping("stop", "", "stop()", 1009.5),
+        QuestionAnswered("r", withdrawn=True),
+        TurnFinished("interrupted", "stop", after=1.0),
+    ]
+    timeline = last_stop([Event(n, 1000.0 + n, "s", "t", data) for n, data in enumerate(happened)])
+    assert timeline is not None
+    assert [(span.kind, span.name, span.how) for span in timeline.spans] == [
+        ("request", "m", "failed"),
+        ("request", "m", "complete"),
+        ("question", "approve wipe", "denied"),
+        ("question", "Which one?", "answered"),
+        ("question", "And then?", "withdrawn"),
+    ]
+    assert timeline.spans[0].detail == "overloaded"
+
+
+def test_a_turn_that_is_just_being_stopped() -> None:
+    """While a turn has been asked to stop and is not over, that is what is told."""
+    happened: list[EventData] = [TurnStarted("m"), RequestStarted("m", 1), TurnStopping("stop", "", "stop()", 1002.0)]
+    timeline = last_stop([Event(n, 1000.0 + n, "s", "t", data) for n, data in enumerate(happened)])
+    assert timeline is not None
+    assert (timeline.status, timeline.ended) == ("running", None)
+    assert "it has not ended yet" in " ".join(render(timeline).split())
+
+
+def test_a_program_that_ended_while_it_was_stopping() -> None:
+    """A stop that the program did not live to finish is a crash; who had asked is told all the same."""
+    happened: list[EventData] = [TurnStarted("m"), RequestStarted("m", 1), TurnStopping("stop", "", "stop()", 1002.0)]
+    events = [Event(n, 1000.0 + n, "s", "t", data) for n, data in enumerate(happened)]
+    ends: list[EventData] = [RequestCancelled("m", 1, "crash"), TurnFinished("interrupted", "crash", "the program ended")]
+    events += [Event(9, 5000.0, "s", "t", data) for data in ends]
+    timeline = last_stop(events)
+    assert timeline is not None
+    assert (timeline.reason, timeline.by, timeline.ended) == ("crash", "stop()", 1002.0)
+    assert timeline.spans[0].end is None
+    assert "the program ended before that was done" in " ".join(render(timeline).split())
 
 
 @pytest.mark.parametrize("width", [70, 80, 120])
