@@ -212,7 +212,7 @@ def test_a_program_that_ended_while_it_was_stopping() -> None:
     """A stop that the program did not live to finish is a crash; who had asked is told all the same."""
     happened: list[EventData] = [TurnStarted("m"), RequestStarted("m", 1), TurnStopping("stop", "", "stop()", 1002.0)]
     events = [Event(n, 1000.0 + n, "s", "t", data) for n, data in enumerate(happened)]
-    ends: list[EventData] = [RequestCancelled("m", 1, "crash"), TurnFinished("interrupted", "crash", "the program ended")]
+    ends: list[EventData] = [RequestCancelled("m", 1, "crash"), TurnFinished("interrupted", "crash", "it ended")]
     events += [Event(9, 5000.0, "s", "t", data) for data in ends]
     timeline = last_stop(events)
     assert timeline is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from typing import Final
 
 __all__ = ["Output", "complain", "plain"]
@@ -35,7 +36,8 @@ class Output:
         self._file = sys.stdout.fileno() if sys.stdout is not None else None
         self._encoding = (sys.stdout.encoding if sys.stdout is not None else None) or "utf-8"
         self._is_terminal = self._file is not None and os.isatty(self._file)
-        self._line_is_open = False
+        self._open: list[None] = []  # not empty in the middle of a line; who takes it out is the one who ends the line
+        self.announced = threading.Event()  # that the program wants to end
 
     def write(self, text: str) -> None:
         """Write all of it. Raises `OSError` if nobody reads any more."""
@@ -44,7 +46,7 @@ class Output:
         if self._is_terminal:
             text = text.translate(_CONTROLS)
         self._write(text.encode(self._encoding, "replace"))
-        self._line_is_open = not text.endswith("\n")
+        self._open[:] = [] if text.endswith("\n") else [None]
 
     def write_line(self, line: bytes) -> None:
         """Write one whole line."""
@@ -52,9 +54,15 @@ class Output:
 
     def end_line(self) -> None:
         """Be at the beginning of a line."""
-        if self._line_is_open:
-            self._line_is_open = False
+        if self._takes_end():
             self._write(b"\n")
+
+    def _takes_end(self) -> bool:
+        try:
+            self._open.pop()
+        except IndexError:
+            return False
+        return True
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -65,10 +73,13 @@ class Output:
         """Tell the user something that is no part of the answer, on a line of its own."""
         # On one terminal the answer's line would go on with it. It is ended there, and not by a write to the output:
         # that may be a full pipe, and this must not wait for it.
-        breaks = self._is_terminal and self._line_is_open and sys.stderr is not None and sys.stderr.isatty()
-        if breaks:
-            self._line_is_open = False
+        breaks = self._is_terminal and sys.stderr is not None and sys.stderr.isatty() and self._takes_end()
         _say(f"\n{text}\n" if breaks else f"{text}\n")
+
+    def announce(self, text: str) -> None:
+        """Say that the program wants to end, or what it waits for."""
+        self.say(text)
+        self.announced.set()
 
 
 def _say(text: str) -> None:

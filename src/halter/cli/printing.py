@@ -36,7 +36,7 @@ def print_turn(options: argparse.Namespace) -> int:
     except SettingsError as error:
         return complain(error)
     output = Output()
-    with ExitGuard(configuration.settings.exit_timeout, say=output.say) as guard:
+    with ExitGuard(configuration.settings.exit_timeout, say=output.announce) as guard:
         # All that takes a while is below, where a signal is heard.
         text = _read_text(options.text)
         if not text.strip():
@@ -69,6 +69,7 @@ class _Run:
         self._output = output
         self._session: Session | None = None
         self._around = CancellationToken(name="print")  # of the turn: cancelled before it begins, it ends at once
+        self._is_signalled = False
         self._pipe_is_closed = False
 
     def run(self, text: str) -> int:
@@ -101,6 +102,8 @@ class _Run:
         printer = Printer(session, self._output, self._on_gone, as_json=self._options.json)
         with self._around.bind():
             turn = session.run(text)
+        if self._is_signalled:
+            self._output.announced.wait(_MOMENT)  # the turn may be over before anybody has said that it is to end
         printer.end()
         with self._guard.stage("the answer to be read"):
             CancellationToken.any_of(printer.done, self._guard.token).wait()
@@ -111,6 +114,7 @@ class _Run:
     def _on_signal(self, number: int) -> bool:
         """Stop the turn, in a signal's handler."""
         name = signal.Signals(number).name
+        self._is_signalled = True
         self._stop(_REASONS.get(signal.Signals(number), "shutdown"), name, f"signal {name}")
         return True
 
