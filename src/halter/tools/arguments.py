@@ -52,6 +52,15 @@ def read_arguments(tool: str, wanted: list[Argument], raw: str) -> dict[str, Any
     return found
 
 
+def read_object(tool: str, raw: str) -> dict[str, Any]:
+    """Return the arguments for a call whose receiver checks them itself: any JSON object. Else raise BadArguments."""
+    try:
+        return _parse(raw)
+    except BadArguments as error:
+        msg = f"The call of {tool} was not run, its arguments are wrong: {error}. Correct them and call again."
+        raise BadArguments(msg) from None
+
+
 def _parse(raw: str) -> dict[str, Any]:
     if not raw.strip():
         return {}
