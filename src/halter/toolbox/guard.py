@@ -24,16 +24,21 @@ for round in 1 2; do
         if grep -q "$1" "$each"; then each=${each#/proc/}; kill -s KILL "${each%/environ}"; fi
     done
 done
+[ -z "$3" ] || rm -rf -- "$3"
 """
 
 
 class Guard:
     """One guard, for one family, started before its first member. It is a member itself, and ends with it."""
 
-    def __init__(self, mark: str, moment: float = 0.5) -> None:
-        """Start it. *mark* is the family's variable; *moment*: seconds in which its members may end by themselves."""
+    def __init__(self, mark: str, moment: float = 0.5, folder: str = "") -> None:
+        """Start it.
+
+        *mark* is the family's variable; *moment*: seconds in which its members may end by themselves; *folder*: what
+        they used, to be removed behind them.
+        """
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _SCRIPT, "halter-guard", mark, f"{moment:g}"],
+            ["/bin/sh", "-c", _SCRIPT, "halter-guard", mark, f"{moment:g}", folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

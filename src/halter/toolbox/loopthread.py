@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from halter.cancel.token import call_in_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
 
 T = TypeVar("T")
 
@@ -65,6 +65,31 @@ class LoopThread:
             job.cancel()
             raise
         return job.result()
+
+    async def stream(self, make: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]]) -> AsyncIterator[T]:
+        """Have a coroutine run over there, and give what it emits as it comes: a partial result, should it be stopped.
+
+        It is given a function to emit with.
+        """
+        here = asyncio.get_running_loop()
+        pieces: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
+
+        def emit(piece: T) -> None:
+            call_in_loop(here, lambda: pieces.put_nowait((piece,)))
+
+        async def whole() -> None:
+            try:
+                await self.do(lambda: make(emit))
+            finally:
+                pieces.put_nowait(None)
+
+        task = here.create_task(whole())
+        try:
+            while (piece := await pieces.get()) is not None:
+                yield piece[0]
+            await task
+        finally:
+            task.cancel()
 
     def do_blocking(self, make: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
         """Have a coroutine run over there and block for it, for at most *timeout* seconds: then TimeoutError."""

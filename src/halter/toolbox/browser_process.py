@@ -1,0 +1,224 @@
+"""One Chromium for one session: started by the first call, on an event loop of its own, ended with the session.
+
+Three kinds of processes come with it: Chromium's own, Playwright's driver, and a guard. They are one family, and so are
+ended together and looked for until none is left; should we be killed, the guard does that. All they write is in one
+temporary folder, which is removed behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from halter.cancel import families
+from halter.cancel.blocking import run_blocking_async
+from halter.cancel.family import Family, children_of_thread
+from halter.cancel.token import NEVER
+from halter.toolbox.browser_gate import Gate
+from halter.toolbox.browser_page import PageFailed, Tab
+from halter.toolbox.guard import Guard
+from halter.toolbox.loopthread import LoopClosed, LoopThread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine
+
+T = TypeVar("T")
+
+NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_START_SECONDS: Final = 30.0
+_CLOSE_SECONDS: Final = 1.5  # for Chromium to end by itself
+_GRACE: Final = 0.2
+# What Chromium needs to know of where it is. The rest of our environment, with the secrets, is not its business.
+_ENVIRONMENT: Final = (
+    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR",
+)  # fmt: skip
+# Past a proxy these would make connections of their own.
+_NO_WAY_AROUND: Final = ("--disable-quic", "--webrtc-ip-handling-policy=disable_non_proxied_udp")
+
+
+class Options(NamedTuple):
+    """How the browser is to be."""
+
+    executable: str | None
+    headless: bool
+    allow_private: bool
+    allowed: tuple[str, ...]
+    limit: int
+    timeout: float
+    args: tuple[str, ...]
+
+
+class Chromium:
+    """The browser of one session, from the side of the calls. `close()` it."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._home = LoopThread("halter-browser")
+        self._life: _Life | None = None
+        self._lock = asyncio.Lock()  # of the browser's loop: one call at a time
+        self._closing = threading.Lock()
+
+    async def do(self, work: Callable[[Tab], Coroutine[Any, Any, T]]) -> T:
+        """Have something done on the page. A stop leaves at once, and has the page stopped behind it."""
+        return await self._home.do(lambda: self._in_turn(work))
+
+    def stream(self, work: Callable[[Tab, Callable[[str], None]], Coroutine[Any, Any, None]]) -> AsyncIterator[str]:
+        """Do it likewise, and give what it emits as it comes."""
+        return self._home.stream(lambda emit: self._in_turn(lambda tab: work(tab, emit)))
+
+    async def _in_turn(self, work: Callable[[Tab], Coroutine[Any, Any, T]]) -> T:
+        async with self._lock:
+            tab = await self._ready()
+            try:
+                return await work(tab)
+            except asyncio.CancelledError:
+                await tab.recover()  # whoever was stopped is gone already; the next one waits for this
+                raise
+
+    async def _ready(self) -> Tab:
+        if self._life is None or self._life.is_dead:
+            if self._life is not None:
+                await run_blocking_async(self._life.end, token=NEVER)
+            self._life = _Life(self._options)
+        # Who is stopped here leaves; the browser is started all the same, for the next call.
+        return await asyncio.shield(self._life.started)
+
+    def close(self) -> None:
+        """End it all. Bounded; from any thread, at any time, more than once."""
+        with self._closing:
+            with contextlib.suppress(LoopClosed, TimeoutError):
+                self._home.do_blocking(self._say_goodbye, _CLOSE_SECONDS)
+            self._home.close(patience=0.3)
+            if self._life is not None:
+                self._life.end()
+
+    async def _say_goodbye(self) -> None:
+        if self._life is not None:
+            await self._life.say_goodbye()
+
+
+class _Life:
+    """One run of Chromium, from its start to its end."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._folder = tempfile.mkdtemp(prefix="halter-browser-")
+        self._mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
+        # Chromium and its driver clean up when their pipes close: they are given time for that.
+        self._guard = Guard(self._mark, moment=1.0, folder=self._folder)
+        self._family = self._new_family()
+        self._gate: Gate | None = None
+        self._playwright: Any = None
+        self._context: Any = None
+        self._has_ended = False
+        self.is_dead = False
+        self.started = asyncio.ensure_future(self._start())
+        self.started.add_done_callback(self._look_at)
+
+    def _look_at(self, started: asyncio.Future[Tab]) -> None:
+        if started.cancelled() or started.exception() is not None:
+            self.is_dead = True
+
+    def _new_family(self, *others: int) -> Family:
+        family = Family([self._guard.pid, *others], cookie=self._mark.encode(), reap=self._guard.poll)
+        families.add(family)
+        return family
+
+    async def _start(self) -> Tab:
+        options = self._options
+        executable = find_executable(options.executable)
+        thread = threading.get_native_id()
+        others = set(children_of_thread(thread))
+        async with asyncio.timeout(_START_SECONDS):
+            self._playwright = await _start_playwright()
+            drivers = set(children_of_thread(thread)) - others
+            self._guard.watch(*drivers)  # they have no mark: Playwright starts them with our own environment
+            known, self._family = self._family, self._new_family(*drivers)
+            families.remove(known)
+            self._context = await self._launch(executable)
+            self._context.on("close", lambda _: self._die())
+            tab = Tab(self._context, self._gate, limit=options.limit, timeout=options.timeout)
+            await tab.start()
+        return tab
+
+    async def _launch(self, executable: str) -> Any:
+        options = self._options
+        args = [*options.args, *_NO_WAY_AROUND]
+        if not options.allow_private:
+            self._gate = Gate(options.allowed)
+            args += [f"--proxy-server=http://127.0.0.1:{await self._gate.start()}", "--proxy-bypass-list=<-loopback>"]
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        for name in ("TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+            environment[name] = self._folder
+        try:
+            return await self._playwright.chromium.launch_persistent_context(
+                f"{self._folder}/profile",
+                executable_path=executable,
+                headless=options.headless,
+                chromium_sandbox=os.geteuid() != 0,  # Chromium has no sandbox for root, and refuses to start with one
+                args=args,
+                env={**environment, self._mark: "1"},
+                artifacts_dir=f"{self._folder}/artifacts",
+                accept_downloads=False,
+                handle_sigint=False,
+                handle_sigterm=False,
+                handle_sighup=False,
+                viewport={"width": 1280, "height": 800},
+                timeout=_START_SECONDS * 1000,
+            )
+        except Exception as error:
+            msg = f"{executable} could not be started: {str(error).partition('Call log:')[0].strip()}"
+            raise PageFailed(msg) from error
+
+    def _die(self) -> None:
+        self.is_dead = True
+
+    async def say_goodbye(self) -> None:
+        """Ask it to end, on its loop."""
+        self.is_dead = True
+        self.started.cancel()
+        if self._gate is not None:
+            self._gate.close()
+        with contextlib.suppress(Exception):  # a boundary: it is ended in any case
+            if self._context is not None:
+                await self._context.close()
+            if self._playwright is not None:
+                await self._playwright.stop()
+
+    def end(self) -> None:
+        """Make sure that nothing is left: no process, no folder. Blocks for as long as that takes, which is bounded."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self.is_dead = True
+        families.stop(self._family, _GRACE)
+        self._guard.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+async def _start_playwright() -> Any:
+    try:
+        from playwright.async_api import async_playwright  # noqa: PLC0415  (heavy, and optional)
+    except ModuleNotFoundError as error:
+        msg = "the browser needs the package `playwright`: pip install 'halter[browser]'"
+        raise ModuleNotFoundError(msg, name="playwright") from error
+    return await async_playwright().start()
+
+
+def find_executable(given: str | None) -> str:
+    """Where Chromium is; an error that says how to get it."""
+    for name in (given,) if given is not None else NAMES:
+        if found := shutil.which(name):
+            return found
+    looked_for = given if given is not None else ", ".join(NAMES)
+    msg = (
+        f"no Chromium was found (looked for {looked_for}). Install it, as with `apt-get install chromium`, or say "
+        "where it is: Browser(executable=...)"
+    )
+    raise PageFailed(msg)
