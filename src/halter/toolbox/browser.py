@@ -24,7 +24,7 @@ Needs the `playwright` package, pip install 'halter[browser]', and Chromium, suc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from halter.cancel.seconds import check_seconds
 from halter.models.model import Image
@@ -33,7 +33,11 @@ from halter.tools.context import ToolContext  # noqa: TC001  (a tool's hints are
 from halter.tools.tool import Tool, tool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+
+    from halter.toolbox.browser_page import Tab
+
+    Step: TypeAlias = Callable[[Tab, Callable[[str], None]], Coroutine[Any, Any, None]]
 
 
 class Browser:
@@ -91,6 +95,13 @@ class Browser:
     def _chromium(self, ctx: ToolContext) -> Chromium:
         return ctx.keep(self._open)
 
+    async def _steps(self, ctx: ToolContext, work: Step) -> AsyncIterator[str]:
+        """What was done, as it is done, and in the end the page. What there is at a stop is the partial result."""
+        async for piece in self._chromium(ctx).stream(work):
+            if "\n" not in piece:
+                ctx.report(piece)
+            yield piece
+
     @tool
     async def browser_navigate(self, url: str, ctx: ToolContext) -> AsyncIterator[str]:
         """Open a web page and show what is on it, as a tree of elements with names such as [e12] to act on them by.
@@ -101,7 +112,7 @@ class Browser:
 
         """
         ctx.report(f"opening {url}")
-        async for piece in self._chromium(ctx).stream(lambda tab, emit: tab.goto(url, emit)):
+        async for piece in self._steps(ctx, lambda tab, emit: tab.goto(url, emit)):
             yield piece
 
     @tool
@@ -118,7 +129,7 @@ class Browser:
             ctx: the call
 
         """
-        async for piece in self._chromium(ctx).stream(lambda tab, emit: tab.click(ref, emit)):
+        async for piece in self._steps(ctx, lambda tab, emit: tab.click(ref, emit)):
             yield piece
 
     @tool
@@ -132,7 +143,7 @@ class Browser:
             submit: whether to press Enter then
 
         """
-        async for piece in self._chromium(ctx).stream(lambda tab, emit: tab.type(ref, text, emit, submit=submit)):
+        async for piece in self._steps(ctx, lambda tab, emit: tab.type(ref, text, emit, submit=submit)):
             yield piece
 
     @tool
@@ -144,7 +155,7 @@ class Browser:
             ctx: the call
 
         """
-        async for piece in self._chromium(ctx).stream(lambda tab, emit: tab.press(key, emit)):
+        async for piece in self._steps(ctx, lambda tab, emit: tab.press(key, emit)):
             yield piece
 
     @tool
@@ -163,7 +174,7 @@ class Browser:
     @tool
     async def browser_back(self, ctx: ToolContext) -> AsyncIterator[str]:
         """Go back to the page before, and show it."""
-        async for piece in self._chromium(ctx).stream(lambda tab, emit: tab.back(emit)):
+        async for piece in self._steps(ctx, lambda tab, emit: tab.back(emit)):
             yield piece
 
     @tool

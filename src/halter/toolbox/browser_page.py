@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 
 _REF: Final = re.compile(r"\[ref=((?:f\d+)?e\d+)\]")
 _OWN: Final = re.compile(r"\[?\s*(?:ref=)?(e\d+)\s*\]?")
-_ANSWERS: Final = 0.3  # seconds in which a page that is well answers
+_ANSWERS: Final = 0.5  # seconds in which a page that is well answers
+_LAST_CHANCE: Final = 2.0  # seconds until it is given up
+_HELLO: Final = ("Runtime.evaluate", {"expression": "0"})  # only a page whose scripts are at rest answers it
 _ACT: Final = 5.0  # seconds in which an element must become one that can be acted on
 _SETTLE: Final = 10.0  # seconds for a page to load; after that it is shown as it is
+_MOMENT: Final = 0.25  # seconds in which an action leads to another page, or does not
 _LINES: Final = 200  # of the console, the last
 _LONGEST_LINE: Final = 1_000
 _MOST_NAMED: Final = 5
@@ -56,6 +59,9 @@ class Tab:
         self._console: collections.deque[str] = collections.deque(maxlen=_LINES)
         self._news: list[str] = []  # what happened beside the answer, to be told with the next
         self._tasks: set[asyncio.Task[None]] = set()
+        # Whether the page has begun to leave for another one, and whether it has come there or given it up.
+        self._is_leaving = asyncio.Event()
+        self._has_arrived = asyncio.Event()
 
     async def start(self) -> None:
         pages = self._context.pages
@@ -80,6 +86,9 @@ class Tab:
         page.on("pageerror", lambda error: self._note(f"uncaught: {error}"))
         page.on("dialog", lambda dialog: self._spawn(self._dismiss(dialog)))
         page.on("close", self._forget)
+        page.on("request", lambda request: _set_if(self._is_leaving, _is_main(request)))
+        page.on("requestfailed", lambda request: _set_if(self._has_arrived, _is_main(request)))
+        page.on("framenavigated", lambda frame: _set_if(self._has_arrived, frame.parent_frame is None))
 
     async def _follow(self, page: Page) -> None:
         if page is not self._page:
@@ -104,31 +113,39 @@ class Tab:
     async def goto(self, url: str, emit: Callable[[str], None]) -> None:
         """Open an address; what is emitted first is that it has answered."""
         address = _checked(url)
+        failure = f"{url} could not be opened"
         self._take_refusals()
         try:
             response = await self._go(address)
         except _playwright_error() as error:
-            raise self._failed(f"{url} could not be opened", error) from error
+            raise self._failed(failure, error) from error
         if response is not None and REFUSED_HEADER in response.headers:
-            raise self._failed(f"{url} could not be opened", None)
+            raise self._failed(failure, None)
         emit(f"Opened {self._page.url}" + (f" (HTTP {response.status})" if response is not None else ""))
         await self.show(emit)
 
     async def _go(self, address: str) -> Response | None:
-        """Open it; once more, if the page that tells of an earlier failure came in between."""
+        """Open it. One that fails is followed by the browser's page that says so, which is not to get in our way."""
         try:
             return await self._page.goto(address, wait_until="commit", timeout=self._timeout)
         except _playwright_error() as error:
-            if 'interrupted by another navigation to "chrome-error:' not in str(error):
+            words = str(error)
+            if 'interrupted by another navigation to "chrome-error:' not in words:
+                if "ERR_ABORTED" not in words:
+                    with contextlib.suppress(_playwright_error()):
+                        await self._page.wait_for_url("chrome-error://**", wait_until="commit", timeout=_ANSWERS * 1000)
                 raise
-        return await self._page.goto(address, wait_until="commit", timeout=self._timeout)
+        # It came in between all the same; ours goes on behind it.
+        await self._page.wait_for_url(f"{address}**", wait_until="commit", timeout=self._timeout)
+        return None
 
     async def back(self, emit: Callable[[str], None]) -> None:
         before = self._page.url
+        failure = "going back failed"
         try:
             await self._page.go_back(wait_until="commit", timeout=self._timeout)
         except Exception as error:
-            raise self._failed("going back failed", error) from error
+            raise self._failed(failure, error) from error
         if self._page.url == before:
             msg = "there is no page to go back to"
             raise PageFailed(msg)
@@ -138,8 +155,10 @@ class Tab:
     async def click(self, ref: str, emit: Callable[[str], None]) -> None:
         element = await self._element(ref)
         await self._do(f"{ref} cannot be clicked", element.click(trial=True, timeout=_ACT * 1000))
+        self._stay()
         await self._do(f"clicking {ref} failed", element.click(force=True, timeout=_ACT * 1000))
         emit(f"Clicked {ref}")
+        await self._arrive()
         await self.show(emit)
 
     async def type(self, ref: str, text: str, emit: Callable[[str], None], *, submit: bool) -> None:
@@ -148,14 +167,31 @@ class Tab:
         await self._do(f"{ref} cannot be typed into", element.fill(text, force=True, timeout=_ACT * 1000))
         emit(f"Typed into {ref}")
         if submit:
+            self._stay()
             await self._do("pressing Enter failed", element.press("Enter", timeout=_ACT * 1000, no_wait_after=True))
             emit("Pressed Enter")
+            await self._arrive()
         await self.show(emit)
 
     async def press(self, key: str, emit: Callable[[str], None]) -> None:
+        self._stay()
         await self._do(f"{key!r} could not be pressed", self._page.keyboard.press(key))
         emit(f"Pressed {key}")
+        await self._arrive()
         await self.show(emit)
+
+    def _stay(self) -> None:
+        self._is_leaving.clear()
+        self._has_arrived.clear()
+
+    async def _arrive(self) -> None:
+        """After something that may lead to another page: if it does, wait until we are there, but not for ever.
+
+        That it does is known only when it begins, a moment later.
+        """
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_leaving.wait(), _MOMENT)
+            await asyncio.wait_for(self._has_arrived.wait(), _SETTLE)
 
     async def scroll(self, pixels: int) -> str:
         at, height, whole = await self._do("scrolling failed", self._page.evaluate(_SCROLL, pixels))
@@ -178,7 +214,6 @@ class Tab:
 
     async def show(self, emit: Callable[[str], None]) -> None:
         """Wait for the page to load, not for ever, and emit what is on it."""
-        await asyncio.sleep(0)
         still = ""
         try:
             await self._page.wait_for_load_state("load", timeout=_SETTLE * 1000)
@@ -276,24 +311,35 @@ class Tab:
         the page is given up and a new one takes its place.
         """
         page = self._page
-        if await self._tell(page, "Page.stopLoading"):
+        await self._tell(page, _ANSWERS, "Page.stopLoading")
+        if await self._tell(page, _ANSWERS, *_HELLO):
             return
         # Not before: without a script that runs, it would be the next one that is broken off.
-        await self._tell(page, "Runtime.terminateExecution")
-        if await self._tell(page, "Page.stopLoading"):
+        await self._tell(page, _ANSWERS, "Runtime.terminateExecution")
+        if await self._tell(page, _LAST_CHANCE, *_HELLO):
             return
         self._news.append("The page did not answer any more and was given up; this is a new, empty one.")
         await self._adopt(await self._context.new_page())
         self._spawn(page.close())
 
-    async def _tell(self, page: Page, method: str) -> bool:
+    async def _tell(self, page: Page, seconds: float, method: str, arguments: dict[str, Any] | None = None) -> bool:
         """Whether the page has answered in time."""
         try:
-            async with asyncio.timeout(_ANSWERS):
-                await self._remote[page].send(method)
+            async with asyncio.timeout(seconds):
+                await self._remote[page].send(method, arguments)
         except (TimeoutError, KeyError, _playwright_error()):
             return False
         return True
+
+
+def _set_if(event: asyncio.Event, is_so: bool) -> None:  # noqa: FBT001
+    if is_so:
+        event.set()
+
+
+def _is_main(request: Any) -> bool:
+    """Whether it is for the page itself, and not for a part of it."""
+    return bool(request.is_navigation_request()) and request.frame.parent_frame is None
 
 
 def _playwright_error() -> type[Exception]:

@@ -84,6 +84,8 @@ class Chromium:
     async def _ready(self) -> Tab:
         if self._life is None or self._life.is_dead:
             if self._life is not None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._life.say_goodbye(), _CLOSE_SECONDS)
                 await run_blocking_async(self._life.end, token=NEVER)
             self._life = _Life(self._options)
         # Who is stopped here leaves; the browser is started all the same, for the next call.
@@ -136,18 +138,19 @@ class _Life:
         thread = threading.get_native_id()
         others = set(children_of_thread(thread))
         async with asyncio.timeout(_START_SECONDS):
-            self._playwright = await _start_playwright()
+            self._playwright = _playwright()
+            driver = await self._playwright.__aenter__()
             drivers = set(children_of_thread(thread)) - others
             self._guard.watch(*drivers)  # they have no mark: Playwright starts them with our own environment
             known, self._family = self._family, self._new_family(*drivers)
             families.remove(known)
-            self._context = await self._launch(executable)
+            self._context = await self._launch(driver, executable)
             self._context.on("close", lambda _: self._die())
             tab = Tab(self._context, self._gate, limit=options.limit, timeout=options.timeout)
             await tab.start()
         return tab
 
-    async def _launch(self, executable: str) -> Any:
+    async def _launch(self, driver: Any, executable: str) -> Any:
         options = self._options
         args = [*options.args, *_NO_WAY_AROUND]
         if not options.allow_private:
@@ -157,7 +160,7 @@ class _Life:
         for name in ("TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
             environment[name] = self._folder
         try:
-            return await self._playwright.chromium.launch_persistent_context(
+            return await driver.chromium.launch_persistent_context(
                 f"{self._folder}/profile",
                 executable_path=executable,
                 headless=options.headless,
@@ -182,14 +185,19 @@ class _Life:
     async def say_goodbye(self) -> None:
         """Ask it to end, on its loop."""
         self.is_dead = True
-        self.started.cancel()
         if self._gate is not None:
             self._gate.close()
+        if not self.started.done():
+            self.started.cancel()
+            await run_blocking_async(self._kill, token=NEVER)  # then whatever it waits for ends
         with contextlib.suppress(Exception):  # a boundary: it is ended in any case
             if self._context is not None:
                 await self._context.close()
             if self._playwright is not None:
-                await self._playwright.stop()
+                await self._playwright.__aexit__()
+
+    def _kill(self) -> None:
+        families.stop(self._family, 0.0)
 
     def end(self) -> None:
         """Make sure that nothing is left: no process, no folder. Blocks for as long as that takes, which is bounded."""
@@ -202,13 +210,13 @@ class _Life:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-async def _start_playwright() -> Any:
+def _playwright() -> Any:
     try:
         from playwright.async_api import async_playwright  # noqa: PLC0415  (heavy, and optional)
     except ModuleNotFoundError as error:
         msg = "the browser needs the package `playwright`: pip install 'halter[browser]'"
         raise ModuleNotFoundError(msg, name="playwright") from error
-    return await async_playwright().start()
+    return async_playwright()
 
 
 def find_executable(given: str | None) -> str:
