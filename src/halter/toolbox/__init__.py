@@ -16,28 +16,36 @@ from halter.lazy import lazy_names
 if TYPE_CHECKING:
     import os
 
+    from halter.toolbox.browser import Browser
     from halter.toolbox.clarify import Clarify
     from halter.toolbox.code import Code
     from halter.toolbox.delegate import Delegate
     from halter.toolbox.files import Files
+    from halter.toolbox.mcp import MCP
     from halter.toolbox.media import Media
     from halter.toolbox.net import Net
     from halter.toolbox.notes import Memory, Todo
     from halter.toolbox.recall import SessionSearch
+    from halter.toolbox.remote import Remote
     from halter.toolbox.speech import Speech
+    from halter.toolbox.ssh import SSHMachine
     from halter.toolbox.terminal import Terminal
     from halter.toolbox.web import Web
     from halter.toolbox.workspace import Workspace
     from halter.tools.tool import Tool
 
 _HOMES = {
+    "Browser": "browser",
     "Clarify": "clarify",
     "Code": "code",
     "Delegate": "delegate",
     "Files": "files",
+    "MCP": "mcp",
     "Media": "media",
     "Memory": "notes",
     "Net": "net",
+    "Remote": "remote",
+    "SSHMachine": "ssh",
     "SessionSearch": "recall",
     "Speech": "speech",
     "Terminal": "terminal",
@@ -47,6 +55,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "MCP",
+    "Browser",
     "Clarify",
     "Code",
     "Delegate",
@@ -54,6 +64,8 @@ __all__ = [
     "Media",
     "Memory",
     "Net",
+    "Remote",
+    "SSHMachine",
     "SessionSearch",
     "Speech",
     "Terminal",

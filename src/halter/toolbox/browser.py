@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from halter.cancel.seconds import check_seconds
 from halter.models.model import Image
 from halter.toolbox.browser_process import Chromium, Options
-from halter.tools.context import ToolContext  # noqa: TC001  (a tool's hints are read when the program runs)
+from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
 
 if TYPE_CHECKING:

@@ -332,7 +332,7 @@ class Tab:
         return True
 
 
-def _set_if(event: asyncio.Event, is_so: bool) -> None:  # noqa: FBT001
+def _set_if(event: asyncio.Event, is_so: bool) -> None:
     if is_so:
         event.set()
 

@@ -26,7 +26,7 @@ from halter.models.model import Audio, Image, Part, Text, ToolSpec
 from halter.toolbox.loopthread import LoopClosed, LoopThread
 from halter.toolbox.mcp_link import CONNECTION_CLOSED, Http, Link, ServerFailed, Transport, words_of
 from halter.toolbox.mcp_stdio import Stdio
-from halter.tools.context import ToolContext  # noqa: TC001  (a tool's hints are read when the program runs)
+from halter.tools.context import ToolContext
 from halter.tools.schema import Schema, inline
 from halter.tools.spec import SpecTool
 
