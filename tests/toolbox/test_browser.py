@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import ssl
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from halter.models import Image, ToolCall
 from halter.testing import ScriptedModel
 from halter.toolbox.browser import Browser
 from halter.toolbox.browser_gate import why_private
-from halter.toolbox.browser_process import Chromium, find_executable
+from halter.toolbox.browser_process import NAMES, Chromium, find_executable
 from halter.tools.events import ToolStarted
 from halter.tools.keep import Keeper
 from tests.helpers import is_alive, wait_dead, wait_until
@@ -76,6 +77,13 @@ def ref_of(what: str, snapshot: str) -> str:
     found = re.search(rf"{re.escape(what)}.*? \[(e\d+)\]", snapshot)
     assert found is not None, snapshot
     return found[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_chromium() -> None:
+    if not any(map(shutil.which, NAMES)):
+        say = pytest.fail if os.environ.get("HALTER_EVERY_TEST") else pytest.skip
+        say("there is no Chromium here; as root, `scripts/setup --group dev` installs it")
 
 
 @pytest.fixture(scope="module")
@@ -418,8 +426,9 @@ def test_a_browser_that_died_is_started_again(fresh: Surfer) -> None:
     assert not life._family.members()
 
 
-def test_a_killed_owner_leaves_nothing(site: Site) -> None:
-    """A program that is killed with a browser open leaves no Chromium, no driver, no guard and no folder behind."""
+@pytest.mark.parametrize("how", ["kill", "end"])
+def test_an_owner_that_is_killed_or_just_ends_leaves_nothing(site: Site, how: str) -> None:
+    """A program that ends with a browser open leaves no Chromium, no driver, no guard and no folder behind."""
     code = """
         import json, os, signal, sys
         sys.path.insert(0, sys.argv[2])
@@ -429,10 +438,11 @@ def test_a_killed_owner_leaves_nothing(site: Site) -> None:
         one = Surfer(Browser(allow_private=True), None)
         one.text("navigate", url=sys.argv[1])
         print(one.chromium._life._folder, *one.family().members(), flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
+        if sys.argv[3] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
     """
     ended = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), site.url, str(Path(__file__).parents[2])],
+        [sys.executable, "-c", textwrap.dedent(code), site.url, str(Path(__file__).parents[2]), how],
         capture_output=True,
         text=True,
         timeout=60,

@@ -8,12 +8,14 @@ temporary folder, which is removed behind them.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import os
 import secrets
 import shutil
 import tempfile
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from halter.cancel import families
@@ -63,6 +65,7 @@ class Chromium:
         self._life: _Life | None = None
         self._lock = asyncio.Lock()  # of the browser's loop: one call at a time
         self._closing = threading.Lock()
+        _open.add(self)
 
     async def do(self, work: Callable[[Tab], Coroutine[Any, Any, T]]) -> T:
         """Have something done on the page. A stop leaves at once, and has the page stopped behind it."""
@@ -78,7 +81,8 @@ class Chromium:
             try:
                 return await work(tab)
             except asyncio.CancelledError:
-                await tab.recover()  # whoever was stopped is gone already; the next one waits for this
+                if self._life is not None and not self._life.is_dead:
+                    await tab.recover()  # whoever was stopped is gone already; the next one waits for this
                 raise
 
     async def _ready(self) -> Tab:
@@ -103,6 +107,19 @@ class Chromium:
     async def _say_goodbye(self) -> None:
         if self._life is not None:
             await self._life.say_goodbye()
+
+
+_open: Final[weakref.WeakSet[Chromium]] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """At the end of the process, for sessions that nobody has closed: the folders would stay."""
+    for each in list(_open):
+        with contextlib.suppress(Exception):  # a boundary
+            each.close()
+
+
+atexit.register(_close_all)
 
 
 class _Life:
