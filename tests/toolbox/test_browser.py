@@ -410,15 +410,25 @@ def test_closing_while_it_starts_leaves_nothing(fresh: Surfer) -> None:
     assert not Path(life._folder).exists()
 
 
-def test_a_browser_that_died_is_started_again(fresh: Surfer) -> None:
-    """When Chromium is killed, the next call starts another."""
+def test_a_window_that_was_closed_is_replaced(fresh: Surfer) -> None:
+    """When the last window is closed, the next call has a new one."""
+    fresh.home()
+    life = fresh.chromium._life
+    assert life is not None
+    fresh.chromium._home.do_blocking(life.started.result()._page.close, 10)
+    assert "Page: Home" in fresh.home()
+
+
+@pytest.mark.parametrize("victim", ["--remote-debugging-pipe", "run-driver"])
+def test_a_browser_that_died_is_started_again(fresh: Surfer, victim: str) -> None:
+    """When Chromium or Playwright's driver is killed, the next call starts another."""
     assert "no page to go back to" in fresh.run("back").detail
     fresh.home()
     life = fresh.chromium._life
     assert life is not None
     for pid in life._family.members():
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        if "--remote-debugging-pipe" in words and not any(word.startswith("--type=") for word in words):
+        if victim in words and not any(word.startswith("--type=") for word in words):
             os.kill(pid, 9)
             break
     wait_until(lambda: life.is_dead)

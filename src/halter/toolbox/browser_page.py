@@ -108,6 +108,11 @@ class Tab:
     def _note(self, line: str) -> None:
         self._console.append(line[:_LONGEST_LINE])
 
+    async def be_there(self) -> None:
+        """Have a page to look at, should the last one have been closed."""
+        if self._page.is_closed():
+            await self._adopt(await self._context.new_page())
+
     # -- what a call does -----------------------------------------------------------------------
 
     async def goto(self, url: str, emit: Callable[[str], None]) -> None:

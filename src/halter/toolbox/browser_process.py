@@ -24,7 +24,7 @@ from halter.cancel.family import Family, children_of_thread
 from halter.cancel.token import NEVER
 from halter.toolbox.browser_gate import Gate
 from halter.toolbox.browser_page import PageFailed, Tab
-from halter.toolbox.guard import Guard
+from halter.toolbox.guard import Guard, watching
 from halter.toolbox.loopthread import LoopClosed, LoopThread
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class Chromium:
         async with self._lock:
             tab = await self._ready()
             try:
+                await tab.be_there()
                 return await work(tab)
             except asyncio.CancelledError:
                 if self._life is not None and not self._life.is_dead:
@@ -135,6 +136,7 @@ class _Life:
         self._gate: Gate | None = None
         self._playwright: Any = None
         self._context: Any = None
+        self._watch = contextlib.ExitStack()
         self._has_ended = False
         self.is_dead = False
         self.started = asyncio.ensure_future(self._start())
@@ -159,6 +161,7 @@ class _Life:
             driver = await self._playwright.__aenter__()
             drivers = set(children_of_thread(thread)) - others
             self._guard.watch(*drivers)  # they have no mark: Playwright starts them with our own environment
+            self._watch.enter_context(watching(drivers, self._die))
             known, self._family = self._family, self._new_family(*drivers)
             families.remove(known)
             self._context = await self._launch(driver, executable)
@@ -202,6 +205,7 @@ class _Life:
     async def say_goodbye(self) -> None:
         """Ask it to end, on its loop."""
         self.is_dead = True
+        self._watch.close()
         if self._gate is not None:
             self._gate.close()
         if not self.started.done():

@@ -8,10 +8,14 @@ a process more, but they come already when the *thread* that started the child e
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import subprocess
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
 
 # A moment is left in between: most end by themselves when their pipe closes, and then clean up behind them. Looked for
 # twice, since one that is just being started may be missed.
@@ -68,3 +72,26 @@ class Guard:
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
+
+
+@contextlib.contextmanager
+def watching(pids: Iterable[int], on_death: Callable[[], object]) -> Iterator[None]:
+    """Have *on_death* called, in the running loop, as soon as one of these has ended."""
+    loop = asyncio.get_running_loop()
+    watched = []
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            watched.append(os.pidfd_open(pid))
+
+    def told(descriptor: int) -> None:
+        loop.remove_reader(descriptor)
+        on_death()
+
+    for descriptor in watched:
+        loop.add_reader(descriptor, told, descriptor)
+    try:
+        yield
+    finally:
+        for descriptor in watched:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from halter.cancel import families, threads
 from halter.cancel.family import Family, children_of_thread
-from halter.toolbox.guard import Guard
+from halter.toolbox.guard import Guard, watching
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from halter.toolbox.mcp_link import Life
 
@@ -62,7 +62,7 @@ class Stdio:
                     errors.close()  # the server has its own
                     born = set(children_of_thread(thread)) - others
                     care.begin(born)
-                    with _watching(born, life.die):
+                    with watching(born, life.die):
                         try:
                             yield streams
                         finally:
@@ -141,26 +141,3 @@ class _Care:
         self._stop()
         self._guard.close()
         self._is_gone.set()
-
-
-@contextlib.contextmanager
-def _watching(pids: set[int], on_death: Callable[[], object]) -> Iterator[None]:
-    """Have *on_death* called as soon as one of these has ended."""
-    loop = asyncio.get_running_loop()
-    watched = []
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            watched.append(os.pidfd_open(pid))
-
-    def told(descriptor: int) -> None:
-        loop.remove_reader(descriptor)
-        on_death()
-
-    for descriptor in watched:
-        loop.add_reader(descriptor, told, descriptor)
-    try:
-        yield
-    finally:
-        for descriptor in watched:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
