@@ -31,6 +31,23 @@ def test_the_answer_is_printed(home: Home, provider: FakeProvider) -> None:
 
 
 @pytest.mark.parametrize(
+    "args",
+    [
+        ["--print", "Hi."],
+        ["-p", "--json", "Hi."],
+        ["--json", "-p", "Hi."],
+        ["-p", "--session", "new", "Hi."],
+        ["Hi.", "-p"],
+        ["-p", "--", "Hi."],
+    ],
+)
+def test_the_text_may_stand_anywhere(home: Home, provider: FakeProvider, args: list[str]) -> None:
+    """Wherever the options stand, the text is the text, and is not taken for a command."""
+    assert home.run(*args).code == 0
+    assert texts(provider) == ["Hi."]
+
+
+@pytest.mark.parametrize(
     ("args", "asked"),
     [(["-p"], "from a pipe\n"), (["-p", "-"], "from a pipe\n"), (["-p", "Sum up:", "-"], "Sum up:\n\nfrom a pipe\n")],
 )
@@ -109,10 +126,11 @@ def test_a_refusal_is_told(home: Home, provider: FakeProvider) -> None:
     assert "no such key" in ended.err
     assert "Traceback" not in ended.err
     assert home.events()[-1].kind == "turn.finished"
-    session = home.events()[0].session
-    assert f"--session {session}" in ended.err
-    assert home.run("-p", "And now?", "--session", session).code == 0
+    program, *args = ended.err.split("`")[1].split()  # what it says that one can do
+    assert program == "halter"
+    assert home.run(*args).code == 0
     assert "Hi." in str(texts(provider, 1))
+    assert "TEXT" in str(texts(provider, 1))
 
 
 def test_garbage_is_told(home: Home, provider: FakeProvider) -> None:

@@ -19,15 +19,16 @@ _PIPE_CLOSED = 141
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Do what the command line says. Returns the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    if "-p" in argv or "--print" in argv:
+        from halter.cli.printing import print_turn
+
+        return print_turn(_print_parser().parse_intermixed_args(argv))
     parser = _parser()
     options = parser.parse_args(argv)
     if options.version:
         print(f"halter {version()}")
         return 0
-    if options.text is not None:
-        from halter.cli.printing import print_turn
-
-        return print_turn(options)
     if options.command is None:
         parser.print_help()
         return 0
@@ -63,16 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_NOTE,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
-    parser.add_argument(
-        "-p",
-        "--print",
-        dest="text",
-        metavar="TEXT",
-        nargs="*",
-        help='answer TEXT and exit; "-", or no text, is what comes on standard input',
-    )
-    parser.add_argument("--json", action="store_true", help="with -p: print every event as one line of JSON")
-    parser.add_argument("--session", metavar="ID", help="with -p: go on with this session")
+    _print_options(parser)
     _shared(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     _store(commands.add_parser("sessions", help="list the sessions of the store"))
@@ -89,6 +81,26 @@ def _parser() -> argparse.ArgumentParser:
     fetch = commands.add_parser("fetch-model", help="install the small model that needs no key and no network")
     fetch.add_argument("--yes", action="store_true", help="do not ask before installing")
     return parser
+
+
+def _print_parser() -> argparse.ArgumentParser:
+    """Of print mode alone: there are no commands in it, so its text may stand anywhere."""
+    parser = argparse.ArgumentParser(prog="halter", usage="halter -p TEXT [--json] [--session ID] [--model NAME]")
+    _print_options(parser)
+    parser.add_argument("text", metavar="TEXT", nargs="*", help='"-", or no text, is what comes on standard input')
+    _shared(parser)
+    return parser
+
+
+def _print_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-p",
+        "--print",
+        action="store_true",
+        help='answer the TEXT that follows, and exit; "-", or no text, is what comes on standard input',
+    )
+    parser.add_argument("--json", action="store_true", help="with -p: print every event as one line of JSON")
+    parser.add_argument("--session", metavar="ID", help="with -p: go on with this session")
 
 
 def _shared(parser: argparse.ArgumentParser) -> None:

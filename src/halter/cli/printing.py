@@ -7,12 +7,13 @@ The first signal stops the turn, by name; leaving takes `exit_timeout` at the mo
 from __future__ import annotations
 
 import gc
+import shlex
 import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel import CancellationToken, ExitGuard
-from halter.cli.output import Output, complain
+from halter.cli.output import Output, complain, plain
 from halter.cli.settings import SettingsError, load
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ __all__ = ["print_turn"]
 
 PIPE_CLOSED: Final = 141  # as if by SIGPIPE, which Python ignores
 _MOMENT: Final = 0.2
+# Imports make many objects and no garbage: to look through them every 700 takes a tenth of the start.
+_OBJECTS: Final = 50_000
 _REASONS: Final = {signal.SIGINT: "interrupt"}  # others end the program: "shutdown"
 
 
@@ -36,6 +39,7 @@ def print_turn(options: argparse.Namespace) -> int:
     except SettingsError as error:
         return complain(error)
     output = Output()
+    gc.set_threshold(_OBJECTS)
     with ExitGuard(configuration.settings.exit_timeout, say=output.announce) as guard:
         # All that takes a while is below, where a signal is heard.
         text = _read_text(options.text)
@@ -139,9 +143,9 @@ class _Run:
             what = f"the turn was stopped ({turn.reason}: {turn.detail})"
         assert self._session is not None
         kept = "what was said until then is kept" if turn.text else "the message is kept"
-        name = self._session.id
+        name = shlex.quote(plain(self._session.id))
         self._output.say(f"halter: {what}; {kept} in session {name}.")
-        self._output.say(f"        `halter -p --session {name} TEXT` goes on, `halter why {name}` shows how it ended.")
+        self._output.say(f"        `halter --session {name} -p TEXT` goes on, `halter why {name}` shows how it ended.")
 
     def _code(self, turn: Turn) -> int:
         if turn.status == "done":
