@@ -147,6 +147,7 @@ LINE = Timeline(
         Span("request", "m", 1001.0, 1012.01, "cancelled"),
         Span("tool", "never begun", None, 1012.1, "not_started"),
         Span("tool", "left\x1b[31m", 1002.0, None, "abandoned", late=1015.0),
+        Span("tool", "with a name that does not fit", 1011.95, None, "not_started", late=1012.8888),
     ],
 )
 
@@ -154,7 +155,7 @@ LINE = Timeline(
 def test_the_drawing() -> None:
     """One axis around the stop; what had ended long before is only counted; nothing is told to the terminal."""
     text = render(LINE, ascii_only=True)
-    *_, scale, request, never, left, turn = text.splitlines()
+    *_, scale, request, never, left, _, turn = text.splitlines()
     assert "(1 that had ended before: not shown.)" in text
     assert scale.split() == ["-150.0", "ms", "stop", "+100.0", "ms"]
     stop = turn.index("+")
@@ -221,7 +222,7 @@ def test_a_program_that_ended_while_it_was_stopping() -> None:
     assert "the program ended before that was done" in " ".join(render(timeline).split())
 
 
-@pytest.mark.parametrize("width", [70, 80, 120])
+@pytest.mark.parametrize("width", [60, 70, 80, 120])
 def test_the_drawing_keeps_to_its_width(width: int) -> None:
     """No line is longer than it may be."""
     assert max(map(len, render(LINE, width=width).splitlines())) <= width
@@ -238,3 +239,4 @@ def test_a_stop_that_came_with_the_beginning() -> None:
 def test_durations() -> None:
     """A duration is told in the unit that fits it."""
     assert [seconds(value) for value in (0.00004, -0.25, 3.0, 600.0)] == ["0.0 ms", "-250.0 ms", "3.00 s", "10.0 min"]
+    assert [seconds(value) for value in (99.9, 36_000.0, 864_000.0)] == ["99.90 s", "10.0 h", "10.0 days"]

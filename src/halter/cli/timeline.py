@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["Span", "Timeline", "last_stop", "render", "timeline_of"]
 
 _LABEL: Final = 22
-_TAIL: Final = 24
+_TAIL: Final = 26
+_MANY: Final = 100  # of a unit: then the next one is used
 _LEAST: Final = 1e-4  # seconds from one end of the axis to the other
 _GOOD: Final = frozenset({"completed", "complete", "done", "granted", "answered"})
 _BAD: Final = frozenset({"failed", "abandoned", "denied", "timed_out"})
@@ -257,7 +258,7 @@ class _Axis:
         zero = self.stop if self.stop is not None else self.begin
         first, last = seconds(self.begin - zero), f"+{seconds(self.end - zero)}"
         text = list(f"{first:<{self._width - len(last)}}{last}")
-        if self.stop is not None:
+        if self.stop is not None and len(first) + len(last) + len(" stop ") <= self._width:
             start = min(max(self.at(self.stop) - 1, len(first) + 1), self._width - len(last) - 5)
             text[start : start + 4] = "stop"
         return "".join(text)
@@ -293,10 +294,12 @@ class _Axis:
 
 def seconds(value: float) -> str:
     """A duration in the unit that fits it."""
-    size = abs(value)
-    if size < 1:
+    if abs(value) < 1:
         return f"{value * 1000:.1f} ms"
-    return f"{value:.2f} s" if size < 100 else f"{value / 60:.1f} min"  # noqa: PLR2004
+    for unit, size in (("s", 1), ("min", 60), ("h", 3600)):
+        if abs(value) < _MANY * size:
+            return f"{value / size:.{2 if unit == 's' else 1}f} {unit}"
+    return f"{value / 86400:.1f} days"
 
 
 def _wrap(text: str, width: int) -> list[str]:
