@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from halter.agent import Agent
 from halter.cli.settings import SettingsError
@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from halter.tools.approval import Policy
 
 __all__ = ["load_tools", "make_agent"]
+
+# The families of the toolbox that need nothing but a place to work in, and those that need not even that.
+_IN_WORKSPACE: Final = ("Terminal", "Files", "Code")
+_ALONE: Final = ("Web", "Browser", "Media", "Speech", "Todo", "Memory", "Clarify")
 
 
 def make_agent(configuration: Configuration, choice: Choice, *, can_ask: bool) -> Agent:
@@ -36,16 +40,35 @@ def make_agent(configuration: Configuration, choice: Choice, *, can_ask: bool) -
 
 
 def load_tools(configuration: Configuration) -> list[Any]:
-    """The tools that the settings name: "NAME" of the toolbox, or "MODULE:NAME" of the user's own.
+    """The tools that the settings name, at work in the current directory.
 
-    A name may stand for one tool or for a list of them.
+    "default" is the useful set, "Files" a family of the toolbox, "read_file" one tool of the useful set, and
+    "MODULE:NAME" the user's own: a tool, or a list of them.
     """
     tools: list[Any] = []
     for name in configuration.settings.tools:
         module, colon, attribute = name.partition(":")
-        found = _find(name, *((module, attribute) if colon else ("halter.toolbox", name)), configuration)
+        found = _find(name, module, attribute, configuration) if colon else _of_toolbox(name, configuration)
         tools += found if isinstance(found, (list, tuple)) else [found]
-    return tools
+    return list({tool.name: tool for tool in tools}.values()) if all(hasattr(each, "name") for each in tools) else tools
+
+
+def _of_toolbox(name: str, configuration: Configuration) -> list[Any]:
+    from halter import toolbox  # noqa: PLC0415  (most commands need no tool)
+
+    if name in _IN_WORKSPACE:
+        return list(getattr(toolbox, name)(".").tools)
+    if name in _ALONE:
+        return list(getattr(toolbox, name)().tools)
+    useful = toolbox.default(".")
+    found = useful if name == "default" else [tool for tool in useful if tool.name == name]
+    if not found:
+        known = ["default", *_IN_WORKSPACE, *_ALONE, *(tool.name for tool in useful)]
+        msg = (
+            f"{configuration.origins['tools']}: there is no tool {name!r} in the toolbox; there are: {', '.join(known)}"
+        )
+        raise SettingsError(msg)
+    return found
 
 
 def _find(name: str, module: str, attribute: str, configuration: Configuration) -> object:
