@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from halter import Session, ToolOutcome
+from halter import CancellationToken, Session, ToolOutcome
 from halter.models import ToolCall
 from halter.testing import Gate
+from halter.toolbox.machine import Command, MachineError
 from halter.toolbox.remote import Remote
 from halter.toolbox.ssh import SSHMachine
 from halter.tools.events import ToolProgress
@@ -257,8 +259,10 @@ def test_a_stop_at_rest_starts_nothing(work: Work, server: SSHServer, name: str,
 
 @pytest.mark.parametrize("reason", ["stop", "steer"])
 @pytest.mark.parametrize("count", range(5))
-def test_a_stop_at_the_start_leaves_nothing(work: Work, tmp_path: Path, reason: str, count: int) -> None:
-    """A stop while the connection is made, or the command is being started, is not lost on it."""
+def test_a_stop_at_the_start_leaves_nothing(
+    work: Work, server: SSHServer, tmp_path: Path, reason: str, count: int
+) -> None:
+    """A stop while the connection is made, or the command is being started, is not lost; the connection is used."""
     ready = threading.Event()
     counted = iter(range(count * 40))
 
@@ -269,6 +273,7 @@ def test_a_stop_at_the_start_leaves_nothing(work: Work, tmp_path: Path, reason: 
     outcome = work.stopped("terminal", when, reason, command="echo $$ >>pids; sleep 1000")
     assert outcome.status in ("partial", "cancelled", "not_started")
     assert work.text("terminal", command="true") == "[exit code 0]"
+    assert server.connections == 1
     for pid in pids_in(tmp_path / "pids"):
         wait_dead(pid)
 
@@ -483,6 +488,67 @@ def test_a_job_whose_connection_is_lost_says_so(work: Work, server: SSHServer, t
     judge_dead(tmp_path / "pids")
 
 
+def test_only_so_many_jobs_run_at_once(work: Work) -> None:
+    """The sixth job is refused, with what to do; a command in the foreground runs all the same."""
+    for _ in range(5):
+        work.text("terminal", command="sleep 1000", background=True)
+    assert "5 background jobs run already" in work("terminal", command="sleep 1000", background=True).detail
+    assert work.text("terminal", command="echo there") == "there\n[exit code 0]"
+    work.text("process", action="kill", job=1)
+    assert work.text("terminal", command="sleep 1000", background=True).startswith("[job 6 started")
+
+
+@pytest.mark.parametrize("reason", ["stop", "steer"])
+def test_a_stop_while_a_job_is_started_leaves_no_job(work: Work, server: SSHServer, reason: str) -> None:
+    """A job whose start was stopped is no job: nothing of it runs, and it is not listed."""
+    started = lambda: any(type(event).__name__ == "ToolStarted" for event in work.probe.events)  # noqa: E731
+    outcome = work.stopped("terminal", started, reason, command="echo $$ >>pids; sleep 1000", background=True)
+    listed = work.text("process", action="list")
+    if outcome.status == "cancelled":
+        assert listed == "There are no jobs."
+        for pid in pids_in(server.home / "pids"):
+            wait_dead(pid)
+    else:  # it had been started
+        assert listed.startswith("job 1 runs for")
+
+
+def test_a_job_on_a_machine_that_is_not_there_is_told(server: SSHServer, keeper: Keeper) -> None:
+    """A job that could not be started is an error and is not listed."""
+    work = Work(server, keeper)
+    work._tools = Remote(machine_of(server, port=1)).tools
+    assert "cannot be reached" in work("terminal", command="x", background=True).detail
+    assert work.text("process", action="list") == "There are no jobs."
+
+
+def test_a_link_that_was_closed_says_so(server: SSHServer) -> None:
+    """What comes after the end of the session is refused, and closing twice, or unused, does nothing."""
+    link = machine_of(server).open()
+    link.close()
+    link.close()
+    running = link.start(Command("true"), print)
+    assert running.wait_over(timeout=10)
+    assert "closed with its session" in str(running.error)
+    with pytest.raises(MachineError, match="closed with its session"):
+        link.run("true", token=CancellationToken())
+
+
+def test_without_asyncssh_the_extra_is_named(
+    server: SSHServer, keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the library is missing the error says how to get it."""
+    monkeypatch.setitem(sys.modules, "asyncssh", None)
+    work = Work(server, keeper)
+    assert "pip install 'halter[ssh]'" in work("terminal", command="x").detail
+
+
+def test_a_script_that_hangs_is_given_up(server: SSHServer) -> None:
+    """A machine that does not answer in time is told as that."""
+    link = machine_of(server).open()
+    with pytest.raises(MachineError, match="did not answer within"):
+        link.run("sleep 5", token=CancellationToken(), timeout=0.2)
+    link.close()
+
+
 # -- files and code ------------------------------------------------------------------------------------------------
 
 
@@ -607,6 +673,17 @@ def test_a_machine_that_is_not_there_is_told(keeper: Keeper, server: SSHServer) 
     assert "cannot be reached" in work("terminal", command="x").detail
     with pytest.raises(ValueError, match="which machine"):
         SSHMachine("")
+
+
+def test_the_tools_of_two_machines_are_told_apart(server: SSHServer, tmp_path: Path) -> None:
+    """With a prefix an agent can have the tools of several machines; each has its own directory."""
+    (tmp_path / "b").mkdir()
+    one, two = Remote(machine_of(server), prefix="a_"), Remote(machine_of(server, directory="b"), prefix="b_")
+    calls = [ask("a_terminal", "1", command="pwd"), ask("b_terminal", "2", command="pwd")]
+    with agent_of(calls, "ok", tools=[*one.tools, *two.tools]).session() as session:
+        first, second = session.run("x").outcomes
+        assert str(second.content) == str(first.content).replace("\n", "/b\n", 1)
+        assert "a_terminal" in [spec.name for spec in model_of(session).requests[0].tools]
 
 
 # -- in a session --------------------------------------------------------------------------------------------------

@@ -10,9 +10,11 @@ that is lost they are ended.
 
 from __future__ import annotations
 
+import copy
 import shlex
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import Meta
 
 from halter.cancel.seconds import check_seconds
@@ -56,6 +58,7 @@ class Remote:
         grace: float = 1.0,  # seconds between TERM and KILL
         limit: int = LIMIT,  # bytes of output that are kept
         python: str = "python3",
+        prefix: str = "",  # of the tools' names, for an agent that has those of several machines, or of this one
     ) -> None:
         self._machine = machine
         calm = {"GIT_TERMINAL_PROMPT": "0", "PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb"}
@@ -64,11 +67,13 @@ class Remote:
         self._grace = check_seconds("grace", grace)
         self._limit = limit
         self._python = python
+        self._prefix = prefix
 
     @property
     def tools(self) -> list[Tool[..., Any]]:
         """All of them, for `Agent(tools=...)`."""
-        return [self.terminal, self.process, self.read_file, self.write_file, self.execute_code]
+        named: list[Tool[..., Any]] = [self.terminal, self.process, self.read_file, self.write_file, self.execute_code]
+        return [_renamed(each, f"{self._prefix}{each.name}") for each in named] if self._prefix else named
 
     def jobs(self, ctx: ToolContext) -> RemoteJobs:
         """The jobs of the session that *ctx* belongs to, and its connection."""
@@ -254,6 +259,13 @@ class Remote:
         if not has_ended:
             msg = f"it took longer than {seconds:g} s and was ended; run it in the background if it needs more"
             raise TimeoutError(msg)
+
+
+def _renamed(one: Tool[..., Any], name: str) -> Tool[..., Any]:
+    twin = copy.copy(one)
+    twin.name = name
+    twin.spec = msgspec.structs.replace(one.spec, name=name)
+    return twin
 
 
 def _numbered(path: str, data: bytes, counts: str, start: int, lines: int) -> str:

@@ -129,7 +129,7 @@ class SSHLink:
         self._machine = machine
         self._loop = LoopThread(f"halter-ssh {machine.host}")
         self._connection: asyncssh.SSHClientConnection | None = None
-        self._connecting: asyncio.Task[asyncssh.SSHClientConnection] | None = None
+        self._connecting: asyncio.Task[None] | None = None
         self._processes: set[SSHProcess] = set()  # those that run; changed in the loop only
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
         self.beat = machine.keepalive
@@ -204,13 +204,16 @@ class SSHLink:
 
     async def connection(self) -> asyncssh.SSHClientConnection:
         """The connection, or a new one if it was lost. Those who ask together share one attempt."""
-        connection = self._connection
-        if connection is not None and not connection.is_closed():
-            return connection
-        if self._connecting is None or self._connecting.done():
-            self._connecting = asyncio.ensure_future(self._machine.connect())
-        self._connection = await asyncio.shield(self._connecting)
+        while self._connection is None or self._connection.is_closed():
+            if self._connecting is None or self._connecting.done():
+                self._connecting = asyncio.ensure_future(self._connect())
+                self._connecting.add_done_callback(_look_at)
+            await asyncio.shield(self._connecting)
         return self._connection
+
+    async def _connect(self) -> None:
+        # Kept also if all who have asked for it were stopped meanwhile: the next ones will find it.
+        self._connection = await self._machine.connect()
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -224,8 +227,8 @@ class SSHLink:
             async with contextlib.nullcontext() if process.takes_input else self._slots:
                 await process.run(await self.connection())
         except Exception as error:  # noqa: BLE001
-            process.end(_told(error, self._machine.name))
-        else:
+            process.fail(_told(error, self._machine.name))
+        try:
             if process.is_lost:
                 await self._ask_about(process)
         finally:
@@ -243,6 +246,12 @@ class SSHLink:
                 if await process.check(await self.connection()):
                     return
         _log.warning("%s could not be asked what became of a command after its connection was lost", self._machine)
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Look at how it ended, so that nobody complains if those who wanted to know have gone."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _quoted(script: str, *args: str) -> str:

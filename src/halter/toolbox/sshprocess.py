@@ -158,6 +158,12 @@ class SSHProcess(Running):
         self._closed.set()
         self.tell()
 
+    def fail(self, error: Exception) -> None:
+        """It could not be started, as far as we know: once it was asked for, only the machine knows."""
+        self.error = error
+        self.is_lost = self._is_starting and self.survivors is None
+        self.tell()
+
     async def check(self, connection: asyncssh.SSHClientConnection) -> bool:
         """Ask who is left, ending those; False if there was no answer."""
         line = shlex.join(["exec", "sh", "-c", CHECK, "halter", self._mark, str(self.pid or ""), self._ticks])
