@@ -155,7 +155,7 @@ def test_a_command_that_takes_too_long_is_ended(work: Work, tmp_path: Path) -> N
 def test_a_directory_that_is_gone_is_told_once(work: Work) -> None:
     """If the directory was removed, the error says so and the next command begins where the first one did."""
     work.text("terminal", command="mkdir sub && cd sub")
-    work.text("terminal", command="rm -r ../sub")
+    work.text("terminal", command="rmdir ../sub")
     outcome = work("terminal", command="pwd")
     assert "there is no directory" in outcome.detail
     assert work("terminal", command="pwd").status == "completed"
@@ -180,6 +180,18 @@ def test_errors_say_what_is_wrong(work: Work, name: str, arguments: Any, words: 
     outcome = work(name, **arguments)
     assert outcome.status == "failed"
     assert words in outcome.detail
+
+
+def test_a_command_that_destroys_needs_approval(work: Work, tmp_path: Path) -> None:
+    """The rule of danger holds on other machines as well."""
+    (tmp_path / "dear").mkdir()
+    for name, arguments in (
+        ("terminal", {"command": "rm -rf dear"}),
+        ("terminal", {"command": "rm -rf dear", "background": True}),
+        ("execute_code", {"code": "import shutil; shutil.rmtree('dear')"}),
+    ):
+        assert work(name, **arguments).status == "denied"
+    assert (tmp_path / "dear").is_dir()
 
 
 def test_much_output_is_cut_honestly(server: SSHServer, keeper: Keeper) -> None:

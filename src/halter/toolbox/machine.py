@@ -10,22 +10,19 @@ All methods may be called from any thread. None of them waits, but those that ta
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import queue
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from halter.cancel.token import NEVER, CancellationToken, wake_on_cancel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Command", "Link", "Machine", "MachineError", "Output", "Running", "Said"]
-
-LIMIT: Final = 40_000  # bytes that are kept of one command, half of them from its beginning
+__all__ = ["Command", "Link", "Machine", "MachineError", "Running", "Said"]
 
 
 class MachineError(Exception):
@@ -151,44 +148,3 @@ class Running:
     def send(self, data: bytes, *, ends: bool, token: CancellationToken) -> None:
         """Have it read *data*, and wait until it was passed on. With *ends*, nothing more will come."""
         raise NotImplementedError
-
-
-class Output:
-    """What a command has said, in bounded memory: the beginning and the end are kept, and the gap is told."""
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._most_head = limit // 2
-        self._most_tail = limit - self._most_head
-        self._lock = threading.Lock()
-        self._head = bytearray()
-        self._tail: collections.deque[bytes] = collections.deque()
-        self._tail_size = 0
-        self.size = 0  # of all that came
-
-    def add(self, piece: bytes) -> None:
-        with self._lock:
-            self.size += len(piece)
-            room = self._most_head - len(self._head)
-            self._head += piece[:room]
-            rest = piece[room:]
-            if not rest:
-                return
-            self._tail.append(rest[-self._most_tail :])
-            self._tail_size += len(self._tail[-1])
-            while self._tail_size - len(self._tail[0]) >= self._most_tail:
-                self._tail_size -= len(self._tail.popleft())
-
-    def text(self, since: int = 0) -> str:
-        """What came after the first *since* bytes, as much of it as is kept; and how much is missing."""
-        with self._lock:
-            size, head, tail = self.size, bytes(self._head), b"".join(self._tail)[-self._most_tail :]
-        if since >= size:
-            return ""
-        tail_at = size - len(tail)
-        last = tail[max(since - tail_at, 0) :]
-        first = head[since:]
-        missing = size - since - len(first) - len(last)
-        if missing <= 0:
-            return (first + last).decode(errors="replace")
-        gap = f"\n[... {missing:,} bytes left out ...]\n"
-        return f"{first.decode(errors='replace')}{gap}{last.decode(errors='replace')}"

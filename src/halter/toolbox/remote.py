@@ -4,6 +4,8 @@ At a stop control comes back at once with what there is. The command is ended on
 started, and the machine is asked whether that is so; the result says what it answered. The machine does this by itself
 if the connection is lost.
 
+Commands and code that destroy need approval, as they do here (see `danger.py`).
+
 A file is written whole or not at all. Jobs in the background belong to the session; their connection does too, so if
 that is lost they are ended.
 """
@@ -19,9 +21,12 @@ from msgspec import Meta
 
 from halter.cancel.seconds import check_seconds
 from halter.cancel.token import NEVER, Cancelled
-from halter.toolbox.machine import LIMIT, Command, MachineError
+from halter.toolbox.code import why_code
+from halter.toolbox.machine import Command, MachineError
+from halter.toolbox.output import LIMIT
 from halter.toolbox.remotejobs import RemoteJob, RemoteJobs, on_own_line, shown
 from halter.toolbox.sshscript import READ, WRITE
+from halter.toolbox.terminal import why_command, why_process
 from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
 
@@ -82,7 +87,7 @@ class Remote:
     def _make_jobs(self) -> RemoteJobs:
         return RemoteJobs(self._machine)
 
-    @tool(grace=GRACE)
+    @tool(approval=why_command, grace=GRACE)
     def terminal(
         self, command: str, ctx: ToolContext, *, background: bool = False, timeout: float | None = None
     ) -> Iterator[str]:
@@ -107,7 +112,7 @@ class Remote:
             return
         yield from self._run(command, command, jobs, ctx, self._timeout if timeout is None else _positive(timeout))
 
-    @tool(grace=GRACE)
+    @tool(approval=why_code, grace=GRACE)
     def execute_code(self, code: str, ctx: ToolContext, timeout: float | None = None) -> Iterator[str]:
         """Run Python code on the remote machine; returns what it prints. Nothing stays for the next call but files.
 
@@ -123,7 +128,7 @@ class Remote:
         command = f"exec {shlex.quote(self._python)} -u -c {shlex.quote(code)}"
         yield from self._run(command, "the code", self.jobs(ctx), ctx, seconds)
 
-    @tool(grace=GRACE)
+    @tool(approval=why_process, grace=GRACE)
     def process(
         self,
         action: Literal["list", "poll", "wait", "write", "kill"],

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from halter.toolbox.machine import LIMIT, Output
+from halter.toolbox.output import LIMIT, Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable
