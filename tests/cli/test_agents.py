@@ -13,7 +13,7 @@ def names(*tools: str) -> list[str]:
 
 
 def test_the_useful_set() -> None:
-    """ "default" stands for the useful set of the toolbox."""
+    """The name "default" stands for the useful set of the toolbox."""
     assert {"terminal", "read_file", "web_search", "execute_code", "clarify"} <= set(names("default"))
 
 
