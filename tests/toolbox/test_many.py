@@ -15,7 +15,7 @@ from halter.models import ToolCall
 from halter.testing import ScriptedModel
 from tests.helpers import open_descriptors, wait_until
 
-RUNS = 60
+RUNS = 30
 CALLS: list[tuple[str, str]] = [
     ("terminal", '{"command": "echo one; sleep 0.02; echo two"}'),
     ("terminal", '{"command": "(setsid sleep 30 &) ; sleep 30"}'),
@@ -62,8 +62,8 @@ def test_stops_at_random_times_leave_nothing(tmp_path: Path) -> None:
     def some(times: int) -> int:
         for _ in range(times):
             asyncio.run(one_turn(tmp_path, chance.uniform(0, 0.15)))
-        wait_until(lambda: len(abandoned) == 0)
-        wait_until(lambda: len(families.roots()) <= len(worker._idle), seconds=20)
+            wait_until(lambda: len(abandoned) == 0)
+            wait_until(lambda: len(families.roots()) <= len(worker._idle), seconds=20)
         gc.collect()
         return open_descriptors()
 
