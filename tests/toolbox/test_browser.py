@@ -461,7 +461,7 @@ def test_an_owner_that_is_killed_or_just_ends_leaves_nothing(site: Site, how: st
     folder, *pids = ended.stdout.split()
     assert len(pids) > 3, ended.stderr
     for pid in pids:
-        wait_dead(int(pid), 20)
+        wait_dead(int(pid), 30)
     wait_until(lambda: not Path(folder).exists(), 20)
 
 

@@ -274,7 +274,7 @@ def test_a_server_dies_with_its_owner(tmp_path: Path) -> None:
         pids = [int(word) for word in ended.stdout.split()]
         assert len(pids) == 2, ended.stderr  # the server and its guard
         for pid in pids:
-            wait_dead(pid)
+            wait_dead(pid, 30)
 
 
 def test_a_deaf_server_dies_with_a_killed_owner(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_deaf_server_dies_with_a_killed_owner(tmp_path: Path) -> None:
         import os, signal, sys
         from halter.toolbox.mcp import MCP
         deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-        server = MCP.stdio(sys.executable, ["-c", deaf], connect_timeout=0.4)
+        server = MCP.stdio(sys.executable, ["-c", deaf], connect_timeout=20)
         import threading
         def end():
             while not (found := open(f"/proc/self/task/{server._home.native_id}/children").read().split()[1:]):
@@ -297,7 +297,7 @@ def test_a_deaf_server_dies_with_a_killed_owner(tmp_path: Path) -> None:
     pids = [int(word) for word in ended.stdout.split()]
     assert pids, ended.stderr
     for pid in pids:
-        wait_dead(pid)
+        wait_dead(pid, 30)
 
 
 def test_the_tools_work_in_a_session(child: Served) -> None:

@@ -24,8 +24,9 @@ while read -r each; do all="$all $each"; done
 sleep "$2"
 [ -z "$all" ] || kill -s KILL -- $all
 for round in 1 2; do
-    for each in /proc/[0-9]*/environ; do
-        if grep -q "$1" "$each"; then each=${each#/proc/}; kill -s KILL "${each%/environ}"; fi
+    for each in $(grep -ls "$1" /proc/[0-9]*/environ); do
+        each=${each#/proc/}
+        kill -s KILL "${each%/environ}"
     done
 done
 [ -z "$3" ] || rm -rf -- "$3"
