@@ -36,6 +36,7 @@ NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-
 _START_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 1.5  # for Chromium to end by itself
 _GRACE: Final = 0.2
+_SETTLE: Final = 0.05
 # What Chromium needs to know of where it is. The rest of our environment, with the secrets, is not its business.
 _ENVIRONMENT: Final = (
     "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR",
@@ -132,6 +133,7 @@ class _Life:
         self._mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
         # Chromium and its driver clean up when their pipes close: they are given time for that.
         self._guard = Guard(self._mark, moment=1.0, folder=self._folder)
+        self._others = set(children_of_thread(threading.get_native_id()))
         self._family = self._new_family()
         self._gate: Gate | None = None
         self._playwright: Any = None
@@ -154,21 +156,23 @@ class _Life:
     async def _start(self) -> Tab:
         options = self._options
         executable = find_executable(options.executable)
-        thread = threading.get_native_id()
-        others = set(children_of_thread(thread))
         async with asyncio.timeout(_START_SECONDS):
             self._playwright = _playwright()
             driver = await self._playwright.__aenter__()
-            drivers = set(children_of_thread(thread)) - others
-            self._guard.watch(*drivers)  # they have no mark: Playwright starts them with our own environment
-            self._watch.enter_context(watching(drivers, self._die))
-            known, self._family = self._family, self._new_family(*drivers)
-            families.remove(known)
+            self._watch.enter_context(watching(self._learn_drivers(), self._die))
             self._context = await self._launch(driver, executable)
             self._context.on("close", lambda _: self._die())
             tab = Tab(self._context, self._gate, limit=options.limit, timeout=options.timeout)
             await tab.start()
         return tab
+
+    def _learn_drivers(self) -> set[int]:
+        """Find Playwright's driver. It has no mark, as it is started with our own environment; but in this thread."""
+        drivers = set(children_of_thread(threading.get_native_id())) - self._others
+        self._guard.watch(*drivers)
+        known, self._family = self._family, self._new_family(*drivers)
+        families.remove(known)
+        return drivers
 
     async def _launch(self, driver: Any, executable: str) -> Any:
         options = self._options
@@ -210,12 +214,14 @@ class _Life:
             self._gate.close()
         if not self.started.done():
             self.started.cancel()
+            self._learn_drivers()
             await run_blocking_async(self._kill, token=NEVER)  # then whatever it waits for ends
         with contextlib.suppress(Exception):  # a boundary: it is ended in any case
             if self._context is not None:
                 await self._context.close()
             if self._playwright is not None:
                 await self._playwright.__aexit__()
+        await asyncio.sleep(_SETTLE)  # in which asyncio hears of the ends of processes and pipes, and closes its side
 
     def _kill(self) -> None:
         families.stop(self._family, 0.0)
