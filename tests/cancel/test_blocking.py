@@ -83,14 +83,15 @@ def test_the_cancelled_exception_is_of_the_token_that_was_given(door: Door) -> N
 
 def test_a_failure_after_the_stop_is_a_cancellation(door: Door, late: list[Late]) -> None:
     """abort() makes the function fail with a network error; the caller sees Cancelled, the hook the error."""
-    broken = threading.Event()
+    broken, reading = threading.Event(), threading.Event()
 
     def read() -> None:
+        reading.set()
         broken.wait(30)
         raise ConnectionResetError("closed by ourselves")
 
     token = CancellationToken()
-    threading.Timer(0.02, token.cancel).start()
+    threading.Thread(target=lambda: reading.wait(30) and token.cancel()).start()
     with pytest.raises(Cancelled):
         door(read, token=token, abort=broken.set, grace=10)
     wait_until(lambda: late)
@@ -99,11 +100,17 @@ def test_a_failure_after_the_stop_is_a_cancellation(door: Door, late: list[Late]
 
 def test_half_a_result_after_the_stop_is_not_a_result(door: Door, late: list[Late]) -> None:
     """A function that returns because it was aborted has not returned a result."""
-    broken = threading.Event()
+    broken, waiting = threading.Event(), threading.Event()
     token = CancellationToken()
-    threading.Timer(0.02, token.cancel).start()
+
+    def wait() -> str:
+        waiting.set()
+        broken.wait(30)
+        return "half"
+
+    threading.Thread(target=lambda: waiting.wait(30) and token.cancel()).start()
     with pytest.raises(Cancelled):
-        door(lambda: broken.wait(30) and "half", token=token, abort=broken.set, grace=10)
+        door(wait, token=token, abort=broken.set, grace=10)
     wait_until(lambda: late)
     assert late[0].value == "half"
 
@@ -112,8 +119,8 @@ def test_abort_is_called_once_before_cancelled_is_raised(door: Door) -> None:
     """By the time the caller is back, abort() has been called."""
     calls: list[int] = []
     token = CancellationToken()
-    threading.Timer(0.02, token.cancel).start()
     with DeafTool() as deaf, pytest.raises(Cancelled):
+        threading.Thread(target=lambda: deaf.started.wait(30) and token.cancel()).start()
         door(deaf, token=token, abort=lambda: calls.append(1))
     assert calls == [1]
 

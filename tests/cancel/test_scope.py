@@ -12,6 +12,7 @@ import pytest
 from halter import NEVER, CancellationToken, Cancelled, checkpoint
 from halter.cancel import scope
 from halter.testing import DeafCoroutine, assert_cancels_within, interrupt_everywhere
+from tests.helpers import wait_until
 
 
 def run(main: Coroutine[Any, Any, Any]) -> None:
@@ -262,10 +263,12 @@ def test_a_group_of_stopped_tasks_is_one_cancelled() -> None:
 
         async def child() -> None:
             with token.bind():
+                started.append(1)
                 await token.wait_async()
                 checkpoint()
 
-        threading.Timer(0.02, token.cancel).start()
+        started: list[int] = []
+        threading.Thread(target=lambda: wait_until(lambda: len(started) == 2) or token.cancel()).start()
         with pytest.raises(Cancelled) as caught:
             async with token.scope():
                 async with asyncio.TaskGroup() as group:
@@ -306,10 +309,12 @@ def test_a_group_with_a_real_error_stays_a_group() -> None:
         token = CancellationToken()
 
         async def fail() -> None:
+            started.set()
             await token.wait_async()
             raise ValueError("x")
 
-        threading.Timer(0.02, token.cancel).start()
+        started = threading.Event()
+        threading.Thread(target=lambda: started.wait(30) and token.cancel()).start()
         with pytest.raises(BaseExceptionGroup) as caught:
             async with token.scope():
                 async with asyncio.TaskGroup() as group:

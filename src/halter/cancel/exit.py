@@ -19,7 +19,7 @@ starting a thread in a handler can deadlock. The handler itself only raises, onc
 out of its block; where asyncio runs, it cancels the tasks instead, for an exception out of nowhere is not
 how tasks expect to be ended. A program that knows how to end what it does says so with ``on_signal``, and nothing is
 raised. As that thread needs Python's lock like any other, ``faulthandler``, which does not,
-stands behind it: code that never lets go of that lock is ended too, one second later and with code 1.
+stands behind it: code that never lets go of that lock is ended too, two seconds later and with code 1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FORCED: Final = 70  # "internal software error" of sysexits.h
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 # An exit that is done sooner than this has nothing to say.
 _QUIET: Final = 0.3
-_BACKSTOP: Final = 1.0
+_BACKSTOP: Final = 2.0
 _NAMED: Final = 3
 _WAKE: Final = b"\0"  # no signal has this number
 

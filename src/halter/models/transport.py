@@ -149,6 +149,8 @@ class _Pool:
 _pools: dict[int, _Pool] = {}
 _lock = threading.Lock()
 _exit_hook = threading.Event()
+_importing = threading.Lock()
+_IMPORT_PATIENCE = 3.0
 
 
 async def post(url: str, *, headers: Mapping[str, str], body: bytes, tls: ssl.SSLContext | bool = True) -> Reply:
@@ -188,7 +190,16 @@ async def aclose_clients() -> None:
 
 def preload() -> None:
     """Import what requests need, a few tenths of a second of work: on a thread, before the first request."""
-    importlib.import_module(_LATE)
+    atexit.unregister(_await_import)
+    atexit.register(_await_import)
+    with _importing:
+        importlib.import_module(_LATE)
+
+
+def _await_import() -> None:
+    """Let an import end before Python does: a thread that is cut off in the middle of one may crash the process."""
+    if _importing.acquire(timeout=_IMPORT_PATIENCE):
+        _importing.release()
 
 
 def _late() -> ModuleType:
