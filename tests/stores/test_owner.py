@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
 from pathlib import Path
 
 import pytest
 
-from halter.stores import owner
+from halter.errors import SessionOwned
+from halter.stores import SQLiteStore, owner
 from halter.stores.owner import Owner, is_alive, pid_of, remove_dead
 
 
@@ -85,3 +90,31 @@ def test_owners_come_while_others_clear_up(database: str) -> None:
         thread.join(60)
     assert dead == []
     assert os.listdir(Path(database).parent) == []
+
+
+def test_a_dead_owner_whose_lock_is_still_held_is_waited_for(tmp_path: Path) -> None:
+    """A process that died while it was starting a child leaves its lock with that for a moment; then it is free."""
+    path = tmp_path / "store.db"
+    code = f"""
+        import os, sys
+        from halter.stores import SQLiteStore
+        store = SQLiteStore({str(path)!r})
+        store.acquire("s")
+        held = os.dup(store._owner._file)
+        os.set_inheritable(held, True)
+        os.posix_spawn("/bin/sh", ["sh", "-c", "echo up; read line"], os.environ, file_actions=[])
+        os.kill(os.getpid(), 9)
+    """
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdin is not None
+        assert program.stdout.readline() == "up\n"
+        assert program.wait(30) == -signal.SIGKILL
+        with SQLiteStore(path) as store:
+            with pytest.raises(SessionOwned):
+                store.acquire("s")  # it does not end
+            program.stdin.write("now\n")
+            program.stdin.flush()
+            assert store.acquire("s").generation == 2

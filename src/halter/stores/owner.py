@@ -3,7 +3,9 @@
 An open store is an owner. It has a small empty file beside the database, named after its process, and holds a lock on
 it that the system drops when the process is gone, by whatever end. So an owner is dead if its file is absent or if
 nobody holds its lock; no clock is asked, and a process that was only asleep is alive. The lock is the kernel's: it is
-seen in every container that shares the directory and the kernel.
+seen in every container that shares the directory and the kernel. A child that a process was just starting when it died
+holds the lock a moment longer, until it has become its own program: `is_gone()` tells that there is something to wait
+for.
 
 Without `fcntl` (on Windows) there is no such lock, and none is needed: there a file that is open cannot be removed.
 That way has not been tried on a Windows machine.
@@ -21,7 +23,7 @@ try:
 except ImportError:  # pragma: no cover  (Windows)
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Owner", "is_alive", "pid_of", "remove_dead"]
+__all__ = ["Owner", "is_alive", "is_gone", "pid_of", "remove_dead"]
 
 
 class Owner:
@@ -91,6 +93,17 @@ def remove_dead(database: str) -> None:
 def pid_of(owner: str) -> int:
     """The process that *owner* was made in."""
     return int(owner.partition("-")[0])
+
+
+def is_gone(owner: str) -> bool:
+    """Whether no process of this number is seen here, whatever holds the lock; a container sees only its own."""
+    try:
+        os.kill(pid_of(owner), 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # another user's
+    return False
 
 
 def _path(database: str, owner: str) -> Path:

@@ -14,11 +14,13 @@ import contextlib
 import functools
 import json
 import os
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from halter.cancel.context import current_token
 from halter.cancel.fork import after_fork
 from halter.errors import LeaseLost, SessionOwned, StoreCorrupt, StoreError, StoreTooNew
 from halter.events import (
@@ -32,7 +34,7 @@ from halter.events import (
     MessageRemoved,
     kind_of,
 )
-from halter.stores.owner import Owner, is_alive, pid_of, remove_dead
+from halter.stores.owner import Owner, is_alive, is_gone, pid_of, remove_dead
 from halter.stores.sqlite_errors import from_os, read_only
 from halter.stores.sqlite_file import SQLiteFile
 from halter.stores.sqlite_words import (
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SQLiteStore"]
 
+_PATIENCE = 1.0  # seconds that a dead owner's last child may take to begin its own program
+_PAUSE = 0.005
 _SEQ = 0xFFFFFFFF  # the part of an event's id that is its number in the session
 
 _encode = msgspec.json.Encoder().encode
@@ -103,11 +107,15 @@ class SQLiteStore:
     def acquire(self, session: str) -> Lease:
         """Own *session* from now on."""
         me = self._own()
+        patience = time.monotonic() + _PATIENCE
         while True:
             rows = self._file.rows(WHO_OWNS, (session,))
             generation, owner = rows[0] if rows else (0, None)
             if owner is not None and self._lives(owner):
-                raise SessionOwned(_owned(session, pid_of(owner)))
+                if not is_gone(owner) or time.monotonic() > patience:
+                    raise SessionOwned(_owned(session, pid_of(owner)))
+                current_token().sleep(_PAUSE)  # its lock is with a child that it was just starting
+                continue
             # It is ours if it still is as we saw it; of several who saw the same, one succeeds.
             taken, _ = self._file.write(
                 OWN,
