@@ -267,7 +267,7 @@ def test_a_stop_of_collecting_gives_what_there_is(how: str) -> None:
         wait_until(lambda: len(data_of(session, "tool.started")) == 2)
         STOPS[how](session)
         outcome = running.end().outcomes[1]
-        assert outcome.status in ("partial", "not_started")
+        assert outcome.status in ("partial", "cancelled", "not_started")  # it may not have begun to wait yet
         if outcome.status == "partial":
             assert "not complete, this is what it had said]\nhalf," in str(outcome.content)
         assert states(agent) == ["running"]

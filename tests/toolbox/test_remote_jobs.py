@@ -75,8 +75,8 @@ def test_a_stop_of_waiting_leaves_the_job_alone(work: Work, tmp_path: Path, reas
     wait_until(wait_for_pids(tmp_path / "pids", 1))
     started = lambda: any(type(event).__name__ == "ToolStarted" for event in work.probe.events)  # noqa: E731
     outcome = work.stopped("process", started, reason, action="wait", job=1)
-    assert outcome.status == "partial"
-    assert "[job 1 runs for" in str(outcome.content)
+    assert outcome.status in ("partial", "cancelled")  # cancelled: it was told to start, and had not begun to wait
+    assert outcome.status == "cancelled" or "[job 1 runs for" in str(outcome.content)
     assert is_alive(pids_in(tmp_path / "pids")[0])
 
 
