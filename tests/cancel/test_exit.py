@@ -337,3 +337,19 @@ def test_a_bad_timeout_is_refused() -> None:
     bad: Any = -1
     with pytest.raises(ValueError, match="timeout must be zero or more"):
         ExitGuard(timeout=bad)
+
+
+def test_a_signal_in_a_program_that_has_a_loop_elsewhere_is_raised() -> None:
+    """Where asyncio is loaded and no loop runs in the main thread, a signal is an exception, as anywhere."""
+    program = Program(
+        """
+        import asyncio, time
+        from halter.cancel import ExitGuard
+
+        with ExitGuard(timeout=5):
+            print("ready", flush=True)
+            time.sleep(60)
+        """
+    )
+    code, _, _ = program.end_by(signal.SIGTERM)
+    assert code == 143

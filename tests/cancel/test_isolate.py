@@ -19,6 +19,7 @@ import pytest
 
 from halter import CancellationToken, Cancelled, checkpoint, run_isolated, run_isolated_async
 from halter.cancel import Late, WorkerCrashed, blocking, isolated, set_late_hook, worker
+from halter.cancel.isolate import Workers
 from halter.testing import assert_cancels_within
 from tests.cancel import isolated_functions as functions
 from tests.helpers import is_alive, run_python, wait_dead, wait_until
@@ -355,3 +356,32 @@ def test_workers_die_with_their_parent(ready: Path) -> None:
     parent.kill()
     parent.wait()
     wait_dead(pid)
+
+
+def test_workers_of_ones_own_are_kept_between_calls_and_end_when_closed() -> None:
+    """What was loaded there is there for the next call; closing ends the process, and later calls are cancelled."""
+
+    async def main() -> None:
+        workers = Workers()
+        one = await workers.run(functions.pid)
+        assert await workers.run(functions.pid) == one
+        assert await run_isolated_async(functions.pid) != one  # nobody else gets it
+        workers.close()
+        workers.close()
+        await asyncio.to_thread(wait_dead, one)
+        with pytest.raises(Cancelled) as caught:
+            await workers.run(functions.pid, token=CancellationToken())
+        assert caught.value.reason == "shutdown"
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_worker_that_comes_back_to_a_closed_pool_ends() -> None:
+    """Whoever closes the pool while a function runs does not wait for it, and its process does not stay."""
+
+    async def main() -> None:
+        workers = Workers(most=0)
+        gone = await workers.run(functions.pid)
+        await asyncio.to_thread(wait_dead, gone)  # there is room for none
+
+    asyncio.run(asyncio.wait_for(main(), 60))
