@@ -243,3 +243,30 @@ def test_a_call_whose_start_can_not_be_written_does_not_start(kind: str, tmp_pat
         assert session.run("y").text == "done"
         assert [each.outcome.status for each in data_of(session, "tool.finished")] == ["not_started"]
         judge_session(session)
+
+
+@looped
+async def test_a_cancellation_while_a_stream_is_being_left_is_not_eaten() -> None:
+    """Whoever cancels the reader of a stream just as it leaves is heard: after the turn is sealed, and not never."""
+    gate = Gate()
+    session = agent_of(["one ", gate]).session()
+
+    async def read() -> None:
+        events = session.stream("x")
+        async for event in events:
+            if event.kind == "text.delta":
+                break
+        reader = asyncio.current_task()
+        assert reader is not None
+        asyncio.get_running_loop().call_soon(reader.cancel)  # it comes in the middle of aclose()
+        await events.aclose()  # type: ignore[attr-defined]
+        left.append(1)
+
+    left: list[int] = []
+    task = asyncio.ensure_future(read())
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert not left
+    assert session.turn is not None
+    assert session.turn.status == "interrupted"
+    await session.aclose()

@@ -211,11 +211,15 @@ class Session:
             turn.cancel("disconnect", detail="its events are not read any more", by="stream()")
         else:
             task.cancel()  # it has not begun
+        cancellation: asyncio.CancelledError | None = None
         while not task.done():
             try:
                 await asyncio.wait({task})
-            except asyncio.CancelledError:  # a turn that was told to stop ends soon, and is not to be left behind
+            except asyncio.CancelledError as exc:  # a turn that was told to stop ends soon: not to be left behind
+                cancellation = exc
                 task.cancel()
+        if cancellation is not None:
+            raise cancellation
 
     async def serve(self) -> None:
         """Turn after turn, as messages arrive, until `close()`."""
@@ -510,21 +514,24 @@ class Session:
 
         In the event loop in which the turn runs, this can not wait for it: use `await session.aclose()` there.
         """
+        end = time.monotonic() + timeout
         turn = self._close()
         can_wait = turn is not None and turn.loop is not _running_loop()
         if turn is not None and can_wait:
             turn.ended.wait(timeout)
-        self._people.keeper.close(timeout)
+        self._people.keeper.close(max(end - time.monotonic(), 0.0))
         self._let_go(turn, by_force=can_wait)
 
     async def aclose(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  (as its twin)
         """Close as `close` does, without blocking the loop."""
+        end = time.monotonic() + timeout
         turn = self._close()
         if turn is not None:
             bell = CancellationToken.any_of(turn.ended, CancellationToken(timeout=timeout))
             await bell.wait_async()
         if self._people.keeper:
-            await run_blocking_async(self._people.keeper.close, timeout, token=NEVER)
+            rest = max(end - time.monotonic(), 0.0)
+            await run_blocking_async(self._people.keeper.close, rest, token=NEVER)
         self._let_go(turn, by_force=True)
 
     def _close(self) -> Turn | None:
