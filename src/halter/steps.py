@@ -82,7 +82,7 @@ class Steps:
         status: TurnStatus = "failed"
         reason, detail = "", ""
         try:
-            with wake_on_cancel(turn.token, lambda: call_in_loop(self._loop, self._tell_soon)), turn.token.bind():
+            with turn.token.bind():
                 reason = await self._go()
             status = "interrupted" if reason == "pause" else "done"
         except Cancelled as stop:
@@ -265,7 +265,9 @@ class Steps:
         batch = Batch(calls, self._around, token=step if step.is_cancelled else turn.token, step=step)
         turn.batch = batch
         try:
-            await batch.run()
+            # A request ends with the stop, and says so itself. Calls may take their grace.
+            with wake_on_cancel(turn.token, lambda: call_in_loop(self._loop, self._tell_soon)):
+                await batch.run()
         finally:
             turn.batch = None
             turn.outcomes += batch.outcomes
@@ -312,11 +314,11 @@ class Steps:
         return TurnStopping(reason, detail, stop.by, stop.asked_at)
 
     def _tell_soon(self) -> None:
-        """Give the loop's next turn to the task, which the same stop has woken: a request that ends says it itself."""
+        """Give the loop's next turn to the task, which the same stop has woken: what ends at once says it itself."""
         self._loop.call_soon(self._tell_stop)
 
     def _tell_stop(self) -> None:
-        """Say that there is a stop, at once: some calls may take their grace. A boundary, as nobody calls this."""
+        """Say that there is a stop, at once. A boundary, as nobody calls this."""
         if self._is_stop_told:
             return
         try:

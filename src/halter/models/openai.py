@@ -283,7 +283,9 @@ def _messages(request: ModelRequest) -> list[dict[str, Any]]:
     for message in request.messages:  # all of a conversation, for each request: what is common is quick
         if isinstance(message, AssistantMessage):
             if said:
-                written.append({"role": "user", "content": _content(said)})
+                first = said[0]
+                content = first.text if len(said) == 1 and isinstance(first, Text) else _content(said)
+                written.append({"role": "user", "content": content})
                 said = []
             written.append(_assistant(message) if message.calls else {"role": "assistant", "content": message.text})
         elif isinstance(message, ToolMessage):

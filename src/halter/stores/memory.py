@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from typing import TYPE_CHECKING
 
@@ -55,11 +54,9 @@ class MemoryStore:
         if kept is None or kept.owner.get("generation") != lease.generation:
             msg = f"session {lease.session!r} was closed, or taken over by another: nothing was written"
             raise LeaseLost(msg)
-        # Copies: what is written does not change with the writer's.
-        batch = [copy.copy(event) for event in events]
-        # One operation, so all or none, and in one piece. Where the batch came to lie is seen afterwards.
-        kept.log.extend(batch)
-        for event, place in zip(events, _places(kept.log, batch), strict=True):
+        # One operation, so all or none, and in one piece. Where they came to lie is seen afterwards.
+        kept.log.extend(events)
+        for event, place in zip(events, _places(kept.log, events), strict=True):
             event.seq = place + 1
 
     def read(
@@ -119,7 +116,7 @@ def _later(log: list[Event], after: int) -> Iterator[Event]:
         yield event
 
 
-def _places(log: list[Event], batch: list[Event]) -> range:
+def _places(log: list[Event], batch: Sequence[Event]) -> range:
     """Where *batch* lies: at the end, unless others have written meanwhile."""
     if not batch:
         return range(0)
