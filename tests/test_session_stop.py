@@ -248,3 +248,15 @@ def test_waiting_in_a_thread_for_events() -> None:
         running = RunningTurn(session)
         assert wait_for(listener, "turn.finished").turn == running.end().id
         assert isinstance(session, Session)
+
+
+def test_after_a_rollback_the_turn_before_it_is_shown() -> None:
+    """The turn that was taken back is not the last one any more; without another there is none."""
+    with session_of("one", "two") as session:
+        first = session.run("a")
+        session.run("b")
+        session.rollback()
+        assert session.turn is not None
+        assert (session.turn.id, session.turn.text) == (first.id, "one")
+        session.rollback()
+        assert session.turn is None

@@ -49,19 +49,24 @@ TurnStatus: TypeAlias = Literal["running", "done", "interrupted", "failed"]
 
 
 class MessageAccepted(Struct, frozen=True, tag="message.accepted"):
-    """A message is in the inbox, durably. `mode` is what it became, and `note` says why if that was not asked for."""
+    """A message is in the inbox, durably. `mode` is what it became, and `note` says why if that was not asked for.
+
+    `preparing` says what is done to it before it can be applied, such as "transcribing"; `message.edited` ends that.
+    """
 
     id: str
     mode: Mode
     message: UserMessage
     note: str = ""
+    preparing: str = ""
 
 
 class MessageEdited(Struct, frozen=True, tag="message.edited"):
-    """A message that waits has been changed."""
+    """A message that waits has been changed, or has its content now. `note` says what is to be said about that."""
 
     id: str
     message: UserMessage
+    note: str = ""
 
 
 class MessageApplied(Struct, frozen=True, tag="message.applied"):

@@ -64,9 +64,11 @@ class Letter:
         "mode",
         "note",
         "number",
+        "preparing",
         "state",
         "stopped",
         "turn_id",
+        "whole",
     )
 
     def __init__(
@@ -87,6 +89,8 @@ class Letter:
         self.turn_id = ""
         self.accepted_at = accepted_at
         self.number = 0  # of its event: what came first
+        self.preparing = ""  # what is being done to it before it can be applied
+        self.whole: CancellationToken | None = None  # rings when that is over
         self._settled: CancellationToken | None = CancellationToken(name="settled")  # as a bell that rings once
 
     @property
@@ -101,6 +105,13 @@ class Letter:
 
     def __repr__(self) -> str:
         return f"<{self.state} message {self.id} ({self.mode}): {self.text[:40]!r}>"
+
+    def prepare(self, what: str) -> None:
+        """Wait until that is done before it is applied; with nothing to be done, it is whole."""
+        self.preparing = what
+        bell, self.whole = self.whole, CancellationToken(name="whole") if what else None
+        if bell is not None:
+            bell.cancel("whole")
 
     def settle(self, state: State) -> None:
         """Go over into a state that lasts, and tell those who wait."""
@@ -211,9 +222,14 @@ class Inbox:
         return self._write(lambda: [MessageRemoved(message_id)] if message_id in self._waiting else [])
 
     def edit(self, message_id: str, content: Content) -> bool:
-        """Change a message, if it still waits; True if this did it."""
+        """Change a message, if it still waits and is not just being prepared; True if this did it."""
         message = to_message(content)
-        return self._write(lambda: [MessageEdited(message_id, message)] if message_id in self._waiting else [])
+
+        def change() -> list[EventData]:
+            letter = self._waiting.get(message_id)
+            return [] if letter is None or letter.preparing else [MessageEdited(message_id, message)]
+
+        return self._write(change)
 
     # -- for the session ---------------------------------------------------------------------------------------------
 
@@ -222,8 +238,20 @@ class Inbox:
         return self._letters.get(message_id)
 
     def ready(self, *, steers_only: bool = False) -> list[Letter]:
-        """Those that may be applied, in order."""
-        return [letter for letter in self if letter.state == "accepted" and (not steers_only or letter.mode == "steer")]
+        """Those that may be applied, in order: up to the first that is being prepared, for it keeps its place."""
+        return self._in_line(steers_only=steers_only)[0]
+
+    def awaited(self) -> CancellationToken | None:
+        """What steers wait for that could be applied, were it not for one before them: a bell. None if none does."""
+        ready, behind = self._in_line(steers_only=True)
+        waits = not ready and any(not letter.preparing for letter in behind)
+        return behind[0].whole if waits else None
+
+    def _in_line(self, *, steers_only: bool) -> tuple[list[Letter], list[Letter]]:
+        """Those that may be applied now; and, from the first that is being prepared on, those that may be later."""
+        line = [letter for letter in self if letter.state == "accepted" and (not steers_only or letter.mode == "steer")]
+        place = next((place for place, letter in enumerate(line) if letter.preparing), len(line))
+        return line[:place], line[place:]
 
     def held(self) -> list[Letter]:
         """Those that wait to be released."""
@@ -239,10 +267,10 @@ class Inbox:
 
     def hold(self) -> list[Letter]:
         """Let none of those that wait go on; gives them. Lock-free, for it may be a signal handler that calls."""
-        ready = self.ready()
-        for letter in ready:
+        waiting = [letter for letter in self if letter.state == "accepted"]
+        for letter in waiting:
             letter.state = "held"
-        return ready
+        return waiting
 
     def demote_steers(self, note: str) -> None:
         """Make ordinary messages of the steers that wait, because the turn that they were for is over."""
@@ -258,6 +286,8 @@ class Inbox:
         if isinstance(data, MessageAccepted):
             letter = self._letters.get(data.id) or Letter(data.id, data.mode, data.message, data.note, event.time)
             letter.number = event.seq
+            if data.preparing and not letter.preparing:
+                letter.prepare(data.preparing)
             self._letters[data.id] = self._waiting[data.id] = letter
             return None
         if not isinstance(data, (MessageApplied, MessageRemoved, MessageHeld, MessageReleased, MessageEdited)):
@@ -283,6 +313,8 @@ class Inbox:
             letter.state = "accepted"
         elif isinstance(data, MessageEdited):
             letter.message = data.message
+            letter.note = data.note or letter.note
+            letter.prepare("")
         return None
 
     def _forget(self, letter: Letter) -> None:
@@ -291,6 +323,7 @@ class Inbox:
         if not self._waiting:
             self._waiting = {}  # one that was used keeps its room
         letter.message = None
+        letter.prepare("")
 
 
 def _number(letter: Letter) -> int:

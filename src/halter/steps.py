@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from halter.cancel.token import Cancelled, call_in_loop, wake_on_cancel
+from halter.cancel.token import CancellationToken, Cancelled, call_in_loop, wake_on_cancel
 from halter.errors import LimitReached, StoreError
 from halter.events import MessageApplied, TurnFinished, TurnRolledBack, TurnStopping
 from halter.models.errors import ContextTooLong, ModelError
@@ -111,6 +111,7 @@ class Steps:
         left = self._agent.max_steps
         while True:
             turn.token.raise_if_cancelled()
+            await self._await_steers()
             if self._begin_step():
                 left = self._agent.max_steps
             if left <= 0:
@@ -131,6 +132,12 @@ class Steps:
                 return "" if answer.reason in ("stop", "tool_calls", "other", "length") else str(answer.reason)
 
     # -- steps and steers --------------------------------------------------------------------------------------------
+
+    async def _await_steers(self) -> None:
+        """Wait, if steers are there that stand behind one that is still being prepared: they keep their order."""
+        token = self._turn.token
+        while (whole := self._journal.inbox.awaited()) is not None and not token.is_cancelled:
+            await CancellationToken.any_of(token, whole).wait_async()
 
     def _begin_step(self) -> bool:
         """Make a fresh step and put the steers that wait into the conversation; True if there were any.
