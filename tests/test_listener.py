@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from halter.events import Missed
+from halter.events import Missed, TurnFinished, TurnStarted
 from halter.listener import Listener
 from halter.testing import Gate
 from tests.sessionkit import AT_MOST, Background, RunningTurn, kinds, session_of, wait_for
@@ -36,6 +36,16 @@ def test_many_listeners_hear_everything_in_order() -> None:
         for listener in listeners:
             assert drain(listener) == everything
         assert drain(late) == everything[before:]
+
+
+def test_a_listener_may_want_some_kinds_only() -> None:
+    """Of other kinds it hears nothing, and they take no place in its queue."""
+    with session_of(["word "] * 50) as session:
+        listener = session.listen(most_waiting=2, only={TurnStarted, TurnFinished})
+        session.run("x")
+        heard = [listener.get(0), listener.get(0)]
+        assert [event.kind for event in heard if event is not None] == ["turn.started", "turn.finished"]
+        assert listener.get_nowait() is None
 
 
 def test_a_slow_listener_is_told_what_it_missed() -> None:

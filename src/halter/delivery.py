@@ -20,9 +20,9 @@ from halter.inbox import Letter, Receipt, to_message
 from halter.turn import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
-    from halter.events import Event, Mode
+    from halter.events import Event, EventData, Mode
     from halter.inbox import Content, Inbox
     from halter.journal import Journal
     from halter.listener import Listener
@@ -78,16 +78,23 @@ class Delivery:
         """The conversation, as the next request would send it."""
         return self._journal.history.messages
 
+    @property
+    def keeps(self) -> bool:
+        """Whether its tools keep something in it, such as a browser or a job, that ends when it is closed."""
+        return bool(self._people.keeper)
+
     def events(self, after: int = 0) -> list[Event]:
         """The log, from the event behind number *after* on."""
         return self._journal.store.read(self.id, after)
 
-    def listen(self, most_waiting: int = _MOST_WAITING) -> Listener:
+    def listen(self, most_waiting: int = _MOST_WAITING, *, only: Collection[type[EventData]] = ()) -> Listener:
         """Hear of every event from now on: with `async for`, or with `get()` in a thread. Use it in a `with` block.
+
+        *only* names kinds of events, by their classes; of others nothing is heard.
 
         Whoever is more than *most_waiting* events behind is told so by `listener.missed`, and `events()` has the rest.
         """
-        return self._journal.listen(most_waiting)
+        return self._journal.listen(most_waiting, only)
 
     def _show_last(self) -> None:
         """Show the last turn that is part of the conversation."""

@@ -37,6 +37,7 @@ __all__ = [
     "Mode",
     "QuestionAnswered",
     "QuestionAsked",
+    "SessionCreated",
     "TurnFinished",
     "TurnRolledBack",
     "TurnStarted",
@@ -46,6 +47,12 @@ __all__ = [
 
 Mode: TypeAlias = Literal["queue", "steer", "interrupt", "rollback"]
 TurnStatus: TypeAlias = Literal["running", "done", "interrupted", "failed"]
+
+
+class SessionCreated(Struct, frozen=True, tag="session.created"):
+    """Somebody has made the session before there was anything to say. `agent` is the name of who is to answer."""
+
+    agent: str = ""
 
 
 class MessageAccepted(Struct, frozen=True, tag="message.accepted"):
@@ -170,7 +177,8 @@ class Missed(Struct, frozen=True, tag="listener.missed"):
 
 
 EventData: TypeAlias = (
-    MessageAccepted
+    SessionCreated
+    | MessageAccepted
     | MessageEdited
     | MessageApplied
     | MessageHeld

@@ -24,7 +24,7 @@ from halter.inbox import Inbox
 from halter.listener import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from halter.events import EventData
     from halter.stores.store import Lease, Store
@@ -140,9 +140,9 @@ class Journal:
 
     # -- listeners ---------------------------------------------------------------------------------------------------
 
-    def listen(self, most_waiting: int) -> Listener:
-        """Hear of every event from now on."""
-        listener = Listener(most_waiting, self._leave)
+    def listen(self, most_waiting: int, only: Collection[type] = ()) -> Listener:
+        """Hear of every event from now on, or of some kinds."""
+        listener = Listener(most_waiting, self._leave, only)
         with self.lock:
             self._listeners = (*self._listeners, listener)
         return listener

@@ -14,7 +14,7 @@ from halter.cancel.token import CancellationToken, call_in_loop
 from halter.events import Event, Missed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from types import TracebackType
     from typing import Self
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Listener:
     """Iterate over it with `async for`, or call `get()` in a thread. Ends with the session, or by `close()`."""
 
-    def __init__(self, most_waiting: int, leave: Callable[[Listener], None]) -> None:
+    def __init__(self, most_waiting: int, leave: Callable[[Listener], None], only: Collection[type] = ()) -> None:
+        self._only = frozenset(only)
         self._events: collections.deque[Event] = collections.deque()
         self._most = most_waiting
         self._leave = leave
@@ -50,6 +51,8 @@ class Listener:
 
     def put(self, event: Event) -> None:
         """Tell of an event: by the journal, one at a time. Never waits."""
+        if self._only and type(event.data) not in self._only:
+            return
         if len(self._events) < self._most:
             self._missed = None
             self._events.append(event)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 import msgspec
 
 from halter import Agent, ToolContext, tool
 from halter.cli.timeline import Timeline
+from halter.events import Event, SessionCreated
 from halter.models import ToolCall
 from halter.stores import SQLiteStore
 from halter.testing import FakeProvider, ScriptedModel, answer, hang_mid_stream
@@ -39,6 +41,18 @@ def test_sessions_are_listed(home: Home, provider: FakeProvider) -> None:
     assert first.endswith("The first of several words …")
     assert second.startswith("two [31m")
     assert "\x1b" not in ended.out
+
+
+def test_a_session_that_was_made_before_its_first_message_is_listed_by_that_message(home: Home) -> None:
+    """The word that a session was made comes before its first words, and does not hide them."""
+    with SQLiteStore(home.path / "sessions.db") as store:
+        lease = store.acquire("made")
+        store.append(lease, [Event(0, time.time(), "made", "", SessionCreated("halter"))])
+        store.release(lease)
+        with Agent(ScriptedModel("Hello.")).session("made", store) as session:
+            session.run("Good morning.")
+            assert [message.text for message in session.history] == ["Good morning.", "Hello."]
+    assert home.run("sessions").out.rstrip().endswith("Good morning.")
 
 
 def test_without_sessions_there_is_nothing_to_list(home: Home) -> None:

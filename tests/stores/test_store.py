@@ -195,6 +195,32 @@ def test_an_old_lease_writes_nothing(store: Store) -> None:
     assert store.inbox("s") == []
 
 
+def test_an_erased_session_is_gone_and_its_name_is_free(store: Store) -> None:
+    """erase() leaves neither log nor inbox, others keep theirs, and whoever begins again begins at number 1."""
+    lease, other = store.acquire("s"), store.acquire("other")
+    store.append(lease, [accepted("m1"), says("a")])
+    store.append(other, [accepted("m1", session="other"), says("b", "other")])
+    store.erase(lease)
+    assert store.read("s") == []
+    assert store.inbox("s") == []
+    assert [info.id for info in store.sessions()] == ["other"]
+    assert [waiting.id for waiting in store.inbox("other")] == ["m1"]
+    store.append(lease, [says("again")])
+    assert numbers(store) == [1]
+
+
+def test_only_the_owner_can_erase(store: Store) -> None:
+    """A lease that is not the newest any more erases nothing."""
+    old = store.acquire("s")
+    store.append(old, [accepted("m1")])
+    store.release(old)
+    store.acquire("s")
+    with pytest.raises(LeaseLost):
+        store.erase(old)
+    assert numbers(store) == [1]
+    assert len(store.inbox("s")) == 1
+
+
 def test_a_lease_of_nobody(store: Store) -> None:
     """A lease for a session that was never acquired writes nothing, and its release does nothing."""
     with pytest.raises(LeaseLost):

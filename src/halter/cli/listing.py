@@ -57,9 +57,9 @@ def list_sessions(options: argparse.Namespace) -> int:
 
 def _row(store: Store, info: SessionInfo) -> tuple[str, str, int, str, str]:
     turns = len(store.read(info.id, without=_BUT_TURNS))
-    (first,) = store.read(info.id, limit=1)  # a session begins with a message
-    text = first.data.message.text if isinstance(first.data, MessageAccepted) else ""
-    words = " ".join(text.split())
+    # A session begins with a message, or with the word that it was made.
+    texts = [each.data.message.text for each in store.read(info.id, limit=2) if isinstance(each.data, MessageAccepted)]
+    words = " ".join(texts[0].split()) if texts else ""
     words = words if len(words) <= _WORDS else f"{words[: _WORDS - 1]}…"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated_at))
     return plain(info.id), when, turns, str(info.waiting or "-"), plain(words)

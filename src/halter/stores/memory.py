@@ -50,14 +50,22 @@ class MemoryStore:
 
     def append(self, lease: Lease, events: Sequence[Event]) -> None:
         """Write *events* to the log."""
-        kept = self._sessions.get(lease.session)
-        if kept is None or kept.owner.get("generation") != lease.generation:
-            msg = f"session {lease.session!r} was closed, or taken over by another: nothing was written"
-            raise LeaseLost(msg)
+        kept = self._owned(lease)
         # One operation, so all or none, and in one piece. Where they came to lie is seen afterwards.
         kept.log.extend(events)
         for event, place in zip(events, _places(kept.log, events), strict=True):
             event.seq = place + 1
+
+    def erase(self, lease: Lease) -> None:
+        """Forget the session's log and its inbox."""
+        self._owned(lease).log.clear()
+
+    def _owned(self, lease: Lease) -> _Kept:
+        kept = self._sessions.get(lease.session)
+        if kept is None or kept.owner.get("generation") != lease.generation:
+            msg = f"session {lease.session!r} was closed, or taken over by another: nothing was written"
+            raise LeaseLost(msg)
+        return kept
 
     def read(
         self, session: str, after: int = 0, *, limit: int | None = None, without: Collection[str] = ()

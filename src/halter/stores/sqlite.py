@@ -40,6 +40,8 @@ from halter.stores.sqlite_file import SQLiteFile
 from halter.stores.sqlite_words import (
     DISOWN,
     DISOWN_ALL,
+    ERASE_INBOX,
+    ERASE_LOG,
     INBOX,
     IS_OWNED,
     MOST,
@@ -152,6 +154,15 @@ class SQLiteStore:
             raise LeaseLost(_lost(lease))
         for seq, event in enumerate(events, (last & _SEQ) - count + 1):
             event.seq = seq
+
+    def erase(self, lease: Lease) -> None:
+        """Forget the session's log and its inbox. Its name stays, with the generation: a stale owner stays fenced."""
+        right = (lease.session, lease.generation, self._own())
+        if not self._file.rows(IS_OWNED, right):
+            raise LeaseLost(_lost(lease))
+        # The log goes last: it is the truth, and after a kill in between a session that is loaded finds all in it.
+        self._file.write(ERASE_INBOX, right)
+        self._file.write(ERASE_LOG, right, durable=True)
 
     def read(
         self, session: str, after: int = 0, *, limit: int | None = None, without: Collection[str] = ()

@@ -15,6 +15,8 @@ __all__ = [
     "APPLICATION",
     "DISOWN",
     "DISOWN_ALL",
+    "ERASE_INBOX",
+    "ERASE_LOG",
     "INBOX",
     "IS_OWNED",
     "MOST",
@@ -77,6 +79,15 @@ ON CONFLICT (id) DO UPDATE SET generation = generation + 1, owner = excluded.own
 IS_OWNED = "SELECT 1 FROM session WHERE id = ? AND generation = ? AND owner = ?"
 DISOWN = "UPDATE session SET owner = NULL WHERE id = ? AND generation = ? AND owner = ?"
 DISOWN_ALL = "UPDATE session SET owner = NULL WHERE owner = ?"
+ERASE_INBOX = """
+DELETE FROM inbox WHERE session = (SELECT number FROM session WHERE id = ? AND generation = ? AND owner = ?)
+"""
+ERASE_LOG = """
+DELETE FROM log WHERE id IN (
+    SELECT log.id FROM session JOIN log ON log.id > session.number << 32 AND log.id < (session.number + 1) << 32
+    WHERE session.id = ? AND session.generation = ? AND session.owner = ?
+)
+"""
 
 INBOX = """
 SELECT inbox.held, accepted.id & 0xFFFFFFFF, accepted.time, accepted.kind, accepted.body,

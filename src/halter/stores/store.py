@@ -74,6 +74,10 @@ class Store(Protocol):
         """
         ...
 
+    def erase(self, lease: Lease) -> None:
+        """Forget the session's log and its inbox, for ever. The lease is still to be released. Raises `LeaseLost`."""
+        ...
+
     def read(
         self, session: str, after: int = 0, *, limit: int | None = None, without: Collection[str] = ()
     ) -> list[Event]:
