@@ -12,7 +12,7 @@ from halter import Agent, ToolContext, tool
 from halter.events import ChildStarted, QuestionAsked
 from halter.stores import MemoryStore
 from halter.testing import Gate, ScriptedModel
-from halter.tools.events import ApprovalAsked
+from halter.tools.events import ApprovalAsked, ToolFinished
 from tests.helpers import wait_until
 from tests.historyjudge import judge_session
 from tests.sessionkit import (
@@ -182,6 +182,32 @@ def test_another_agent_does_a_part(kind: str) -> None:
         assert finished.status == "done"
     with child.session(started.session, store) as childs:  # it was closed, and can be opened
         assert said(childs.history) == ["your part"]
+
+
+@pytest.mark.parametrize(("how", "status"), [("yes", "completed"), ("no", "denied"), ("stop", "interrupted")])
+def test_a_childs_call_is_approved_where_somebody_listens(how: str, status: str) -> None:
+    """Nobody listens to a child's session: what it has to ask is asked in its parent's, and withdrawn there."""
+    child = agent_of(DELETE, "done", tools=[delete], approve="ask")
+    with session_of(call("hand_over"), "ok", tools=[delegating(child)]) as session, session.listen() as listener:
+        running = RunningTurn(session)
+        asked = wait_for(listener, "approval.asked").data
+        assert isinstance(asked, ApprovalAsked)
+        assert (asked.request.tool, asked.request.arguments) == ("delete", {"path": "a.txt"})
+        if how == "stop":
+            session.stop()
+        else:
+            assert session.answer(asked.request.id, how == "yes")
+        turn = running.end()
+        assert data_of(session, "approval.answered")[0].granted is (how == "yes")
+        if how == "stop":
+            assert turn.status == status
+            assert not session.answer(asked.request.id, value=True)
+            return
+        name = data_of(session, "child.started")[0].session
+        outcomes = [
+            event.data.outcome for event in session._journal.store.read(name) if isinstance(event.data, ToolFinished)
+        ]
+        assert [outcome.status for outcome in outcomes] == [status]
 
 
 @pytest.mark.parametrize("kind", ["plain", "coroutine"])

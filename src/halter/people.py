@@ -14,13 +14,14 @@ from halter.cancel.token import CancellationToken, call_in_loop
 from halter.errors import StoreError
 from halter.events import ChildFinished, ChildStarted, MessageApplied, QuestionAnswered, QuestionAsked
 from halter.models.model import Text
+from halter.tools.events import ApprovalAnswered, ApprovalAsked
 from halter.tools.keep import Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halter.agent import Agent
-    from halter.events import Mode
+    from halter.events import EventData, Mode
     from halter.inbox import Letter
     from halter.journal import Journal
     from halter.session import Session
@@ -67,8 +68,24 @@ class People:
         return True
 
     async def ask_approval(self, request: ApprovalRequest) -> Any:  # noqa: ANN401
-        """Wait for the answer to a request that was announced already."""
-        return await self._wait(request.id)
+        """Wait for the answer to a request that was announced already; a child's is announced again, above."""
+        return await (self._wait(request.id) if self._above is None else self._above.ask_for_child(request))
+
+    async def ask_for_child(self, request: ApprovalRequest) -> Any:  # noqa: ANN401
+        """Ask here for the approval of a call that runs in a child, and wait for the answer."""
+        if self._above is not None:
+            return await self._above.ask_for_child(request)
+        turn_id = self._turn_id
+        answered = ApprovalAnswered(request.id, request.call_id, granted=False, note="the question was withdrawn")
+        asked = self._expect(request.id)
+        try:
+            self._tell(turn_id, ApprovalAsked(request))
+            value = await asked
+            answered = ApprovalAnswered(request.id, request.call_id, granted=value is True, note="answered for a child")
+            return value
+        finally:
+            self._open.pop(request.id, None)
+            self._tell(turn_id, answered)
 
     async def ask(self, question: str, choices: list[str] | None) -> Any:  # noqa: ANN401
         """Put a question to the person and wait for the answer."""
@@ -93,7 +110,7 @@ class People:
             self._tell(turn_id, QuestionAnswered(question_id, value))
         return value
 
-    def _tell(self, turn_id: str, data: QuestionAsked | QuestionAnswered) -> None:
+    def _tell(self, turn_id: str, data: EventData) -> None:
         """Write of a question, in its turn; what is asked while none runs, by a child in the background, in none."""
         if turn_id:
             self._journal.append_in(turn_id, data)
