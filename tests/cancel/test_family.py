@@ -221,13 +221,6 @@ def test_without_proc_the_group_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
     assert Family([]).stop(0.05) == []
 
 
-def test_files_of_proc_that_can_not_be_read_are_empty() -> None:
-    """A process that vanishes between two looks is simply not there."""
-    assert family._read("/proc/self/no-such-file") == b""
-    assert family._read("/proc/self/mem") == b""
-    assert list(family.children_of_process(2**22 + 1)) == []
-
-
 def test_the_program_ends_its_families_when_it_exits() -> None:
     """Without any guard, leaving the program ends what run_process() and deaf calls have started."""
     program = """

@@ -26,7 +26,8 @@ import weakref
 from typing import Any, Final
 
 from halter.cancel import families
-from halter.cancel.family import HAS_PROC, Family, children_of_thread
+from halter.cancel.family import Family
+from halter.cancel.table import HAS_PROC, children_of_thread
 
 _GRACE: Final = 1.0
 _NO_CHILDREN: Final[frozenset[int]] = frozenset()

@@ -17,34 +17,24 @@ import select
 import signal
 import threading
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from halter.cancel.fork import after_fork
+from halter.cancel.table import HAS_PROC, children_of_process, look, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from halter.cancel.cgroup import ControlGroup
 
-HAS_PROC: Final = Path("/proc/self/stat").exists() and hasattr(os, "pidfd_open")
 # How long a killed process may take to disappear before we say that it will not.
 PATIENCE: Final = 1.0
 # Those who were asked to end mostly do so within this; the whole table is looked through afterwards.
 _PROMPT: Final = 0.02
-# Looking through /proc takes and gives back Python's lock thousands of times. If many families end at once they take
+# Reading and signalling takes and gives back Python's lock again and again. If many families end at once they take
 # turns, so that whoever waits for control competes with one thread and not with all of them.
 _turn = threading.Lock()
 _NOBODY: Final[dict[int, int]] = {}
-
-
-class Status(NamedTuple):
-    """What ``/proc/PID/stat`` says of a process."""
-
-    parent: int
-    session: int
-    start: int  # clock ticks since boot
-    is_dead: bool  # it has ended, and nobody has asked for its exit code yet
 
 
 class Family:
@@ -102,7 +92,8 @@ class Family:
             _wait_until_gone(asked, min(end, time.monotonic() + _PROMPT))
             if self._press(signal.SIGTERM, end, asked):
                 return []
-        self._press(signal.SIGKILL, end + PATIENCE)
+        if self._press(signal.SIGKILL, end + PATIENCE):
+            return []
         return sorted(self.members())
 
     def members(self) -> dict[int, int]:
@@ -117,33 +108,18 @@ class Family:
 
     def _search(self) -> dict[int, int]:
         """Look for members in the whole process table."""
-        table = dict(_process_table())
-        found = {pid for pid, start in self._known.items() if pid in table and table[pid].start == start}
+        table = look()
+        everybody = table.processes
+        found = {pid for pid, start in self._known.items() if pid in everybody and everybody[pid].start == start}
         for cgroup in self._cgroups:
-            found |= cgroup.members() & table.keys()
-        # A member is no older than the family, so most of the table needs no look at its environment.
-        since = min(self._known.values(), default=0)
-        for pid, status in table.items():
-            if pid not in found and status.start >= since and self._is_marked(pid, status):
-                found.add(pid)
-        children: dict[int, list[int]] = {}
-        for pid, status in table.items():
-            children.setdefault(status.parent, []).append(pid)
-        todo = list(found)
-        while todo:
-            born = [pid for pid in children.get(todo.pop(), ()) if pid not in found]
-            found.update(born)
-            todo.extend(born)
-        self._known.update((pid, table[pid].start) for pid in found)
-        return {pid: table[pid].start for pid in found - self._spared if not table[pid].is_dead}
-
-    def _is_marked(self, pid: int, status: Status) -> bool:
-        if status.session in self._sessions:
-            return True
-        if not self._cookies:
-            return False
-        environment = _environment(pid)
-        return any(cookie in environment for cookie in self._cookies)
+            found |= cgroup.members() & everybody.keys()
+        marked = [table.sessions.get(session, ()) for session in self._sessions]
+        marked += [table.marked.get(cookie, ()) for cookie in self._cookies]
+        since = min(self._known.values(), default=0)  # a member is no older than the family
+        found.update(pid for pids in marked for pid in pids if everybody[pid].start >= since)
+        found = table.descendants(found)
+        self._known.update((pid, everybody[pid].start) for pid in found)
+        return {pid: everybody[pid].start for pid in found - self._spared if not everybody[pid].is_dead}
 
     def reap(self) -> None:
         for reap in self._reapers:
@@ -153,7 +129,7 @@ class Family:
         """Remember those who are *parent*'s children; a number may have gone to a stranger since we got it."""
         learned = []
         for pid in pids:
-            status = _status(pid)
+            status = status_of(pid)
             if status is not None and status.parent == parent and pid not in self._known:
                 self._known[pid] = status.start
                 learned.append(pid)
@@ -184,9 +160,9 @@ class Family:
 
     def _signal_others(self, told: set[tuple[int, int]], number: signal.Signals) -> dict[int, int]:
         """Signal the members that are not in *told*, add them to it, and return all."""
+        members = self.members()
+        fresh = {pid: start for pid, start in members.items() if (pid, start) not in told}
         with _turn:
-            members = self.members()
-            fresh = {pid: start for pid, start in members.items() if (pid, start) not in told}
             self._signal(fresh, number)
         told.update(fresh.items())
         return members
@@ -213,63 +189,8 @@ class Family:
         return sorted(left)
 
 
-def children_of_thread(thread: int) -> list[int]:
-    """The processes that one thread of this process has started and not waited for."""
-    return _numbers(f"/proc/self/task/{thread}/children")
-
-
-def children_of_process(pid: int) -> Iterator[int]:
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  (names, not paths: this is the hot part of a stop)
-    except OSError:
-        return
-    for thread in threads:
-        yield from _numbers(f"/proc/{pid}/task/{thread}/children")
-
-
-def _numbers(path: str) -> list[int]:
-    return [int(word) for word in _read(path).split()]
-
-
-def _process_table() -> Iterator[tuple[int, Status]]:
-    for name in os.listdir("/proc"):  # noqa: PTH208  (as above)
-        if name.isdigit():
-            status = _status(int(name))
-            if status is not None:
-                yield int(name), status
-
-
-def _status(pid: int) -> Status | None:
-    # The name of the program stands in brackets and may itself hold any character, brackets too.
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    if not fields:
-        return None
-    return Status(parent=int(fields[1]), session=int(fields[3]), start=int(fields[19]), is_dead=fields[0] in b"ZX")
-
-
-def _environment(pid: int) -> bytes:
-    return _read(f"/proc/{pid}/environ")
-
-
-def _read(path: str) -> bytes:
-    """Read a small file of ``/proc``; empty if the process is gone or not ours to look at."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        pieces = []
-        while piece := os.read(descriptor, 65536):
-            pieces.append(piece)
-        return b"".join(pieces)
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
-
-
 def _is_alive(pid: int, start: int) -> bool:
-    status = _status(pid)
+    status = status_of(pid)
     return status is not None and status.start == start and not status.is_dead
 
 

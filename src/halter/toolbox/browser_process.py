@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from halter.cancel import families
 from halter.cancel.blocking import run_blocking_async
-from halter.cancel.family import Family, children_of_thread
+from halter.cancel.family import Family
+from halter.cancel.table import children_of_thread
 from halter.cancel.token import NEVER
 from halter.toolbox.browser_gate import Gate
 from halter.toolbox.browser_page import PageFailed, Tab

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from halter.cancel import families, threads
 from halter.cancel.cgroup import ControlGroup
-from halter.cancel.family import HAS_PROC, Family
+from halter.cancel.family import Family
 from halter.cancel.pump import Bell, ExitNotice
+from halter.cancel.table import HAS_PROC
 from halter.cancel.token import NEVER
 from halter.toolbox.changes import Changes
 

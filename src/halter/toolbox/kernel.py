@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from halter.cancel import families, threads
-from halter.cancel.family import HAS_PROC, Family
+from halter.cancel.family import Family
+from halter.cancel.table import HAS_PROC
 from halter.models.model import Image
 from halter.toolbox import interpreter
 from halter.toolbox.changes import Changes

@@ -10,7 +10,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from halter.cancel import families, threads
-from halter.cancel.family import Family, children_of_thread
+from halter.cancel.family import Family
+from halter.cancel.table import children_of_thread
 from halter.toolbox.guard import Guard, watching
 
 if TYPE_CHECKING:

@@ -1,0 +1,219 @@
+"""The table of processes: one look for all who ask, and nobody overlooked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from halter.cancel import table
+from halter.cancel.table import Status, look
+from tests.helpers import run_python, wait_until
+
+MARK = "HALTER_TEST_MARK"
+
+
+@contextmanager
+def sleeper(*, mark: str = MARK) -> Iterator[int]:
+    """A process with a mark in its environment."""
+    with subprocess.Popen(["sleep", "30"], env={mark: "1"}) as process:
+        try:
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_a_process_is_found_by_its_parent_its_session_and_its_mark() -> None:
+    """The three ways in which families look for their members."""
+    with sleeper() as pid:
+        seen = look()
+        assert pid in seen.children[os.getpid()]
+        assert pid in seen.sessions[os.getsid(0)]
+        assert seen.marked[MARK.encode()] == [pid]
+        assert seen.descendants([os.getpid()]) >= {os.getpid(), pid}
+    assert pid not in look().processes
+
+
+def test_a_mark_that_comes_with_another_program_is_seen() -> None:
+    """What is remembered of an environment holds for one program; the same process may become another one."""
+    code = f"import os; input(); os.execve('/bin/sh', ['sh', '-c', 'echo; read x'], {{'{MARK}': '1'}})"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env={}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert MARK.encode() not in look().marked
+        assert process.pid in look()._marks
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        assert look().marked[MARK.encode()] == [process.pid]
+        process.kill()
+
+
+def test_an_environment_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot change while the program is the same, and reading it is half the cost of a look."""
+    read: list[int] = []
+    original = table._environment
+
+    def noting(pid: int) -> bytes | None:
+        read.append(pid)
+        return original(pid)
+
+    monkeypatch.setattr(table, "_environment", noting)
+    with sleeper() as pid:
+        assert look().marked[MARK.encode()] == [pid]
+        assert look().marked[MARK.encode()] == [pid]
+        assert look().marked[MARK.encode()] == [pid]
+    assert read.count(pid) == 1
+
+
+def test_those_who_wait_share_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty who ask while a look is under way get one look together, and it is not the one that had begun before."""
+    begun: list[int] = []
+    may_go_on = threading.Event()
+    original = table._listed
+
+    def slow() -> set[int]:
+        if threading.current_thread() is first:
+            begun.append(table._looks._begun)
+            may_go_on.wait(30)
+        return original()
+
+    monkeypatch.setattr(table, "_listed", slow)
+    first = threading.Thread(target=look)
+    first.start()
+    wait_until(lambda: begun)
+    asking: list[int] = []
+    answers: list[int] = []
+
+    def ask() -> None:
+        asking.append(1)
+        answers.append(look().number)
+
+    others = [threading.Thread(target=ask) for _ in range(20)]
+    for other in others:
+        other.start()
+    wait_until(lambda: len(asking) == 20)
+    may_go_on.set()
+    for thread in (first, *others):
+        thread.join(30)
+    assert len(answers) == 20
+    assert min(answers) > begun[0]
+    assert len(set(answers)) < 20
+
+
+def test_a_look_that_fails_is_made_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl+C in the middle of a look takes nothing from those who ask afterwards."""
+    with monkeypatch.context() as patch:
+
+        def interrupted() -> set[int]:
+            raise KeyboardInterrupt
+
+        patch.setattr(table, "_listed", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            look()
+    assert os.getpid() in look().processes
+
+
+def test_one_that_is_born_during_the_look_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A parent that starts another and ends after the listing was made, and before it was read, hides nobody."""
+    original = table._listed
+    born: list[subprocess.Popen[bytes]] = []
+
+    def listed() -> set[int]:
+        result = original()
+        if not born:
+            born.append(subprocess.Popen(["sleep", "30"], env={MARK: "1"}))
+        return result
+
+    monkeypatch.setattr(table, "_listed", listed)
+    seen = look()
+    with born[0] as process:
+        process.kill()
+    assert seen.marked[MARK.encode()] == [process.pid]
+
+
+def test_one_that_becomes_another_program_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a moment it has no environment, and then it has its mark."""
+    original = table._environment
+    emptied: list[int] = []
+
+    def environment(pid: int) -> bytes | None:
+        if pid == process and not emptied:
+            emptied.append(pid)
+            return b""
+        return original(pid)
+
+    with sleeper() as process:
+        monkeypatch.setattr(table, "_environment", environment)
+        assert look().marked[MARK.encode()] == [process]
+        assert emptied
+
+
+def test_one_that_is_gone_before_it_is_read_again_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was seen on its way into another program, and has ended there."""
+    statuses: list[Status | None] = []
+    original = table.status_of
+
+    def status_of(pid: int) -> Status | None:
+        if pid != process:
+            return original(pid)
+        statuses.append(None if statuses else original(pid))
+        return statuses[-1]
+
+    with sleeper() as process:
+        monkeypatch.setattr(table, "_environment", lambda pid: b"" if pid == process else None)
+        monkeypatch.setattr(table, "status_of", status_of)
+        assert process not in look().processes
+    assert statuses[0] is not None
+    assert statuses[1] is None
+
+
+def test_a_process_without_any_environment_is_settled() -> None:
+    """It has none because it was given none, and is not read again and again."""
+    with subprocess.Popen(["sleep", "30"], env={}) as process:
+        wait_until(lambda: process.pid in look()._marks)
+        assert look()._marks[process.pid] == frozenset()
+        process.kill()
+
+
+def test_listing_ends_where_somebody_is_born_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look is bounded, however busy the machine is."""
+    listings: list[int] = []
+
+    def listed() -> set[int]:
+        listings.append(1)
+        return {2**22 + len(listings)}
+
+    monkeypatch.setattr(table, "_listed", listed)
+    assert look().processes == {}
+    assert len(listings) == table._MOST_LISTINGS + 1
+
+
+def test_files_of_proc_that_can_not_be_read_are_empty() -> None:
+    """A process that vanishes between two looks is simply not there."""
+    assert table.read("/proc/self/no-such-file") == b""
+    assert table.read("/proc/self/mem") == b""
+    assert table.children_of_process(2**22 + 1) == []
+    assert table.status_of(2**22 + 1) is None
+
+
+def test_a_forked_child_looks_for_itself() -> None:
+    """A look that was under way in the parent never ends in the child, and is not waited for there."""
+    program = """
+        import os
+        from halter.cancel import table
+        with table._looks._turn:
+            pid = os.fork()
+            if pid == 0:
+                os._exit(0 if os.getpid() in table.look().processes else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+    """
+    result = run_python(program)
+    assert result.returncode == 0, result.stderr
