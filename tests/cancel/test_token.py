@@ -436,6 +436,24 @@ def test_two_observers_of_one_child_count_as_two() -> None:
     assert reference() is None
 
 
+def test_a_parent_lets_go_of_a_child_that_was_cancelled_alone() -> None:
+    """A program that lives for months kept a token of every session that was ever stopped: nobody unregistered."""
+    program, other = CancellationToken(), CancellationToken()
+    session = program.child("session")
+    either = CancellationToken.any_of(session, other)
+    either.on_cancel(lambda: None)
+    assert (program._observers, other._observers) == (1, 1)
+    session.cancel()
+    assert (program._observers, other._observers) == (0, 0)
+    either.on_cancel(lambda: None)  # too late to observe anything
+    references = [weakref.ref(session), weakref.ref(either)]
+    del session, either
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]
+    assert not program._subs
+    assert not other._subs
+
+
 def test_a_chain_of_100_000_tokens_is_cancelled_without_recursion() -> None:
     """Depth is no limit."""
     chain = [CancellationToken()]

@@ -211,7 +211,7 @@ class CancellationToken:
     # -- cancelling -----------------------------------------------------------------------------
 
     # One function, because a Ctrl+C may land between any two of its lines and it has to know how far it came.
-    def cancel(self, reason: str = "stop", *, detail: str = "") -> bool:  # noqa: C901, PLR0912
+    def cancel(self, reason: str = "stop", *, detail: str = "") -> bool:  # noqa: C901, PLR0912, PLR0915
         """Cancel this token and everything below it. True if this very call did it.
 
         An ``Exception`` of a callback is logged. A ``BaseException``, such as a Ctrl+C that lands
@@ -226,6 +226,7 @@ class CancellationToken:
         level: list[CancellationToken] = [self]  # no recursion: chains may be deep
         below: list[CancellationToken] = []
         taken: list[dict[int, Any]] = []
+        loose: list[CancellationToken] = []  # those with a parent that is not cancelled with them
         wakers: list[Registration] = []
         callbacks: list[Registration] = []
         fatal: BaseException | None = None
@@ -249,6 +250,8 @@ class CancellationToken:
                                 token._subs = None
                             if token._deadline_entry is not None:
                                 token._deadline_entry.target = None
+                            if token is self or token._parent.__class__ is tuple:
+                                loose.append(token)
                     for subs in taken:
                         for sub in list(subs.values()):
                             kind = sub.__class__
@@ -264,6 +267,9 @@ class CancellationToken:
                                 below.append(sub)
                     taken = []
                     level, below = below, []
+                while loose:
+                    loose[-1]._let_go()
+                    loose.pop()
                 while wakers:
                     _run(wakers[-1]._fn)
                     wakers.pop()
@@ -381,9 +387,9 @@ class CancellationToken:
                     self._subs = subs
 
     def _observe(self) -> None:
-        """Count an observer; the first one makes the links from above strong."""
-        todo = [self]
+        """Count an observer; the first one makes the links from above strong, unless there is nothing more to hear."""
         with _lock:
+            todo = [] if self.is_cancelled else [self]
             while todo:
                 token = todo.pop()
                 token._observers += 1
@@ -397,13 +403,19 @@ class CancellationToken:
             return  # cancelled meanwhile: the links are gone anyway
         if not subs and subs.__sizeof__() > _LARGE:
             self._shrink(subs)
-        todo = [self]
         with _lock:
-            while todo:
-                token = todo.pop()
-                token._observers -= 1
-                if token._observers == 0:
-                    todo.extend(token._hold(_ref(token)))
+            _count_off([self])
+
+    def _let_go(self) -> None:
+        """Leave the parents, who may live long: there is nothing that one who is cancelled could hear from them."""
+        with _lock:
+            for parent in self._parents():
+                subs = parent._subs
+                # Whoever takes a strong link away, or makes it weak, counts the observer off: all under the lock, so
+                # that a registration that ends at the same time does not do it again.
+                if subs is not None and subs.get(id(self)) is self:
+                    parent._forget(self)
+                    _count_off([parent])
 
     def _hold(self, link: object) -> list[CancellationToken]:
         """Let the timer and the parents refer to this token by *link*; the parents that do are returned."""
@@ -479,6 +491,15 @@ class _Never(CancellationToken):
 
     def __repr__(self) -> str:
         return "NEVER"
+
+
+def _count_off(todo: list[CancellationToken]) -> None:
+    """Take one observer from each, under the lock; one that has none left is held by nobody, and observes nobody."""
+    while todo:
+        token = todo.pop()
+        token._observers -= 1
+        if token._observers == 0:
+            todo.extend(token._hold(_ref(token)))
 
 
 def _run(fn: Callable[[], object] | None) -> None:
