@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from halter.cancel import table
-from halter.cancel.table import Status, look
+from halter.cancel.table import look
 from tests.helpers import run_python, wait_until
 
 MARK = "HALTER_TEST_MARK"
@@ -156,23 +158,40 @@ def test_one_that_becomes_another_program_is_read_again(monkeypatch: pytest.Monk
         assert emptied
 
 
-def test_one_that_is_gone_before_it_is_read_again_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was seen on its way into another program, and has ended there."""
-    statuses: list[Status | None] = []
-    original = table.status_of
+def test_one_that_becomes_another_program_all_the_time_is_always_seen() -> None:
+    """It left its session and its parent, and a look that came between two programs took the family for ended."""
+    code = f"import os, sys; os.execve(sys.executable, [sys.executable, '-S', *sys.orig_argv[2:]], {{'{MARK}': '1'}})"
+    with subprocess.Popen([sys.executable, "-S", "-c", code], env={MARK: "1"}) as process:
+        try:
+            looks = [look().marked.get(MARK.encode()) for _ in range(300)]
+        finally:
+            process.kill()
+    assert looks == [[process.pid]] * 300
 
-    def status_of(pid: int) -> Status | None:
-        if pid != process:
-            return original(pid)
-        statuses.append(None if statuses else original(pid))
-        return statuses[-1]
 
+def test_one_that_never_becomes_another_program_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its disk may not answer. The look is bounded, and the process is told of without its mark."""
+    monkeypatch.setattr(table, "_LONGEST", 0.02)
     with sleeper() as process:
         monkeypatch.setattr(table, "_environment", lambda pid: b"" if pid == process else None)
-        monkeypatch.setattr(table, "status_of", status_of)
+        seen = look()
+        assert process in seen.processes
+        assert MARK.encode() not in seen.marked
+
+
+def test_one_that_ends_instead_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was seen on its way into another program, and was killed there."""
+    with sleeper() as process:
+
+        def environment(pid: int) -> bytes | None:
+            if pid != process:
+                return None
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            return b""
+
+        monkeypatch.setattr(table, "_environment", environment)
         assert process not in look().processes
-    assert statuses[0] is not None
-    assert statuses[1] is None
 
 
 def test_a_process_without_any_environment_is_settled() -> None:
@@ -185,15 +204,11 @@ def test_a_process_without_any_environment_is_settled() -> None:
 
 def test_listing_ends_where_somebody_is_born_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look is bounded, however busy the machine is."""
-    listings: list[int] = []
-
-    def listed() -> set[int]:
-        listings.append(1)
-        return {2**22 + len(listings)}
-
-    monkeypatch.setattr(table, "_listed", listed)
+    numbers = itertools.count(2**22 + 1)
+    monkeypatch.setattr(table, "_LONGEST", 0.02)
+    monkeypatch.setattr(table, "_listed", lambda: {next(numbers)})
     assert look().processes == {}
-    assert len(listings) == table._MOST_LISTINGS + 1
+    assert next(numbers) > 2**22 + 2
 
 
 def test_files_of_proc_that_can_not_be_read_are_empty() -> None:

@@ -6,7 +6,7 @@ cost a few looks, and not a few hundred.
 
 A look misses nobody who was there all the time. It lists and reads until a listing has no new name in
 it, because a process may start another one and end between the listing and its turn to be read. One
-that is just becoming another program has no environment for a moment, and is read again.
+that is just becoming another program has no environment for a moment, and the look waits until it has.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,11 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HAS_PROC: Final = Path("/proc/self/stat").exists() and hasattr(os, "pidfd_open")
-# On a machine where somebody is born all the time, the listing would never be without a new name.
-_MOST_LISTINGS: Final = 4
+# Seconds. A look takes a few milliseconds. It takes longer where somebody new is there all the time, or where one does
+# not get into another program, because the disk does not answer.
+_LONGEST: Final = 0.25
+# Getting into another program takes less than a millisecond, once there is a core for it, and has no event to wait for.
+_PAUSE: Final = 0.001
 _MARK: Final = re.compile(rb"HALTER_\w+")
 _NOWHERE: Final = b"0"
-_IS_OF_KERNEL: Final = 0x200000  # PF_KTHREAD: it has no program, and so no environment
+# Of the kernel (PF_KTHREAD), or about to be dead (PF_EXITING): neither has a program, or starts anybody.
+_WITHOUT_PROGRAM: Final = 0x200000 | 0x4
 
 
 class Status(NamedTuple):
@@ -37,7 +42,7 @@ class Status(NamedTuple):
     session: int
     start: int  # clock ticks since boot
     is_dead: bool  # it has ended, and nobody has asked for its exit code yet
-    is_of_kernel: bool
+    has_program: bool
     # Where its environment begins and ends in its memory: another place each time that it becomes another program.
     environment: tuple[bytes, bytes]
 
@@ -57,12 +62,13 @@ class Table:
         """Look. What the look *before* knows of environments is not read again."""
         own = status_of(os.getpid())
         since = 0 if own is None else own.start  # nobody who is older can have got a mark from us
-        todo = _listed()
-        for _ in range(_MOST_LISTINGS):
+        end = time.monotonic() + _LONGEST
+        unsettled: set[int] = set()
+        while todo := (_listed() - self.processes.keys()) | unsettled:
+            if todo == unsettled:
+                threading.Event().wait(_PAUSE)
             unsettled = {pid for pid in todo if not self._read(pid, since, before)}
-            listed = _listed()
-            todo = (listed - self.processes.keys()) | (unsettled & listed)
-            if not todo:
+            if time.monotonic() > end:
                 break
         for pid, status in self.processes.items():
             self.children.setdefault(status.parent, []).append(pid)
@@ -78,15 +84,15 @@ class Table:
             self.processes.pop(pid, None)
             return True
         self.processes[pid] = status
-        if status.is_dead or status.is_of_kernel or status.start < since:
+        if status.is_dead or not status.has_program or status.start < since:
             return True
-        if before is not None and before.processes.get(pid) == status and pid in before._marks:
+        begin, end = status.environment
+        if before is not None and pid in before._marks and before.processes[pid] == status and end != _NOWHERE:
             self._marks[pid] = before._marks[pid]
             return True
         environment = _environment(pid)
         if environment is None:  # it is gone, or not ours to look at
             return True
-        begin, end = status.environment
         if not environment and (begin != end or end == _NOWHERE):
             return False
         self._marks[pid] = frozenset(_MARK.findall(environment))
@@ -144,7 +150,7 @@ def status_of(pid: int) -> Status | None:
         session=int(fields[3]),
         start=int(fields[19]),
         is_dead=fields[0] in b"ZX",
-        is_of_kernel=bool(int(fields[6]) & _IS_OF_KERNEL),
+        has_program=not int(fields[6]) & _WITHOUT_PROGRAM,
         environment=(fields[47], fields[48]),
     )
 
