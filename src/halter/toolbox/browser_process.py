@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _START_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 1.5  # for Chromium to end by itself
@@ -214,6 +216,8 @@ class _Life:
         if self._gate is not None:
             self._gate.close()
         if not self.started.done():
+            # Playwright drops tasks that fail because its driver is killed; that was us, and is no error to tell of.
+            asyncio.get_running_loop().set_exception_handler(_note)
             self.started.cancel()
             self._learn_drivers()
             await run_blocking_async(self._kill, token=NEVER)  # then whatever it waits for ends
@@ -236,6 +240,10 @@ class _Life:
         families.stop(self._family, _GRACE)
         self._guard.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    _log.debug("left behind by a browser that was ended while it started: %s", context)
 
 
 def _playwright() -> Any:
