@@ -16,6 +16,7 @@ from halter.toolbox import patching
 from halter.toolbox.diff import PatchError, parse
 from halter.toolbox.files import Files
 from halter.toolbox.hunks import apply_hunks, split_lines
+from halter.toolbox.shelf import WorkspaceShelf
 from halter.toolbox.workspace import Workspace
 from tests.toolbox.stopping import Stopped, check, every_moment, every_reason, everywhere, open_files
 
@@ -102,7 +103,7 @@ def test_how_exactly_a_change_has_to_fit(tmp_path: Path, changes: str, expected:
     """
     (tmp_path / "f").write_text(FILE)
     try:
-        patching.apply(Workspace(tmp_path), changes, "f")
+        patching.apply(WorkspaceShelf(Workspace(tmp_path)), changes, "f")
     except PatchError:
         assert expected is None
     assert (tmp_path / "f").read_text() == (expected or FILE)

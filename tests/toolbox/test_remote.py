@@ -99,7 +99,9 @@ def test_a_directory_that_is_gone_is_told_once(work: Work) -> None:
         ("read_file", {"path": "."}, "is a directory"),
         ("read_file", {"path": "/dev/zero"}, "no ordinary file"),
         ("write_file", {"path": ".", "content": "x"}, "is a directory"),
-        ("execute_code", {"code": "x" * 100_001}, "longer than"),
+        ("patch", {"changes": "nonsense"}, "neither a unified diff"),
+        ("search_files", {"pattern": "x", "path": "nowhere"}, "there is no nowhere to search in"),
+        ("execute_code", {"code": "x" * 200_000 + " = 1; raise KeyError('no')"}, "KeyError: 'no'"),
     ],
 )
 def test_errors_say_what_is_wrong(work: Work, name: str, arguments: Any, words: str) -> None:
@@ -130,7 +132,7 @@ def test_much_output_is_cut_honestly(server: SSHServer, keeper: Keeper) -> None:
     assert len(text) < 1200
 
 
-# -- files and code ------------------------------------------------------------------------------------------------
+# -- files -------------------------------------------------------------------------------------------------------
 
 
 def test_files_are_written_and_read(work: Work, tmp_path: Path) -> None:
@@ -141,7 +143,7 @@ def test_files_are_written_and_read(work: Work, tmp_path: Path) -> None:
     assert (tmp_path / "a/b.txt").stat().st_mode & 0o777 == 0o751
     assert work.text("read_file", path="a/b.txt") == "     1\t1\n     2\t2\n     3\t3\n     4\t4"
     part = work.text("read_file", path="a/b.txt", start=2, lines=2)
-    assert part.endswith("[lines 2 to 3 of 4, 7 bytes; go on with start=4]")
+    assert part.endswith("[lines 2 to 3 of 4; go on with start=4]")
     assert work.text("read_file", path="a/b.txt", start=4).endswith("4\n[lines 4 to 4: the end of the file]")
     (tmp_path / "zero").write_bytes(b"a\0b")
     assert "binary" in work("read_file", path="zero").detail
@@ -200,24 +202,6 @@ def test_a_lost_connection_in_the_middle_of_a_write_leaves_it_whole(
     wait_until(lambda: not list(tmp_path.glob(".halter.*")))
     whole = "old" if outcome.status == "failed" else content
     assert (tmp_path / "file").read_text() in (whole, content)
-
-
-def test_code_runs_there(work: Work) -> None:
-    """Python code prints what it prints; an error has its traceback and its exit code."""
-    assert work.text("execute_code", code="print(2 + 3)\nprint('x')") == "5\nx\n[exit code 0]"
-    text = work.text("execute_code", code="raise KeyError('no')")
-    assert "KeyError: 'no'" in text
-    assert text.endswith("[exit code 1]")
-
-
-@pytest.mark.parametrize("reason", ["stop", "steer"])
-def test_a_stop_of_code_gives_what_it_printed(work: Work, tmp_path: Path, reason: str) -> None:
-    """Stopped code is dead, and what it had printed is there."""
-    code = "import os, time\nprint('half')\nopen('pids', 'w').write(str(os.getpid()))\ntime.sleep(1000)"
-    outcome = work.stopped("execute_code", wait_for_pids(tmp_path / "pids", 1), reason, code=code)
-    assert outcome.status == "partial"
-    assert str(outcome.content).startswith("half\n[stopped after")
-    judge_dead(tmp_path / "pids")
 
 
 # -- the way in ----------------------------------------------------------------------------------------------------

@@ -35,16 +35,16 @@ def test_a_job_is_looked_after(work: Work, tmp_path: Path) -> None:
     command = 'echo ready; while read -r x; do echo "got $x"; done; echo bye'
     started = work.text("terminal", command=command, background=True)
     assert started.startswith("[job 1 started, process ")
-    assert "written to job 1: 4 bytes" in work.text("process", action="write", job=1, text="a b\n")
-    assert "job 1 runs for" in work.text("process", action="list")
-    assert "and its input ended" in work.text("process", action="write", job=1, text="c\n", end_input=True)
+    assert "4 bytes written to job 1" in work.text("process", action="write", job=1, text="a b\n")
+    assert "job 1 has been running for" in work.text("process", action="list")
+    assert "that was the end of its input" in work.text("process", action="write", job=1, text="c\n", end_input=True)
     waited = work.text("process", action="wait", job=1)
     assert "got a b" in waited
     assert "got c" in waited
     assert "bye\n[job 1 ended with exit code 0" in waited
     assert work.text("process", action="poll", job=1).startswith("[job 1 ended")
     outcome = work("process", action="write", job=1, text="x")
-    assert "takes no input any more" in outcome.detail
+    assert "takes no input" in outcome.detail
 
 
 @pytest.mark.parametrize("reason", ["stop", "steer"])
@@ -76,7 +76,7 @@ def test_a_stop_of_waiting_leaves_the_job_alone(work: Work, tmp_path: Path, reas
     started = lambda: any(type(event).__name__ == "ToolStarted" for event in work.probe.events)  # noqa: E731
     outcome = work.stopped("process", started, reason, action="wait", job=1)
     assert outcome.status in ("partial", "cancelled")  # cancelled: it was told to start, and had not begun to wait
-    assert outcome.status == "cancelled" or "[job 1 runs for" in str(outcome.content)
+    assert outcome.status == "cancelled" or "[job 1 has been running for" in str(outcome.content)
     assert is_alive(pids_in(tmp_path / "pids")[0])
 
 
@@ -124,7 +124,7 @@ def test_a_stop_while_a_job_is_started_leaves_no_job(work: Work, server: SSHServ
         for pid in pids_in(server.home / "pids"):
             wait_dead(pid)
     else:  # it had been started
-        assert listed.startswith("job 1 runs for")
+        assert listed.startswith("job 1 has been running for")
 
 
 def test_a_job_on_a_machine_that_is_not_there_is_told(server: SSHServer, keeper: Keeper) -> None:

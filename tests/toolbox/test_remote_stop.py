@@ -69,6 +69,8 @@ def test_what_was_said_is_given_back(work: Work, reason: str) -> None:
         ("execute_code", {"code": "open('made', 'w')"}),
         ("write_file", {"path": "made", "content": "x"}),
         ("read_file", {"path": "known_hosts"}),
+        ("patch", {"changes": "--- /dev/null\n+++ made\n@@ -0,0 +1 @@\n+x\n"}),
+        ("search_files", {"pattern": "x"}),
         ("process", {"action": "list"}),
     ],
 )

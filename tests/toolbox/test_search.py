@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,16 @@ from hypothesis import strategies as st
 
 from halter import ToolOutcome
 from halter.toolbox.files import Files
+from halter.toolbox.ground import WorkspaceGround
 from halter.toolbox.ignore import Ignore, compile_glob
 from halter.toolbox.search import Query, search
 from halter.toolbox.workspace import Workspace
 from tests.helpers import wait_dead, wait_until
 from tests.toolbox.stopping import Stopped, check, every_moment, every_reason, everywhere, open_files
+
+
+def searched(root: Path, query: Query) -> Iterator[str]:
+    return search(WorkspaceGround(Workspace(root), query.path), query, lambda _: None)
 
 
 def busy_children() -> dict[int, int]:
@@ -76,7 +82,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def found(tree: Path, pattern: str, **options: Any) -> list[str]:
-    lines = "\n".join(search(Workspace(tree), Query(pattern, **options), lambda _: None)).split("\n")
+    lines = "\n".join(searched(tree, Query(pattern, **options))).split("\n")
     return sorted(line.partition(": ")[0] for line in lines if not line.startswith("["))
 
 
@@ -144,10 +150,10 @@ def test_large_files_are_not_searched_and_told(tmp_path: Path, monkeypatch: pyte
     """A file that is too large is counted, not read."""
     monkeypatch.setenv("PATH", "")
     (tmp_path / "large").write_bytes(b"needle\n" * 1_200_000)
-    said = list(search(Workspace(tmp_path), Query("needle"), lambda _: None))
+    said = list(searched(tmp_path, Query("needle")))
     assert said == ["[No line matches; 1 files searched; 1 files not searched: larger than 8,000,000 bytes]"]
     with pytest.raises(ValueError, match="is not searched"):
-        list(search(Workspace(tmp_path), Query("needle", "large"), lambda _: None))
+        list(searched(tmp_path, Query("needle", "large")))
 
 
 GLOBS = st.lists(
@@ -212,7 +218,7 @@ def test_a_link_swapped_in_the_middle_shows_nothing_of_outside(engine: str, tmp_
     thread.start()
     try:
         for _ in range(30):
-            assert "outside" not in "".join(search(Workspace(root), Query("needle"), lambda _: None))
+            assert "outside" not in "".join(searched(root, Query("needle")))
     finally:
         is_over.set()
         thread.join(10)

@@ -180,7 +180,7 @@ def test_a_stop_of_a_wait_leaves_the_job_alone(tmp_path: Path, reason: str, mome
         jobs = desk.kept()
         wait_until(lambda: jobs.get(1).output.size)
         at = moment if moment in ("rest", "start") else "middle"
-        when = (lambda: jobs.get(1).child.changes._listeners) if at == "middle" else None
+        when = (lambda: jobs.get(1).process.changes._listeners) if at == "middle" else None
         stop = Stop(reason, at=at, when=when, twice=moment == "twice")
         outcome = desk.call_stopped(stop, "process", action="wait", job=1)
         assert outcome.status in statuses
@@ -218,7 +218,7 @@ def test_all_jobs_can_be_ended_at_once(tmp_path: Path) -> None:
         for _ in range(3):
             desk.call("terminal", command="sleep 60", background=True)
         jobs = desk.kept()
-        pids = [job.child.pid for job in jobs.all()]
+        pids = [job.process.pid for job in jobs.all()]
         assert jobs.stop_all() == []
         assert not any(is_alive(pid) for pid in pids)
         assert desk.call("terminal", command="echo on").content == "on\n[exit code 0]"

@@ -74,6 +74,7 @@ class Child:
         self.error: Exception | None = None  # why it could not be started, or looked after
         self.left: int | None = None  # how many it left behind when it exited; None until that is known
         self.survivors: list[int] = []
+        self.is_lost: Final = False  # as something far away may be
         self.is_over = False  # nobody of the family is left
         self.was_stopped = False
         self.is_drained = False  # what it had said before it was stopped has been heard
@@ -105,6 +106,11 @@ class Child:
         return self.returncode is not None or self.is_over
 
     @property
+    def is_gone(self) -> bool:
+        """Whether it was made sure that nobody of the family is left."""
+        return self.is_over and not self.survivors
+
+    @property
     def accepts_input(self) -> bool:
         return not (self._is_deaf or self._ends_input or self.has_exited)
 
@@ -122,8 +128,8 @@ class Child:
         """Block until nobody of the family is left."""
         return self.wait(lambda: self.is_over, token, timeout)
 
-    def send(self, data: bytes, *, ends: bool = False) -> None:
-        """Have it read *data*; does not wait until it does. With *ends*, nothing more will come."""
+    def send(self, data: bytes, *, ends: bool = False, token: CancellationToken = NEVER) -> None:  # noqa: ARG002
+        """Have it read *data*; does not wait until it does, so no token is needed. With *ends*, that was all."""
         with self._lock:
             if len(self._unsent) + len(data) > _MOST_UNSENT:
                 msg = "it does not read what it is told: the input has piled up"

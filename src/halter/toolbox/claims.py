@@ -30,10 +30,13 @@ class ClaimingTool(Tool[P, R]):
         return sorted(set(self.fn.__self__.claims(self.name, kwargs)))  # type: ignore[attr-defined]
 
 
-def claiming_tool(*, grace: float | None = None) -> Callable[[Callable[P, R]], ClaimingTool[P, R]]:
-    """Like `@tool`, for such methods."""
+def claiming_tool(
+    *, grace: float | None = None, like: Tool[..., Any] | None = None
+) -> Callable[[Callable[P, R]], ClaimingTool[P, R]]:
+    """Like `@tool`, for such methods. A model is told of it what it is told of the tool that it is *like*."""
 
     def decorate(fn: Callable[P, R]) -> ClaimingTool[P, R]:
+        fn.__doc__ = fn.__doc__ if like is None else like.__doc__
         return ClaimingTool(fn, grace=grace)
 
     return decorate

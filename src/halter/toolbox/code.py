@@ -20,6 +20,7 @@ from halter.models.model import Image, Text
 from halter.toolbox.codedanger import danger_in_code
 from halter.toolbox.environment import without_secrets
 from halter.toolbox.kernel import Kernel, Run, freeing
+from halter.toolbox.localinterpreter import LocalInterpreter
 from halter.toolbox.output import LIMIT
 from halter.tools.content import error_text
 from halter.tools.context import ToolContext
@@ -28,12 +29,13 @@ from halter.tools.tool import Tool, tool
 from halter.tools.toolset import collect_tools
 
 TIMEOUT: Final = 300.0
+CALM: Final = {"MPLBACKEND": "Agg"}  # no windows
 # After a stop, how long we wait for the code to end by its interrupt, so that what it says last is there too.
 _LOOK: Final = 0.015
 # The tool comes back by itself after that. On a busy machine it may need longer; late words are better than none.
 _PATIENCE: Final = 0.5
 # How long the code may take to end, before its interpreter is killed. Nobody waits for that but the next call.
-_GRACE: Final = 1.0
+GRACE: Final = 1.0
 
 
 def why_code(arguments: Any) -> str:
@@ -45,33 +47,19 @@ class CodeFailed(RuntimeError):
     """The code raised something, or took its interpreter with it."""
 
 
-class Code:
-    """Python in *workspace*, with *tools* that the code can call. Each session has an interpreter of its own."""
+class CodeTool:
+    """The tool, over whatever interpreter a session has."""
 
-    def __init__(
-        self,
-        workspace: str | os.PathLike[str],
-        tools: Iterable[Tool[..., Any] | Callable[..., Any]] = (),
-        *,
-        pass_env: Iterable[str] = (),  # names of variables that are passed on though they look like secrets
-        timeout: float = TIMEOUT,  # seconds for code that names none
-        grace: float = _GRACE,  # seconds between the interrupt and the kill
-        limit: int = LIMIT,  # bytes of output that are kept
-    ) -> None:
-        self._workspace = Path(workspace).expanduser().resolve()
-        self._inner = {name: each for name, each in collect_tools(tools).items() if name != "execute_code"}
-        self._pass_env = frozenset(pass_env)
+    look: float = _LOOK
+
+    def __init__(self, tools: Iterable[Tool[..., Any] | Callable[..., Any]], timeout: float, grace: float) -> None:
+        self.inner = {name: each for name, each in collect_tools(tools).items() if name != "execute_code"}
         self._timeout = check_seconds("timeout", timeout)
         self._grace = check_seconds("grace", grace)
-        self._limit = limit
 
-    @property
-    def tools(self) -> list[Tool[..., Any]]:
-        return [self.execute_code]
-
-    def _make_kernel(self) -> Kernel:
-        environment = without_secrets(self._pass_env) | {"MPLBACKEND": "Agg"}
-        return Kernel(self._workspace, environment, sorted(self._inner), self._limit)
+    def kernel(self, ctx: ToolContext) -> Kernel:
+        """The interpreter of the session that *ctx* belongs to."""
+        raise NotImplementedError
 
     @tool(approval=why_code, grace=_PATIENCE)
     def execute_code(self, code: str, ctx: ToolContext, timeout: float | None = None) -> Iterator[object]:
@@ -86,11 +74,11 @@ class Code:
 
         """
         seconds = self._timeout if timeout is None else check_seconds("timeout", timeout)
-        kernel = ctx.keep(self._make_kernel)
+        kernel = self.kernel(ctx)
         kernel.take(ctx.token)
         with freeing(kernel):
             token = ctx.token.child("code")
-            run = kernel.new_run(ctx.report, _Caller(self._inner, kernel, ctx, token))
+            run = kernel.new_run(ctx.report, _Caller(self.inner, kernel, ctx, token))
             loss = kernel.start(code, run)
         if loss:
             run.preface = f"[{loss}: this is a fresh one, and earlier variables are gone]\n"
@@ -111,7 +99,7 @@ class Code:
         """Interrupt the code and say how it is; at a stop control is wanted back, and the rest is done elsewhere."""
         kernel.interrupt()
         if token.is_cancelled:
-            kernel.wait(run, NEVER, _LOOK)
+            kernel.wait(run, NEVER, self.look)
         else:
             kernel.wait(run, token, self._grace)
         if run.how:
@@ -121,6 +109,38 @@ class Code:
         content = _content(run, note)
         kernel.end_later(run, self._grace)
         return content
+
+
+class Code(CodeTool):
+    """Python in *workspace*, with *tools* that the code can call. Each session has an interpreter of its own."""
+
+    def __init__(
+        self,
+        workspace: str | os.PathLike[str],
+        tools: Iterable[Tool[..., Any] | Callable[..., Any]] = (),
+        *,
+        pass_env: Iterable[str] = (),  # names of variables that are passed on though they look like secrets
+        timeout: float = TIMEOUT,  # seconds for code that names none
+        grace: float = GRACE,  # seconds between the interrupt and the kill
+        limit: int = LIMIT,  # bytes of output that are kept
+    ) -> None:
+        super().__init__(tools, timeout, grace)
+        self._workspace = Path(workspace).expanduser().resolve()
+        self._pass_env = frozenset(pass_env)
+        self._limit = limit
+
+    @property
+    def tools(self) -> list[Tool[..., Any]]:
+        return [self.execute_code]
+
+    def kernel(self, ctx: ToolContext) -> Kernel:
+        """The interpreter of the session that *ctx* belongs to."""
+        return ctx.keep(self._make_kernel)
+
+    def _make_kernel(self) -> Kernel:
+        environment = without_secrets(self._pass_env) | CALM
+        directory, names = str(self._workspace), sorted(self.inner)
+        return Kernel(lambda ears: LocalInterpreter(directory, environment, names, ears), self._limit)
 
 
 class _Caller:

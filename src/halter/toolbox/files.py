@@ -20,8 +20,10 @@ from halter.toolbox import patching
 from halter.toolbox.atomic import Draft
 from halter.toolbox.claims import claiming_tool
 from halter.toolbox.diff import PatchError
-from halter.toolbox.reading import Reader, image_type
+from halter.toolbox.ground import WorkspaceGround
+from halter.toolbox.reading import show
 from halter.toolbox.search import Query, search
+from halter.toolbox.shelf import WorkspaceShelf
 from halter.toolbox.workspace import Workspace
 from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
@@ -34,7 +36,6 @@ __all__ = ["Files"]
 # What is on a thread gets so long to hand back what it has: control is to be back within 50 ms.
 GRACE: Final = 0.03
 _MOST_WRITTEN: Final = 10_000_000
-_MOST_IMAGE: Final = 5_000_000
 
 
 class Files:
@@ -69,16 +70,7 @@ class Files:
         descriptor = self.workspace.open(path)
         with os.fdopen(descriptor, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            head = file.read(32)
-            file.seek(0)
-            media_type = image_type(head)
-            if media_type:
-                if size > _MOST_IMAGE:
-                    msg = f"{path} is a picture of {size:,} bytes; at most {_MOST_IMAGE:,} can be shown"
-                    raise ValueError(msg)
-                yield Image(file.read(_MOST_IMAGE), media_type=media_type)
-                return
-            yield from Reader(file, path, size).blocks(start, lines)
+            yield from show(file, path, size, start, lines)
 
     @claiming_tool(grace=GRACE)
     def write_file(self, path: str, content: str) -> str:
@@ -89,10 +81,7 @@ class Files:
             content: the whole new content.
 
         """
-        data = content.encode()
-        if len(data) > _MOST_WRITTEN:
-            msg = f"the content has {len(data):,} bytes; at most {_MOST_WRITTEN:,} can be written at once"
-            raise ValueError(msg)
+        data = encoded(content)
         checkpoint()  # and be given time at a stop: a disk may take some
         with self.workspace.find(path, make_parents=True) as place:
             try:
@@ -106,8 +95,7 @@ class Files:
                 place.undo_parents()
                 return f"Nothing was written: the stop came first. {place.path} is as it was."
             draft.commit()
-            lines = content.count("\n") + (not content.endswith("\n") and bool(content))
-            return f"{'Made' if is_new else 'Replaced'} {place.path}: {lines:,} lines, {len(data):,} bytes."
+            return written(place.path, data, is_new=is_new)
 
     @claiming_tool(grace=GRACE)
     def patch(self, changes: str, path: str | None = None) -> str:
@@ -132,7 +120,7 @@ class Files:
 
         """
         try:
-            return patching.apply(self.workspace, changes, path)
+            return patching.apply(WorkspaceShelf(self.workspace), changes, path)
         except PatchError as error:
             msg = f"{error}\nNothing was changed."
             raise PatchError(msg) from None
@@ -161,4 +149,19 @@ class Files:
 
         """
         query = Query(pattern, path, glob, kind, ignore_case=ignore_case, most=most)
-        yield from search(self.workspace, query, ctx.report)
+        yield from search(WorkspaceGround(self.workspace, path), query, ctx.report)
+
+
+def encoded(content: str) -> bytes:
+    """A content as it is written, if it is not too much."""
+    data = content.encode()
+    if len(data) > _MOST_WRITTEN:
+        msg = f"the content has {len(data):,} bytes; at most {_MOST_WRITTEN:,} can be written at once"
+        raise ValueError(msg)
+    return data
+
+
+def written(path: str, data: bytes, *, is_new: bool) -> str:
+    """What is told of a file that was written."""
+    lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
+    return f"{'Made' if is_new else 'Replaced'} {path}: {lines:,} lines, {len(data):,} bytes."

@@ -1,7 +1,8 @@
 """The commands of one session: its working directory, and the jobs that run in the background.
 
-Jobs belong to the session. They outlive the call and the turn that started them, and end with `stop_all()` or when the
-session is closed; until then whatever a command has left behind is listed here too, so that nothing runs unseen.
+A job stands on a process: a child of ours, or one on another machine. Jobs belong to the session. They outlive the call
+and the turn that started them, and end with `stop_all()` or when the session is closed; until then whatever a command
+has left behind is listed here too, so that nothing runs unseen.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from halter.toolbox.child import Child
+from halter.cancel.token import NEVER
 from halter.toolbox.output import LIMIT, Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
-    from halter.toolbox.child import Link
+    from halter.cancel.token import CancellationToken
+    from halter.toolbox.output import Progress
 
 _MOST_RUNNING: Final = 50
 _MOST_ENDED: Final = 50  # that are remembered
@@ -26,32 +27,80 @@ _CLOSE_GRACE: Final = 0.3
 _CLOSE_PATIENCE: Final = 2.0
 
 
-class Job:
-    """One command, in the foreground or in the background."""
+class JobProcess(Protocol):
+    """What a job stands on, wherever it runs."""
+
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def returncode(self) -> int | None: ...
+    @property
+    def error(self) -> Exception | None: ...  # why it could not be started, or looked after
+    @property
+    def started_at(self) -> float: ...
+    @property
+    def ended_at(self) -> float | None: ...
+    @property
+    def was_stopped(self) -> bool: ...
+    @property
+    def has_exited(self) -> bool: ...  # the process itself, and all that it said was heard
+    @property
+    def is_over(self) -> bool: ...  # nothing more will come, of it or of its family
+    @property
+    def is_lost(self) -> bool: ...  # whether it can be asked no more how it is
+    @property
+    def is_gone(self) -> bool: ...  # whether it is known that nobody of its family is left
+    @property
+    def survivors(self) -> Sequence[int] | None: ...  # whom a stop could not end; None: nobody knows
+    @property
+    def left(self) -> int | None: ...  # how many it left behind when it exited
+    @property
+    def accepts_input(self) -> bool: ...
+
+    def wait(
+        self,
+        condition: Callable[[], object],
+        token: CancellationToken = NEVER,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> bool:
+        """Block until *condition* holds, the token is cancelled or the time is over; True if it holds."""
+        ...
+
+    def send(self, data: bytes, *, ends: bool = False, token: CancellationToken = NEVER) -> None:
+        """Have it read *data*. With *ends*, nothing more will come."""
+        ...
+
+    def stop(self, grace: float) -> None:
+        """Have it and its family ended: TERM, and KILL after *grace* seconds. Returns at once."""
+        ...
+
+
+P = TypeVar("P", bound=JobProcess)
+
+
+class Job(Generic[P]):
+    """One command, in the foreground or in the background, and what it has said."""
 
     def __init__(
         self,
         command: str,
-        argv: Sequence[str],
+        start: Callable[[Callable[[bytes], object]], P],  # starts it; what it is given wants to hear what it says
         *,
-        cwd: str,
-        env: Mapping[str, str],
-        takes_input: bool = False,
-        link: Link | None = None,
-        on_output: Callable[[bytes], object] | None = None,
         limit: int = LIMIT,
+        progress: Progress | None = None,
     ) -> None:
         self.id = 0  # once it is in the background
         self.command = command
         self.output = Output(limit)
         self._seen = 0
-        self._also = on_output
-        self.child = Child(argv, cwd=cwd, env=env, on_output=self._hear, takes_input=takes_input, link=link)
+        self._progress = progress
+        self.process = start(self._hear)
 
     def _hear(self, piece: bytes) -> None:
         self.output.add(piece)
-        if self._also is not None:
-            self._also(piece)
+        if self._progress is not None:
+            self._progress.add(piece)
 
     def news(self) -> str:
         """What it has said since this was asked last."""
@@ -60,33 +109,52 @@ class Job:
 
     @property
     def is_running(self) -> bool:
-        return not self.child.is_over
+        return not self.process.is_over
 
     @property
     def seconds(self) -> float:
-        end = self.child.ended_at if self.child.has_exited else None
-        return (time.monotonic() if end is None else end) - self.child.started_at
+        return (self.process.ended_at or time.monotonic()) - self.process.started_at
 
     def state(self) -> str:
         """How it is, in words that fit behind "job 3"."""
-        child = self.child
-        if child.error is not None:
-            return f"failed to run: {child.error}"
-        if not child.has_exited:
-            doing = "is being ended after" if child.was_stopped else "has been running for"
-            return f"{doing} {self.seconds:.1f} s"
-        code = child.returncode
-        if child.survivors:
-            return f"could not be ended: processes {child.survivors} are still there"
-        if code is None:
-            ended = "was never started"
-        elif code < 0:
-            ended = f"was ended by {_signal_name(-code)} after {self.seconds:.1f} s"
+        process = self.process
+        took = f"after {self.seconds:.1f} s"
+        if process.error is not None and (process.pid is None or not process.is_lost):
+            return f"failed to run: {process.error}"
+        if process.is_lost:
+            return f"lost its connection {took}; {self.who_is_left()}"
+        if process.survivors:
+            return f"could not be ended: {self.who_is_left()}"
+        if not process.has_exited:
+            return f"is being ended {took}" if process.was_stopped else f"has been running for {self.seconds:.1f} s"
+        if process.pid is None:
+            return "was never started"
+        return self._ending(took)
+
+    def _ending(self, took: str) -> str:
+        process, code = self.process, self.process.returncode
+        if code is not None and code < 0:
+            ended = f"was ended by {_signal_name(-code)} {took}"
+        elif process.was_stopped:
+            ended = f"was stopped {took}"
         else:
-            ended = f"ended with exit code {code} after {self.seconds:.1f} s"
-        if not child.is_over and child.left:
-            ended += f"; {child.left} that it started still run{'s' if child.left == 1 else ''}"
+            ended = f"ended with exit code {code} {took}"
+        if process.was_stopped:
+            return f"{ended}; {self.who_is_left()}"
+        if not process.is_over and process.left:
+            ended += f"; {process.left} that it started still run{'s' if process.left == 1 else ''}"
         return ended
+
+    def who_is_left(self) -> str:
+        """What is known of its family, once it was stopped."""
+        process = self.process
+        if process.survivors:
+            return f"processes {process.survivors} are still there"
+        if process.is_gone:
+            return "all its processes have ended"
+        if process.is_over:
+            return "the machine cannot be asked whether its processes have ended; it ends them when it notices"
+        return "its processes are being ended"
 
 
 def _signal_name(number: int) -> str:
@@ -96,37 +164,38 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-class Jobs:
+class Jobs(Generic[P]):
     """What a session has of this: kept by its tools, closed with it."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = str(directory)
+    def __init__(self, directory: str, most: int = _MOST_RUNNING) -> None:
+        self.directory = directory
+        self._most = most
         self._lock = threading.Lock()
-        self._jobs: dict[int, Job] = {}
-        self._foreground: set[Job] = set()
+        self._jobs: dict[int, Job[P]] = {}
+        self._foreground: set[Job[P]] = set()
         self._last = 0
         self._is_closed = False
 
     def check_room(self) -> None:
         """Refuse another job if there are too many."""
-        running = sum(job.is_running for job in list(self._jobs.values()))
-        if running >= _MOST_RUNNING:
+        running = sum(job.is_running for job in self.all())
+        if running >= self._most:
             msg = f"{running} background jobs run already; end some with the process tool first"
             raise RuntimeError(msg)
 
-    def enter(self, job: Job) -> None:
+    def enter(self, job: Job[P]) -> None:
         """Look after a command in the foreground: it ends with the session, too."""
         with self._lock:
             self._foreground.add(job)
             is_closed = self._is_closed
         if is_closed:
-            job.child.stop(0.0)
+            job.process.stop(0.0)
 
-    def leave(self, job: Job) -> None:
+    def leave(self, job: Job[P]) -> None:
         with self._lock:
             self._foreground.discard(job)
 
-    def add(self, job: Job) -> int:
+    def add(self, job: Job[P]) -> int:
         """Take a job into the background; returns its number."""
         with self._lock:
             if not job.id:
@@ -138,14 +207,19 @@ class Jobs:
                 del self._jobs[each.id]
             is_closed = self._is_closed
         if is_closed:
-            job.child.stop(0.0)
+            job.process.stop(0.0)
         return job.id
 
-    def all(self) -> list[Job]:
+    def remove(self, job: Job[P]) -> None:
+        """Forget a job that never was one."""
+        with self._lock:
+            self._jobs.pop(job.id, None)
+
+    def all(self) -> list[Job[P]]:
         with self._lock:
             return list(self._jobs.values())
 
-    def get(self, number: int) -> Job:
+    def get(self, number: int) -> Job[P]:
         with self._lock:
             job = self._jobs.get(number)
             numbers = ", ".join(map(str, self._jobs)) or "none at all"
@@ -172,15 +246,9 @@ class Jobs:
         return self._is_closed
 
 
-def _end(jobs: list[Job], grace: float, patience: float) -> None:
+def _end(jobs: Sequence[Job[P]], grace: float, patience: float) -> None:
     for job in jobs:
-        job.child.stop(grace)
+        job.process.stop(grace)
     end = time.monotonic() + grace + patience
     for job in jobs:
-        job.child.wait_over(timeout=max(end - time.monotonic(), 0.0))
-
-
-def shown(command: str, most: int = 80) -> str:
-    """A command on one line, shortened."""
-    line = " ".join(command.split()) if "\n" in command else command
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+        job.process.wait(lambda job=job: not job.is_running, timeout=max(end - time.monotonic(), 0.0))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""The interpreter of one session, from the side of the parent: started when needed, interrupted, killed, replaced.
+"""The interpreter of one session, on this machine or another: started when needed, interrupted, killed, replaced.
 
 One piece of code runs at a time. After a stop the code gets a KeyboardInterrupt; if it ends by that, the interpreter
 and its variables stay, and what the code has started beside it is ended. If it does not within its grace, the
@@ -10,30 +10,20 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import json
-import signal
-import socket
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from halter.cancel import families, threads
-from halter.cancel.family import Family
-from halter.cancel.table import HAS_PROC
+from halter.cancel import threads
 from halter.models.model import Image
-from halter.toolbox import interpreter
 from halter.toolbox.changes import Changes
-from halter.toolbox.child import Child, Link
 from halter.toolbox.output import Output, Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
     from halter.cancel.token import CancellationToken
 
-_MOST_UNREAD: Final = 64_000_000
+__all__ = ["Ears", "Interpreter", "Kernel", "Run", "freeing"]
+
 _MOST_PICTURES: Final = 16
-_CHILDREN_GRACE: Final = 0.2
 _CLOSE_PATIENCE: Final = 1.5
 
 
@@ -59,42 +49,64 @@ class Run:
             self.pictures.append(Image(base64.b64decode(data), media_type=media_type))
 
 
-class _Messages:
-    """JSON objects, one per line, out of pieces."""
+class Ears(NamedTuple):
+    """Who hears what an interpreter says, from whatever thread."""
 
-    def __init__(self) -> None:
-        self._unread = b""
+    output: Callable[[bytes], object]  # what it printed
+    message: Callable[[dict[str, Any]], object]
+    tell: Callable[[], object]  # that something has changed
+
+
+class Interpreter(Protocol):
+    """One interpreter, on this machine or on another. Nothing here waits, unless that is said."""
 
     @property
-    def is_too_long(self) -> bool:
-        return len(self._unread) > _MOST_UNREAD
+    def is_usable(self) -> bool:
+        """Whether it can be given code."""
+        ...
 
-    def read(self, piece: bytes) -> list[dict[str, Any]]:
-        *lines, self._unread = (self._unread + piece).split(b"\n")
-        found: list[dict[str, Any]] = []
-        for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):
-                message = json.loads(line)
-                if isinstance(message, dict):
-                    found.append(message)
-        return found
+    @property
+    def has_died(self) -> bool:
+        """Whether it will say nothing more."""
+        ...
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Have it read a message. Messages are read in their order."""
+        ...
+
+    def interrupt(self, number: int) -> None:
+        """Have the code of that run, and what it has started, interrupted."""
+        ...
+
+    def end_children(self) -> None:
+        """End what the code has started; the interpreter itself stays. What is sent after this comes after it."""
+        ...
+
+    def stop(self) -> None:
+        """Kill it, with its family."""
+        ...
+
+    def wait_over(self, timeout: float) -> bool:
+        """Wait until nobody of it is left, as far as can be known."""
+        ...
+
+    def ending(self) -> str:
+        """How it ended. May wait for that to be known, until the current token's stop."""
+        ...
 
 
 class Kernel:
     """The interpreter of a session. Kept by its tools, closed with it."""
 
-    def __init__(self, directory: Path, environment: Mapping[str, str], names: Sequence[str], limit: int) -> None:
-        self._directory = str(directory)
-        self._environment = dict(environment)
-        self._names = list(names)
+    def __init__(self, make: Callable[[Ears], Interpreter], limit: int) -> None:
+        self._make = make
         self._limit = limit
         self._changes = Changes()
         self._is_taken = [True]  # popped by whoever has the interpreter, put back when it is settled
-        self._child: Child | None = None
-        self._is_ready = False
+        self._interpreter: Interpreter | None = None
+        self._generation = 0  # of the interpreter
         self._number = 0  # of the last run
         self._run: Run | None = None
-        self._messages: _Messages | None = None  # those of the interpreter that there is
         self._output = Output(limit)  # what comes between two runs is shown with the next
         self._is_closed = False
         self._loss = ""  # why the variables of earlier calls are gone, for the next call to tell
@@ -121,17 +133,16 @@ class Kernel:
 
     def start(self, source: str, run: Run) -> str:
         """Have code run. If that is in a fresh interpreter, though there was one, says why."""
-        child = self._child
+        old = self._interpreter
         loss = ""
-        if child is not None and (child.has_exited or child.was_stopped):
-            loss, self._loss = self._loss or f"the interpreter has ended ({ending(child)})", ""
-            child.stop(0.0)
-            child = None
+        if old is not None and not old.is_usable:
+            loss, self._loss = self._loss or f"the interpreter has ended ({old.ending()})", ""
+            old.stop()
+            old = None
         self._run = run
-        if child is None:
-            child = self._child = self._make_child()
+        now = self._interpreter = self._fresh() if old is None else old
         self._number += 1
-        child.send(json.dumps({"kind": "run", "id": self._number, "source": source}).encode() + b"\n")
+        now.send({"kind": "run", "id": self._number, "source": source})
         return loss
 
     def new_run(self, report: Callable[[str], object], call: Callable[[Run, dict[str, Any]], object]) -> Run:
@@ -143,27 +154,24 @@ class Kernel:
 
     @property
     def has_died(self) -> bool:
-        child = self._child
-        return child is None or child.is_over or child.left is not None
+        return self._interpreter is None or self._interpreter.has_died
 
     def interrupt(self) -> None:
         """Have the code hear of a stop."""
-        child = self._child
-        if child is not None:
-            child.send(json.dumps({"kind": "cancel", "id": self._number}).encode() + b"\n")
-            if self._is_ready:
-                child.signal(signal.SIGINT)  # for its children, as a terminal would
+        if self._interpreter is not None:
+            self._interpreter.interrupt(self._number)
 
     def end(self, run: Run) -> str:
         """The code has ended by itself; or its interpreter has, and then says how."""
-        self._run = None
-        self._output = Output(self._limit)
-        child = self._child
         how = ""
-        if not run.how and child is not None:
-            how = ending(child)
-            child.stop(0.0)  # what it has left behind
-        self.free()
+        try:
+            if not run.how and self._interpreter is not None:
+                how = self._interpreter.ending()
+                self._interpreter.stop()  # what it has left behind
+        finally:
+            self._run = None
+            self._output = Output(self._limit)
+            self.free()
         return how
 
     def end_later(self, run: Run, grace: float) -> None:
@@ -176,58 +184,49 @@ class Kernel:
     def settle(self, run: Run, grace: float) -> None:
         """As end_later(), in this thread. A boundary: the interpreter is freed whatever happens."""
         try:
-            child = self._child
-            if child is not None and self._changes.wait(lambda: run.how or self.has_died, timeout=grace) and run.how:
-                self._end_children(child)
-            elif child is not None:
+            now = self._interpreter
+            if now is not None and self._changes.wait(lambda: run.how or self.has_died, timeout=grace) and run.how:
+                now.end_children()
+            elif now is not None:
                 self._loss = "the code of an earlier call did not react to its interrupt, so its interpreter was killed"
-                child.stop(0.0)
-                child.wait_over(timeout=_CLOSE_PATIENCE)
+                now.stop()
+                now.wait_over(_CLOSE_PATIENCE)
         finally:
             self._run = None
             self._output = Output(self._limit)
             self.free()
 
-    def close(self) -> None:
-        """End the interpreter and all it has started."""
+    def refuse(self) -> None:
+        """Take no more code."""
         self._is_closed = True
         self._changes.tell()
-        child = self._child
-        if child is not None:
-            child.stop(0.0)
-            child.wait_over(timeout=_CLOSE_PATIENCE)
+
+    def close(self) -> None:
+        """End the interpreter and all it has started."""
+        self.refuse()
+        if self._interpreter is not None:
+            self._interpreter.stop()
+            self._interpreter.wait_over(_CLOSE_PATIENCE)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _make_child(self) -> Child:
-        ours, theirs = socket.socketpair()
-        self._is_ready = False
-        arguments = [str(theirs.fileno()), self._directory, json.dumps(self._names)]
-        messages = _Messages()
+    def _fresh(self) -> Interpreter:
+        self._generation += 1
+        mine = self._generation
 
         def is_ours() -> bool:  # and not one that is dying while another has taken its place
-            return self._messages is messages
+            return self._generation == mine
 
-        def hear(piece: bytes) -> None:
-            for message in messages.read(piece):
-                if is_ours():
-                    self._understand(message)
-            if messages.is_too_long:
-                child.stop(0.0)
-
-        self._messages = messages
-        link = Link(ours.detach(), theirs.detach(), hear, is_two_way=True)
-        child = Child(
-            [sys.executable, "-u", "-P", "-X", "utf8", str(Path(interpreter.__file__).absolute()), *arguments],
-            cwd=self._directory,
-            env=self._environment,
-            on_output=lambda piece: self._hear_output(piece) if is_ours() else None,
-            link=link,
+        fresh = self._make(
+            Ears(
+                lambda piece: self._hear_output(piece) if is_ours() else None,
+                lambda message: self._understand(message) if is_ours() else None,
+                self._changes.tell,
+            )
         )
-        child.changes.also(self._changes.tell)
         if self._is_closed:
-            child.stop(0.0)
-        return child
+            fresh.stop()
+        return fresh
 
     def _hear_output(self, piece: bytes) -> None:
         self._output.add(piece)
@@ -237,9 +236,7 @@ class Kernel:
     def _understand(self, message: dict[str, Any]) -> None:
         """Hear a message. The code can send anything, too: what makes no sense is nothing."""
         run, kind = self._run, message.get("kind")
-        if kind == "ready":
-            self._is_ready = True
-        elif kind == "tool" and run is None:
+        if kind == "tool" and run is None:
             self.answer(message.get("id", 0), "tools can be called only while a call of execute_code runs")
         elif kind == "tool" and run is not None:
             threads.submit(lambda: run.call(run, message))
@@ -251,27 +248,9 @@ class Kernel:
 
     def answer(self, number: int, error: str, parts: Sequence[object] = ()) -> None:
         """Answer a call of a tool."""
-        child = self._child
-        if child is not None:
-            answer = {"kind": "answer", "id": number, "error": error, "parts": list(parts)}
+        if self._interpreter is not None:
             with contextlib.suppress(BufferError):
-                child.send(json.dumps(answer).encode() + b"\n")
-
-    def _end_children(self, child: Child) -> None:
-        """End what the code has started; the interpreter itself stays."""
-        if child.pid is not None and HAS_PROC:
-            others = Family([child.pid], session=child.pid, cookie=child.cookie, spare=[child.pid])
-            if others.members():
-                families.stop(others, _CHILDREN_GRACE)
-
-
-def ending(child: Child) -> str:
-    if child.error is not None:
-        return str(child.error)
-    code = child.returncode
-    if code is None:
-        return "it was stopped"
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+                self._interpreter.send({"kind": "answer", "id": number, "error": error, "parts": list(parts)})
 
 
 @contextlib.contextmanager

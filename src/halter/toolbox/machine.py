@@ -10,17 +10,17 @@ All methods may be called from any thread. None of them waits, but those that ta
 
 from __future__ import annotations
 
-import contextlib
-import queue
-import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from halter.cancel.token import NEVER, CancellationToken, wake_on_cancel
+from halter.cancel.token import NEVER, CancellationToken
+from halter.toolbox.changes import Changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from halter.toolbox.output import Progress
 
 __all__ = ["Command", "Link", "Machine", "MachineError", "Running", "Said"]
 
@@ -37,6 +37,7 @@ class Command:
     directory: str = ""  # where: empty means where one is after logging in
     env: Mapping[str, str] = field(default_factory=dict)
     takes_input: bool = False
+    keeps_watch: bool = False  # it reads its lifeline itself, and ends when that does: see `Running.say()`
     grace: float = 1.0  # seconds between TERM and KILL, should the connection be lost
 
 
@@ -79,7 +80,7 @@ class Link(Protocol):
 
 
 class Running:
-    """One command on a machine, as far as we know."""
+    """One command on a machine, as far as we know: what a job stands on."""
 
     def __init__(self) -> None:
         self.pid: int | None = None
@@ -89,62 +90,49 @@ class Running:
         self.was_stopped = False
         self.is_over = False  # nothing more will come
         self.survivors: list[int] | None = None  # whom the machine found when it was asked; None if it was not
+        self.left: Final = None  # nobody: what a command leaves running is ended with it
         self.began_in = ""  # the directory
         self.directory = ""  # the one that it has gone to
         self.started_at = time.monotonic()
         self.ended_at: float | None = None
-        self._lock = threading.Lock()
-        self._listeners: set[Callable[[], object]] = set()
+        self.changes = Changes()
 
     @property
-    def seconds(self) -> float:
-        return (self.ended_at or time.monotonic()) - self.started_at
+    def has_exited(self) -> bool:
+        """Whether it has ended, and all that it said has come."""
+        return self.is_over
 
     @property
     def is_gone(self) -> bool:
         """Whether the machine has said that nobody of it is left."""
         return self.survivors == []
 
+    @property
+    def accepts_input(self) -> bool:
+        raise NotImplementedError
+
     def wait(
-        self, condition: Callable[[], object], token: CancellationToken = NEVER, timeout: float | None = None
+        self,
+        condition: Callable[[], object],
+        token: CancellationToken = NEVER,
+        timeout: float | None = None,
+        progress: Progress | None = None,
     ) -> bool:
         """Block until *condition* holds, the token is cancelled or the time is over; True if it holds."""
-        bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        end = None if timeout is None else time.monotonic() + timeout
-
-        def wake() -> None:
-            bell.put(None)
-
-        with self._lock:
-            self._listeners.add(wake)
-        try:
-            with wake_on_cancel(token, wake):
-                while not condition() and not token.is_cancelled:
-                    seconds = None if end is None else end - time.monotonic()
-                    if seconds is not None and seconds <= 0:
-                        break
-                    with contextlib.suppress(queue.Empty):
-                        bell.get(timeout=seconds)
-        finally:
-            with self._lock:
-                self._listeners.discard(wake)
-        return bool(condition())
+        return self.changes.wait(condition, token, timeout, progress)
 
     def wait_over(self, token: CancellationToken = NEVER, timeout: float | None = None) -> bool:
         """Block until it is over, the token is cancelled or the time is over; True if it is over."""
         return self.wait(lambda: self.is_over, token, timeout)
 
-    def tell(self) -> None:
-        """Wake whoever waits: something has changed."""
-        with self._lock:
-            listeners = list(self._listeners)
-        for wake in listeners:
-            wake()
-
     def stop(self, grace: float) -> None:
         """Have it ended: TERM, and KILL after *grace* seconds. Returns at once."""
         raise NotImplementedError
 
-    def send(self, data: bytes, *, ends: bool, token: CancellationToken) -> None:
+    def send(self, data: bytes, *, ends: bool = False, token: CancellationToken = NEVER) -> None:
         """Have it read *data*, and wait until it was passed on. With *ends*, nothing more will come."""
+        raise NotImplementedError
+
+    def say(self, line: bytes) -> None:
+        """Send a line to a command that keeps watch, behind those that were sent before. Does not wait."""
         raise NotImplementedError

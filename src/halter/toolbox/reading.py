@@ -4,26 +4,63 @@ from __future__ import annotations
 
 import codecs
 import io
-from typing import IO, TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from halter.cancel.context import checkpoint
+from halter.models.model import Image
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Reader", "image_type", "is_binary"]
+__all__ = ["LineIndex", "Readable", "Reader", "is_binary", "show"]
 
 _CHUNK: Final = 1 << 18
 _MOST_LINE: Final = 2_000  # characters of one line
 _MOST_TEXT: Final = 80_000  # characters of one call
 _MOST_COUNTED: Final = 32_000_000  # bytes of a file whose lines are counted to the end
+_MOST_IMAGE: Final = 5_000_000
 _MOST_UTF16: Final = 4_000_000
 _BLOCK: Final = 100  # lines that are given together
 _SNIFFED: Final = 8_192
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def image_type(head: bytes) -> str:
+class Readable(Protocol):
+    """An open file."""
+
+    def read(self, size: int, /) -> bytes | None: ...
+    def seek(self, offset: int, /) -> object: ...
+
+
+class LineIndex(Protocol):
+    """Who knows where the lines of a file are, so that it need not be read for that."""
+
+    def count(self) -> int:
+        """How many there are."""
+        ...
+
+    def offset(self, line: int) -> int:
+        """Where that line begins, or the end of the file."""
+        ...
+
+
+def show(
+    file: Readable, path: str, size: int, start: int, count: int, index: LineIndex | None = None
+) -> Iterator[str | Image]:
+    """Give *count* lines of a text file from line *start* on, numbered; or the picture that it is."""
+    head = file.read(32) or b""
+    file.seek(0)
+    media_type = _image_type(head)
+    if not media_type:
+        yield from Reader(file, path, size, index).blocks(start, count)
+    elif size > _MOST_IMAGE:
+        msg = f"{path} is a picture of {size:,} bytes; at most {_MOST_IMAGE:,} can be shown"
+        raise ValueError(msg)
+    else:
+        yield Image(file.read(_MOST_IMAGE) or b"", media_type=media_type)
+
+
+def _image_type(head: bytes) -> str:
     """The media type of a picture that models can see, by its first bytes; else nothing."""
     if head.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
@@ -48,8 +85,9 @@ class _Line(NamedTuple):
 class Reader:
     """One text file. *file* is unbuffered and binary."""
 
-    def __init__(self, file: IO[bytes], path: str, size: int) -> None:
-        self._file = file
+    def __init__(self, file: Readable, path: str, size: int, index: LineIndex | None = None) -> None:
+        self._file: Readable = file
+        self._index = index
         self._path = path
         self._size = size
         self._notes: list[str] = []
@@ -85,11 +123,11 @@ class Reader:
 
     def _look(self) -> None:
         """Look at the beginning: refuse what is no text, and drop a mark of its encoding."""
-        head = self._file.read(_SNIFFED)
+        head = self._file.read(_SNIFFED) or b""
         if head.startswith(_UTF16) and self._size <= _MOST_UTF16:
             self._file.seek(0)
-            text = self._file.read(_MOST_UTF16).decode("utf-16", errors="replace")
-            self._file = io.BytesIO(text.encode(errors="replace"))
+            text = (self._file.read(_MOST_UTF16) or b"").decode("utf-16", errors="replace")
+            self._file, self._index = io.BytesIO(text.encode(errors="replace")), None
             self._notes.append("the file is UTF-16")
         elif is_binary(head):
             msg = f"{self._path} is a binary file of {self._size:,} bytes; it cannot be read as text"
@@ -109,6 +147,13 @@ class Reader:
         """The lines from *start* on. Those before are counted, and of none is more kept than can be shown."""
         number = 1
         kept, length = b"", 0
+        if self._index is not None and start > 1:
+            offset = self._index.offset(start)
+            if offset >= self._size:
+                self._passed = self._index.count()
+                return
+            self._file.seek(offset)
+            number = start
         for chunk in self._chunks():
             at = 0
             if number < start:
@@ -153,6 +198,8 @@ class Reader:
         """Tell what was left out; a huge file is not read to its end for that."""
         if self._size > _MOST_COUNTED:
             self._notes.append(self._cut_note(start, last, f"more, in a file of {self._size:,} bytes"))
+        elif self._index is not None:
+            self._notes.append(self._cut_note(start, last, f"{self._index.count():,}"))
         else:
             self._file.seek(0)
             number, ends_open = 0, False

@@ -1,4 +1,4 @@
-"""A search through the files of a workspace: for names, or for lines by a regular expression.
+"""A search through files, of a workspace or of another machine: for names, or for lines by a regular expression.
 
 `rg` is used when it is there: it finds places. What is shown of a place is read by us, through the workspace, so
 nothing from outside of it can be shown, whatever happens to a link while `rg` reads. Otherwise, and for expressions
@@ -10,27 +10,23 @@ Matches are given as they are found; a stop keeps those that there are.
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from halter.cancel.context import checkpoint
+from halter.toolbox.ground import MOST_FILE
 from halter.toolbox.ignore import compile_glob
 from halter.toolbox.matching import Match, is_plain, match_files
 from halter.toolbox.reading import is_binary
-from halter.toolbox.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from halter.toolbox.workspace import Workspace
+    from halter.toolbox.ground import Ground
 
-__all__ = ["MOST_FILE", "Query", "search"]
+__all__ = ["Query", "search"]
 
-MOST_FILE: Final = 8_000_000  # bytes of a file that is searched
 _MOST_LINE: Final = 300  # characters of a line that is shown
 _BATCH_FILES: Final = 64
 _BATCH_BYTES: Final = 512_000
@@ -48,7 +44,7 @@ class Query:
     ignore_case: bool = False
     most: int = 200
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Refuse what cannot be searched for."""
         if not self.pattern:
             msg = "the pattern is empty"
@@ -62,17 +58,10 @@ class Query:
                 raise ValueError(msg) from error
 
 
-def search(workspace: Workspace, query: Query, report: Callable[[str], object]) -> Iterator[str]:
+def search(ground: Ground, query: Query, report: Callable[[str], object]) -> Iterator[str]:
     """Search, and give the matches as lines of text, and at the end what there is to say about them."""
-    query.check()
-    with workspace.find(query.path) as place:
-        found = place.stat()
-        start = "" if place.path == "." else place.path
-    if found is None:
-        msg = f"there is no {query.path!r} to search in"
-        raise FileNotFoundError(msg)
-    run = _Search(workspace, query, start, report)
-    if not stat.S_ISDIR(found.st_mode):
+    run = _Search(ground, query, report)
+    if not ground.is_directory:
         yield from run.one_file()
     elif query.kind == "name":
         yield from run.names()
@@ -81,12 +70,11 @@ def search(workspace: Workspace, query: Query, report: Callable[[str], object]) 
 
 
 class _Search:
-    def __init__(self, workspace: Workspace, query: Query, start: str, report: Callable[[str], object]) -> None:
-        self._workspace = workspace
+    def __init__(self, ground: Ground, query: Query, report: Callable[[str], object]) -> None:
+        self._ground = ground
+        self._start = ground.start
         self._query = query
-        self._start = start
         self._report = report
-        self._tree = Tree(workspace, start)
         self._glob = None if query.glob is None else compile_glob(query.glob)
         self._found = 0
         self._searched = 0
@@ -98,19 +86,17 @@ class _Search:
     def names(self) -> Iterator[str]:
         wanted = compile_glob(self._query.pattern, ignore_case=self._query.ignore_case)
         prefix = len(self._start) + 1 if self._start else 0
-        for file in self._tree.files():
+        for path in self._ground.names():
             self._count()
-            if wanted.match(file.path[prefix:]) and self._is_wanted(file.path):
+            if wanted.match(path[prefix:]) and self._is_wanted(path):
                 self._found += 1
-                yield file.path
+                yield path
                 if self._is_full:
                     break
         yield from self._summary("files", "No file has such a name")
 
     def one_file(self) -> Iterator[str]:
-        descriptor = self._workspace.open(self._start)
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            data = file.read(MOST_FILE + 1) or b""
+        data = self._ground.only()
         if len(data) > MOST_FILE:
             msg = f"{self._start} is larger than {MOST_FILE:,} bytes, and is not searched"
             raise ValueError(msg)
@@ -119,21 +105,14 @@ class _Search:
         yield from self._summary("matches", "No line matches")
 
     def content(self) -> Iterator[str]:
-        program = shutil.which("rg")
-        if program is not None:
-            from halter.toolbox.ripgrep import NotUnderstood, Ripgrep  # noqa: PLC0415  (it needs asyncio)
-
-            try:
-                found = Ripgrep(program, self._workspace, self._query, self._tree, self._is_wanted).run()
-            except NotUnderstood:
-                pass  # an expression of Python's own
-            else:
-                self._found = len(found)
-                if found:  # in one piece: after a stop there is no second one
-                    yield "\n".join(_shown(match) for match in found)
-                checkpoint()  # "no line matches" is for a search that was made
-                yield from self._summary("matches", "No line matches", counted=False)
-                return
+        found = self._ground.found(self._query, self._is_wanted)
+        if found is not None:
+            self._found = len(found)
+            if found:  # in one piece: after a stop there is no second one
+                yield "\n".join(_shown(match) for match in found)
+            checkpoint()  # "no line matches" is for a search that was made
+            yield from self._summary("matches", "No line matches", counted=False)
+            return
         for batch in self._batches():
             yield from self._matched(batch)
             if self._is_full:
@@ -143,20 +122,15 @@ class _Search:
     def _batches(self) -> Iterator[list[tuple[str, bytes]]]:
         batch: list[tuple[str, bytes]] = []
         size = 0
-        for file in self._tree.files():
-            if not self._is_wanted(file.path):
-                continue
+        for file in self._ground.contents(self._query, self._is_wanted):
             self._count()
-            try:
-                data = file.read(MOST_FILE)
-            except OSError:
+            if file.is_unreadable:
                 self._unreadable.append(file.path)
-                continue
-            if data is None:
+            elif file.is_too_large:
                 self._too_large.append(file.path)
-            elif not is_binary(data):
-                batch.append((file.path, data))
-                size += len(data)
+            elif not is_binary(file.data):
+                batch.append((file.path, file.data))
+                size += len(file.data)
             if len(batch) >= _BATCH_FILES or size >= _BATCH_BYTES:
                 yield batch
                 batch, size = [], 0
@@ -204,8 +178,8 @@ class _Search:
         ):
             if count:
                 notes.append(f"{count:,} files not searched: {why}")
-        if self._tree.skipped:
-            notes.append(f"directories not searched: {', '.join(self._tree.skipped[:5])}")
+        if self._ground.skipped:
+            notes.append(f"directories not searched: {', '.join(self._ground.skipped[:5])}")
         if notes:
             yield f"[{'; '.join(notes)}]"
 

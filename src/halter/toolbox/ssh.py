@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["SSHLink", "SSHMachine"]
 
 _log = logging.getLogger(__name__)
-# A server lets one connection have ten sessions at a time, as a rule. Five are for commands in the background; the rest
-# of what we do takes turns.
+# A server lets one connection have ten sessions at a time, as a rule. Five are for commands in the background, and one
+# is for an interpreter; the rest of what we do takes turns.
 _MOST_AT_ONCE: Final = 4
 _CLOSE_GRACE: Final = 0.3
 _CLOSE_PATIENCE: Final = 1.5
@@ -224,7 +224,7 @@ class SSHLink:
         """Look after a command from its start to its end. A boundary: what goes wrong is told to those who wait."""
         self._processes.add(process)
         try:
-            async with contextlib.nullcontext() if process.takes_input else self._slots:
+            async with contextlib.nullcontext() if process.is_lasting else self._slots:
                 await process.run(await self.connection())
         except Exception as error:  # noqa: BLE001
             process.fail(_told(error, self._machine.name))

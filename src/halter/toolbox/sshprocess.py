@@ -9,6 +9,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from halter.cancel.token import NEVER
 from halter.toolbox.machine import MachineError, Running, Said
 from halter.toolbox.sshscript import BEST, CHECK, FEED, WATCH, packed
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from halter.toolbox.ssh import SSHLink
 
 _MISSED: Final = 4  # heartbeats that may stay away
-_MOST_SAID: Final = 4_000_000  # bytes of one script of ours
+_MOST_SAID: Final = 12_000_000  # bytes of one script of ours
 
 
 class SSHProcess(Running):
@@ -31,7 +32,7 @@ class SSHProcess(Running):
     def __init__(self, command: Command, on_output: Callable[[bytes], object], link: SSHLink) -> None:
         super().__init__()
         self._command = command
-        self.takes_input = command.takes_input
+        self.is_lasting = command.takes_input or command.keeps_watch
         self._on_output = on_output
         self._link = link
         self._mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
@@ -41,6 +42,8 @@ class SSHProcess(Running):
         self._is_starting = False
         self._beat = link.beat
         self._pipe = ""  # of one that takes input
+        self._has_ended_input = False
+        self._unsent: list[bytes] = []  # lines for one that keeps watch and has not begun
         self._said = b""
 
     # -- for everybody -----------------------------------------------------------------------------------------------
@@ -51,18 +54,24 @@ class SSHProcess(Running):
         self.was_stopped = True
         self._link.call(self._send_stop)
 
-    def send(self, data: bytes, *, ends: bool, token: CancellationToken) -> None:
+    @property
+    def accepts_input(self) -> bool:
+        return bool(self._pipe) and not (self.is_over or self.was_stopped or self._has_ended_input)
+
+    def send(self, data: bytes, *, ends: bool = False, token: CancellationToken = NEVER) -> None:
         """Have it read *data*, and wait until it was passed on."""
-        if not self._pipe or self.is_over or self.was_stopped:
-            msg = "it takes no input any more" if self._pipe else "it takes no input"
-            raise MachineError(msg)
         if data:
             said = self._link.run(FEED, f"{self._pipe}/in", self._mark, token=token, data=data)
             if said.code:
                 msg = f"it does not take the input: {said.error or 'it has ended'}"
                 raise MachineError(msg)
         if ends:
+            self._has_ended_input = True
             self._link.call(lambda: self._write(b"e\n"))
+
+    def say(self, line: bytes) -> None:
+        """Send a line to a command that keeps watch."""
+        self._link.call(lambda: self._say(line + b"\n"))
 
     def end(self, error: Exception | None) -> None:
         """It is over, whatever it was."""
@@ -71,7 +80,7 @@ class SSHProcess(Running):
         self.error = self.error or error
         self.ended_at = self.ended_at or time.monotonic()
         self.is_over = True
-        self.tell()
+        self.changes.tell()
 
     # -- in the loop -------------------------------------------------------------------------------------------------
 
@@ -82,12 +91,13 @@ class SSHProcess(Running):
         self._is_starting = True
         command, env = self._command, self._command.env
         header = packed(command.text) + b"".join(packed(f"{name}={value}") for name, value in env.items())
-        takes_input = str(int(command.takes_input))
-        args = [self._mark, command.directory, takes_input, f"{self._grace:g}", self._ticks, self._silence]
+        way = "2" if command.keeps_watch else "1" if command.takes_input else "0"
+        args = [self._mark, command.directory, way, f"{self._grace:g}", self._ticks, self._silence]
         line = shlex.join(["exec", "sh", "-c", BEST, WATCH, "halter", *args, str(len(env))])
         session = _session_class()(self)
         self._channel, _ = await connection.create_session(lambda: session, line, encoding=None)
-        self._write(header)
+        self._write(header + b"".join(self._unsent))
+        self._unsent.clear()
         if self.was_stopped:
             self._send_stop()
         while not self._closed.is_set():
@@ -109,6 +119,12 @@ class SSHProcess(Running):
             with contextlib.suppress(OSError):  # it is just being closed
                 channel.write(data)
 
+    def _say(self, data: bytes) -> None:
+        if self._channel is None:
+            self._unsent.append(data)
+        else:
+            self._write(data)
+
     def _send_stop(self) -> None:
         if not self._is_starting:  # it waits for its turn, or for the connection
             self.survivors = []
@@ -119,12 +135,12 @@ class SSHProcess(Running):
         """Take what came: of the command, or of the one who watches it."""
         if is_output:
             self._on_output(data)
-            self.tell()
+            self.changes.tell()
             return
         *lines, self._said = (self._said + data).split(b"\n")
         for line in lines:
             self._hear_line(line.decode(errors="surrogateescape"))
-        self.tell()
+        self.changes.tell()
 
     def _hear_line(self, line: str) -> None:
         words = line.split(" ", 2)
@@ -156,13 +172,13 @@ class SSHProcess(Running):
             self.is_lost = True
             self.ended_at = self.ended_at or time.monotonic()
         self._closed.set()
-        self.tell()
+        self.changes.tell()
 
     def fail(self, error: Exception) -> None:
         """It could not be started, as far as we know: once it was asked for, only the machine knows."""
         self.error = error
         self.is_lost = self._is_starting and self.survivors is None
-        self.tell()
+        self.changes.tell()
 
     async def check(self, connection: asyncssh.SSHClientConnection) -> bool:
         """Ask who is left, ending those; False if there was no answer."""
@@ -170,7 +186,7 @@ class SSHProcess(Running):
         said = await collect(connection, line, b"")
         for each in said.error.splitlines():
             self._hear_line(each)
-        self.tell()
+        self.changes.tell()
         return self.survivors is not None
 
 

@@ -11,6 +11,9 @@ r"""What runs on the other side of an SSH connection: plain `sh`, since nothing 
 - When the command has ended, whoever is left of it is ended as well: its process group and session, and, where there
   is /proc, those who left it, by the mark in their environment. Then it looks again, and says "gone" or who is left.
 
+A command may keep watch itself: then the lifeline is its standard input, it has to end when that does, and is told of
+the mark and of the silence that is too long. The rest is as ever.
+
 A race: the command ends by itself while the lifeline breaks. The reader is ended first and the rest is done by the one
 who waits for the command, so there is always exactly one who cleans up.
 """
@@ -20,8 +23,8 @@ from __future__ import annotations
 from typing import Final
 
 # Go to a directory: from the user's own, if it is not absolute.
-_GO: Final = r"""
-at_home() { case $1 in "~"|"~/"*) path=$HOME${1#"~"} ;; *) path=$1 ;; esac; }
+GO: Final = r"""
+at_home() { case $1 in "~"|"~/"*) path=$HOME${1#"~"} ;; -*) path=./$1 ;; *) path=$1 ;; esac; }
 go_to() { at_home "$1"; cd "${path:-.}" 2>/dev/null; }
 """
 
@@ -57,10 +60,11 @@ tell_end() { if [ -n "$left" ]; then say left $left; else say gone; fi; }
 # Runs the script that is its $0 by bash, whose `read` has a timeout, or by whatever there is.
 BEST: Final = 'command -v bash >/dev/null 2>&1 && exec bash -c "$0" "$@"; exec sh -c "$0" "$@"'
 
-# Arguments: the mark, the directory, whether it takes input, the grace, the grace in twentieths of a second, how many
-# seconds without a heartbeat are too many, the number of variables. Then lines of input: the command, the variables.
+# Arguments: the mark, the directory, whether it takes input (1) or keeps watch (2), the grace, the grace in twentieths
+# of a second, how many seconds without a heartbeat are too many, the number of variables. Then lines of input: the
+# command, the variables.
 WATCH: Final = (
-    _GO
+    GO
     + _FAMILY
     + r"""
 mark=$1 dir=$2 input=$3 grace=$4 ticks=$5 silence=$6 count=$7
@@ -79,17 +83,25 @@ if command -v setsid >/dev/null 2>&1; then new=setsid; else set -m; fi
 shell=sh
 command -v bash >/dev/null 2>&1 && shell=bash
 run='eval "$1"'
-[ "$input" = 1 ] || run='trap "printf \"halter cwd %s\n\" \"\$(pwd -P)\" >&3" EXIT; eval "$1"'
+[ "$input" = 0 ] && run='trap "printf \"halter cwd %s\n\" \"\$(pwd -P)\" >&3" EXIT; eval "$1"'
 n=0
 while [ "$n" -lt "$count" ]; do unpack; set -- "$@" "$value"; n=$((n+1)); done
 exec 3>&2 5<&0
 (
   for each; do export "$each"; done
   export "$mark=1"
-  exec $new "$shell" -c "$run" "$shell" "$command" <"$from" 2>&1 5<&-
+  if [ "$input" = 2 ]; then
+    export HALTER_WATCH="$silence $mark"
+    exec <&5
+  else
+    exec <"$from"
+  fi
+  exec $new "$shell" -c "$run" "$shell" "$command" 2>&1 5<&-
 ) &
 pid=$! group=$!
 set +m
+reader=
+[ "$input" = 2 ] || {
 (
   trap '' HUP PIPE INT
   [ -n "$tmp" ] && exec 4>"$tmp/in"
@@ -111,12 +123,13 @@ set +m
   kill -KILL "-$pid" || kill -KILL "$pid"
 ) >/dev/null 2>&1 3>&- &
 reader=$!
+}
 trap '' HUP PIPE INT TERM
 exec 5<&- 3>&-
 say "pid $pid $tmp"
 wait "$pid"; code=$?
 say "exit $code"
-kill "$reader" 2>/dev/null; wait "$reader" 2>/dev/null
+[ -n "$reader" ] && { kill "$reader" 2>/dev/null; wait "$reader" 2>/dev/null; }
 end
 # Whoever is still about to write to the pipe is let go: it opens now, and has no reader then.
 [ -n "$tmp" ] && { exec 6<>"$tmp/in"; rm -rf "$tmp"; exec 6<&-; }
@@ -142,53 +155,6 @@ FEED: Final = r"""
 export "$2=1"
 exec sh -c 'exec cat >"$1"' halter "$1"
 """
-
-# Arguments: a file, the first line, how many lines, the directory, how many bytes at most. How many lines and bytes the
-# file has goes to standard error.
-READ: Final = (
-    _GO
-    + r"""
-go_to "$4" || { echo "there is no directory $4" >&2; exit 3; }
-at_home "$1"; shift; set -- "$path" "$@"
-[ -e "$1" ] || { echo "there is no file $1" >&2; exit 3; }
-[ -d "$1" ] && { echo "$1 is a directory" >&2; exit 3; }
-[ -f "$1" ] || { echo "$1 is no ordinary file" >&2; exit 3; }
-[ -r "$1" ] || { echo "$1 may not be read" >&2; exit 3; }
-lines=$(wc -l <"$1")
-[ -n "$(tail -c 1 <"$1")" ] && lines=$((lines+1))
-echo "$lines" $(wc -c <"$1") >&2
-tail -n "+$2" <"$1" | head -n "$3" | head -c "$5"
-"""
-)
-
-# Arguments: a file, how many bytes, the directory. It is put in place when all of it has come, and not otherwise.
-WRITE: Final = (
-    _GO
-    + r"""
-go_to "$3" || { echo "there is no directory $3" >&2; exit 3; }
-at_home "$1"
-target=$path
-[ -d "$target" ] && { echo "$target is a directory" >&2; exit 3; }
-if [ -L "$target" ]; then target=$(readlink -f "$target") || exit 3; fi
-parent=$(dirname "$target")
-mkdir -p "$parent" || exit 3
-trap '' HUP PIPE
-draft=$(mktemp "$parent/.halter.XXXXXX") || exit 3
-trap 'rm -f "$draft"' EXIT
-trap 'exit 4' TERM INT
-is=made
-if [ -e "$target" ]; then
-  is=replaced
-  [ -w "$target" ] || { echo "$1 may not be written" >&2; exit 3; }
-  cp -p "$target" "$draft" || exit 3
-else
-  chmod "$(umask -S | sed 's/x//g')" "$draft" 2>/dev/null || chmod 644 "$draft"
-fi
-cat >"$draft"
-[ "$(wc -c <"$draft")" -eq "$2" ] || exit 4
-mv -f "$draft" "$target" && echo "$is"
-"""
-)
 
 
 def packed(text: str) -> bytes:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from halter.cancel.seconds import check_seconds
-from halter.toolbox.child import Link
+from halter.toolbox.child import Child, Link
 from halter.toolbox.danger import danger_in
 from halter.toolbox.environment import without_secrets
-from halter.toolbox.jobs import Job, Jobs, shown
+from halter.toolbox.jobs import Job, Jobs
+from halter.toolbox.jobtools import GRACE, JobTools, on_own_line, positive
 from halter.toolbox.output import LIMIT, Progress
 from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
@@ -26,13 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 TIMEOUT: Final = 180.0
+# Nothing waits for a person.
+CALM: Final = {"GIT_TERMINAL_PROMPT": "0", "PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb"}
 # After a stop, how long we wait to be able to say that the command is dead: most are, by then.
 _LOOK: Final = 0.01
 # And how long we wait for what it had said before; that takes a millisecond, unless the machine is very busy.
 _HEAR: Final = 0.025
-# Both tools come back by themselves after that. On a machine that is overloaded they may need longer, and then a late
-# word is better than none.
-_GRACE: Final = 0.5
 # Runs the command, and notes where it has gone to. `exec` in the command means that nothing is noted.
 _KEEP_DIRECTORY: Final = 'trap "pwd -P >/dev/fd/$HALTER_DIRECTORY" EXIT 2>/dev/null; unset HALTER_DIRECTORY; eval "$1"'
 
@@ -42,14 +42,7 @@ def why_command(arguments: Mapping[str, Any]) -> str:
     return danger_in(str(arguments.get("command", "")))
 
 
-def why_process(arguments: Mapping[str, Any]) -> str:
-    """Why a call of `process` needs approval: what is written may be read by a shell."""
-    is_written = arguments.get("action") == "write"
-    why = danger_in(str(arguments.get("text", ""))) if is_written else ""
-    return "" if why.startswith("it cannot be read") else why
-
-
-class Terminal:
+class Terminal(JobTools):
     """A shell in *workspace*. One object serves any number of sessions; each has its own directory and jobs."""
 
     def __init__(
@@ -63,26 +56,26 @@ class Terminal:
         grace: float = 1.0,  # seconds between TERM and KILL
         limit: int = LIMIT,  # bytes of output that are kept
     ) -> None:
+        super().__init__(grace)
         self._workspace = Path(workspace).expanduser().resolve()
         self._pass_env = frozenset(pass_env)
         self._extra = dict(env or {})
         self._shell = shell or shutil.which("bash") or "/bin/sh"
         self._timeout = check_seconds("timeout", timeout)
-        self._grace = check_seconds("grace", grace)
         self._limit = limit
 
     @property
     def tools(self) -> list[Tool[..., Any]]:
         return [self.terminal, self.process]
 
-    def jobs(self, ctx: ToolContext) -> Jobs:
+    def jobs(self, ctx: ToolContext) -> Jobs[Child]:
         """The jobs of the session that *ctx* belongs to."""
         return ctx.keep(self._make_jobs)
 
-    def _make_jobs(self) -> Jobs:
-        return Jobs(self._workspace)
+    def _make_jobs(self) -> Jobs[Child]:
+        return Jobs(str(self._workspace))
 
-    @tool(approval=why_command, grace=_GRACE)
+    @tool(approval=why_command, grace=GRACE)
     def terminal(
         self, command: str, ctx: ToolContext, background: bool = False, timeout: float | None = None
     ) -> Iterator[str]:
@@ -105,7 +98,7 @@ class Terminal:
         if background:
             yield lost + self._start_job(command, jobs, ctx)
             return
-        seconds = self._timeout if timeout is None else _positive(timeout)
+        seconds = self._timeout if timeout is None else positive(timeout)
         run = _Foreground(self, command, jobs, ctx)
         has_ended = run.wait(seconds)
         yield lost + run.text()
@@ -113,91 +106,51 @@ class Terminal:
             msg = f"the command took longer than {seconds:g} s and was ended; run it in the background if it needs more"
             raise TimeoutError(msg)
 
-    @tool(approval=why_process, grace=_GRACE)
-    def process(
-        self,
-        action: Literal["list", "poll", "wait", "write", "kill"],
-        ctx: ToolContext,
-        job: int = 0,
-        text: str = "",
-        end_input: bool = False,
-        timeout: float = 60.0,
-    ) -> Iterator[str]:
-        """Look after background jobs: list them, see what one has said, wait for it, write to it, end it.
-
-        Args:
-            action: list all; poll: new output; wait: until it ends; write: text to its input; kill: end it.
-            job: its number, as terminal and list tell it.
-            text: for write. A line needs its newline.
-            end_input: for write: nothing more will come.
-            timeout: for wait, in seconds. The job goes on if it is over.
-
-        """
-        jobs = self.jobs(ctx)
-        if action == "list":
-            lines = [f"job {each.id} {each.state()}: {shown(each.command)}" for each in jobs.all()]
-            yield "\n".join(lines) or "There are no jobs."
-            return
-        one = jobs.get(job)
-        if action == "write":
-            _write(one, text, ends=end_input)
-            ended = "; that was the end of its input" if end_input else ""
-            yield f"[{len(text.encode())} bytes written to job {one.id}{ended}]"
-            return
-        if action == "wait":
-            one.child.wait(lambda: one.child.has_exited, ctx.token, _positive(timeout))
-        elif action == "kill":
-            one.child.stop(self._grace)
-            one.child.wait_over(ctx.token)
-        news = one.news()
-        yield f"{_on_own_line(news)}[job {one.id} {one.state()}]"
-
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def environment(self) -> dict[str, str]:
         """What commands get: no secrets, and nothing that waits for a person."""
-        calm = {"GIT_TERMINAL_PROMPT": "0", "PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb"}
-        return without_secrets(self._pass_env) | calm | self._extra
+        return without_secrets(self._pass_env) | CALM | self._extra
 
-    def start(self, command: str, jobs: Jobs, link: Link, progress: Progress) -> Job:
+    def start(self, command: str, jobs: Jobs[Child], link: Link, progress: Progress) -> Job[Child]:
         """Start a foreground command."""
+        argv = [self._shell, "-c", _KEEP_DIRECTORY, self._shell, command]
+        env = self.environment() | {"HALTER_DIRECTORY": str(link.theirs)}
         return Job(
             command,
-            [self._shell, "-c", _KEEP_DIRECTORY, self._shell, command],
-            cwd=jobs.directory,
-            env=self.environment() | {"HALTER_DIRECTORY": str(link.theirs)},
-            link=link,
-            on_output=progress.add,
+            lambda hear: Child(argv, cwd=jobs.directory, env=env, on_output=hear, link=link),
             limit=self._limit,
+            progress=progress,
         )
 
-    @property
-    def grace(self) -> float:
-        return self._grace
-
-    def _recover(self, jobs: Jobs) -> str:
+    def _recover(self, jobs: Jobs[Child]) -> str:
         """Go back to the workspace if the directory is gone; says so."""
         if Path(jobs.directory).is_dir():
             return ""
         gone, jobs.directory = jobs.directory, str(self._workspace)
         return f"[{gone} is gone; now in {jobs.directory}]\n"
 
-    def _start_job(self, command: str, jobs: Jobs, ctx: ToolContext) -> str:
+    def _start_job(self, command: str, jobs: Jobs[Child], ctx: ToolContext) -> str:
         jobs.check_room()
         ctx.token.raise_if_cancelled()  # nothing starts after the stop
-        argv = [self._shell, "-c", command]
-        job = Job(command, argv, cwd=jobs.directory, env=self.environment(), takes_input=True, limit=self._limit)
+        argv, env = [self._shell, "-c", command], self.environment()
+        job = Job(
+            command,
+            lambda hear: Child(argv, cwd=jobs.directory, env=env, on_output=hear, takes_input=True),
+            limit=self._limit,
+        )
         number = jobs.add(job)
-        job.child.wait(lambda: job.child.pid is not None or job.child.is_over, timeout=10)
-        if job.child.error is not None:
-            raise job.child.error
-        return f"[job {number} started, process {job.child.pid}]"
+        child = job.process
+        child.wait(lambda: child.pid is not None or child.is_over, timeout=10)
+        if child.error is not None:
+            raise child.error
+        return f"[job {number} started, process {child.pid}]"
 
 
 class _Foreground:
     """One foreground command."""
 
-    def __init__(self, terminal: Terminal, command: str, jobs: Jobs, ctx: ToolContext) -> None:
+    def __init__(self, terminal: Terminal, command: str, jobs: Jobs[Child], ctx: ToolContext) -> None:
         self._terminal = terminal
         self._jobs = jobs
         self._token = ctx.token
@@ -211,7 +164,7 @@ class _Foreground:
 
     def wait(self, seconds: float) -> bool:
         """Wait until the command has exited, the stop or the end of its time; True if it has exited."""
-        child = self._job.child
+        child = self._job.process
         try:
             has_ended = child.wait(self._is_settled, self._token, seconds, self._progress)
             if not has_ended:
@@ -228,55 +181,33 @@ class _Foreground:
         return has_ended
 
     def _is_settled(self) -> bool:
-        child = self._job.child
+        child = self._job.process
         return child.is_over or child.left is not None
 
     def text(self) -> str:
         """What it has said, how it ended, and what it has changed."""
         job = self._job
         notes = [self._how_it_ended()]
-        if job.child.left and not job.child.is_over and not job.child.was_stopped:
+        if job.process.left and not job.process.is_over and not job.process.was_stopped:
             number = self._jobs.add(job)
             job.news()
-            few = job.child.left == 1
-            notes.append(f"{job.child.left} process{'' if few else 'es'} go{'es' if few else ''} on as job {number}")
+            few = job.process.left == 1
+            notes.append(f"{job.process.left} process{'' if few else 'es'} go{'es' if few else ''} on as job {number}")
         if moved := self._moved():
             notes.append(f"now in {moved}")
-        return f"{_on_own_line(job.output.text())}[{'; '.join(notes)}]"
+        return f"{on_own_line(job.output.text())}[{'; '.join(notes)}]"
 
     def _how_it_ended(self) -> str:
-        child = self._job.child
+        job, child = self._job, self._job.process
         if not child.was_stopped:
             code = child.returncode
-            return f"exit code {code}" if code is None or code >= 0 else self._job.state()
-        if child.survivors:
-            return self._job.state()
-        if child.is_over:
-            return f"stopped after {self._job.seconds:.1f} s; all its processes have ended"
-        return f"stopped after {self._job.seconds:.1f} s; its processes are being ended"
+            return f"exit code {code}" if code is None or code >= 0 else job.state()
+        return job.state() if child.survivors else f"stopped after {job.seconds:.1f} s; {job.who_is_left()}"
 
     def _moved(self) -> str:
         """Note the directory that the command has gone to, if it has; nobody else's is overwritten."""
         noted = os.fsdecode(bytes(self._noted)).removesuffix("\n")
-        if self._job.child.was_stopped or not noted or noted == self._directory or not Path(noted).is_dir():
+        if self._job.process.was_stopped or not noted or noted == self._directory or not Path(noted).is_dir():
             return ""
         self._jobs.directory = noted
         return noted
-
-
-def _write(job: Job, text: str, *, ends: bool) -> None:
-    if not job.child.accepts_input:
-        msg = f"job {job.id} takes no input: it {job.state()}"
-        raise RuntimeError(msg)
-    job.child.send(text.encode(), ends=ends)
-
-
-def _positive(seconds: float) -> float:
-    if check_seconds("timeout", seconds) == 0:
-        msg = "a timeout of 0 leaves no time at all"
-        raise ValueError(msg)
-    return seconds
-
-
-def _on_own_line(text: str) -> str:
-    return text if not text or text.endswith("\n") else f"{text}\n"
