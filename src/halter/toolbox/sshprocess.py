@@ -196,7 +196,7 @@ async def collect(connection: asyncssh.SSHClientConnection, line: str, data: byt
         try:
             process.stdin.write(data)
             process.stdin.write_eof()
-            output, error = await asyncio.gather(process.stdout.read(_MOST_SAID), process.stderr.read(_MOST_SAID))
+            output, error = await asyncio.gather(_whole(process.stdout), _whole(process.stderr))
             await process.wait()
         finally:
             process.close()
@@ -205,6 +205,16 @@ async def collect(connection: asyncssh.SSHClientConnection, line: str, data: byt
             msg = "it was broken off"
             raise ConnectionError(msg)
         return Said(code, output, error.decode(errors="replace").strip())
+
+
+async def _whole(stream: asyncssh.SSHReader[bytes]) -> bytes:
+    """All that comes, but not more than is bearable."""
+    pieces: list[bytes] = []
+    left = _MOST_SAID
+    while left > 0 and (piece := await stream.read(left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
 
 
 def _session_class() -> Any:
