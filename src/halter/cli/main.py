@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-_NOTE = "The chat and the gateway are not written yet; README.md says what exists and what is planned."
+_NOTE = "The chat is not written yet; README.md says what exists and what is planned."
 _PIPE_CLOSED = 141
 
 
@@ -67,6 +67,14 @@ def _parser() -> argparse.ArgumentParser:
     _print_options(parser)
     _shared(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    serve = commands.add_parser("serve", help="the gateway: sessions over HTTP and WebSocket, and a page")
+    serve.add_argument("--host", default="127.0.0.1", help="the address; others than this machine's own need a key")
+    serve.add_argument("--port", type=int, default=8787, help="the port; 0: one that is free")
+    _shared(serve)
+    keys = commands.add_parser("keys", help="who may use the gateway: make, list or revoke keys")
+    keys.add_argument("action", choices=["create", "list", "revoke"])
+    keys.add_argument("name", metavar="NAME", nargs="?", help="of the key; to revoke one, its id will do, too")
+    keys.add_argument("--scope", choices=["read", "write", "admin"], default="write", help="what it may do")
     _store(commands.add_parser("sessions", help="list the sessions of the store"))
     why = commands.add_parser("why", help="show the last stop of a session: who asked, and what ended when and how")
     why.add_argument("session", metavar="SESSION", nargs="?", help="its id, or how that begins; else the latest")
@@ -117,7 +125,7 @@ def _store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", metavar="PATH", default=argparse.SUPPRESS, help="the file that keeps the sessions")
 
 
-def _command(options: argparse.Namespace) -> int:
+def _command(options: argparse.Namespace) -> int:  # noqa: PLR0911  (one for each command)
     match options.command:
         case "sessions":
             from halter.cli.listing import list_sessions
@@ -135,6 +143,14 @@ def _command(options: argparse.Namespace) -> int:
             from halter.cli.config import config
 
             return config(options.action)
+        case "serve":
+            from halter.cli.serving import serve_gateway
+
+            return serve_gateway(options)
+        case "keys":
+            from halter.cli.serving import manage_keys
+
+            return manage_keys(options)
         case "demo":
             return _demo()
         case _:

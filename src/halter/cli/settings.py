@@ -58,6 +58,8 @@ class Settings(Struct, frozen=True):
     """The most requests that one turn may make."""
     exit_timeout: Annotated[float, Meta(gt=0)] = 5.0
     """The most seconds that leaving the program may take."""
+    drain_timeout: Annotated[float, Meta(ge=0)] = 10.0
+    """The most seconds that turns may go on when the gateway is to end."""
     stop_phrases: tuple[str, ...] = ("stop", "halt", "cancel", "never mind")
     """Messages that mean to stop, and are no messages to the model."""
 

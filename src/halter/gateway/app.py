@@ -1,0 +1,186 @@
+"""The gateway: it begins, it answers, and it ends.
+
+Every request goes the same way: is this the host that was meant, is there a key, does it allow this, and then the
+handler. Whatever goes wrong is answered with a problem; whatever a client sends, it is the client that is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from aiohttp import web
+
+from halter.agent import Agent
+from halter.gateway.guard import Guard, is_loopback
+from halter.gateway.hall import Hall, Room
+from halter.gateway.handlers import KEY, Handlers
+from halter.gateway.limits import Limits
+from halter.gateway.logs import log_event
+from halter.gateway.metrics import Metrics
+from halter.gateway.problems import Problem, of_error, of_status
+from halter.gateway.routes import ROUTES, Route
+from halter.gateway.streams import Streams
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from aiohttp.web_protocol import RequestHandler
+
+    from halter.events import Event
+    from halter.gateway.keys import Keys
+    from halter.stores.store import Store
+
+__all__ = ["Gateway"]
+
+_log = logging.getLogger(__name__)
+_IDLE: Final = 300.0
+_Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Gateway:
+    """Sessions of one agent, or of several by their names, over HTTP. Use it in an `async with` block.
+
+    It runs in the event loop in which it is started, and so do the sessions. *port* 0 is one that is free. A session
+    that nobody has asked for in *idle_after* seconds is put to sleep.
+    """
+
+    def __init__(
+        self,
+        agents: Agent | Mapping[str, Agent],
+        store: Store,
+        keys: Keys,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: Limits | None = None,
+        idle_after: float = _IDLE,
+    ) -> None:
+        if not is_loopback(host) and not keys.are_explicit:
+            msg = f"{host} can be reached by others: that needs a key which you have set or made"
+            raise ValueError(msg)
+        named = {agents.name: agents} if isinstance(agents, Agent) else dict(agents)
+        limits = limits or Limits()
+        self.metrics = Metrics()
+        self.streams = Streams(store)
+        self.hall = Hall(named, store, limits, watch=self._see, idle_after=idle_after)
+        self._handlers = Handlers(self.hall, self.streams, self.metrics)
+        self._guard = Guard(keys, host)
+        self._host = host
+        self._port = port
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    async def start(self) -> None:
+        """Listen, and go on with what waits in the store. Raises `OSError` if the address can not be had."""
+        app = web.Application(middlewares=[self._around])
+        for route in ROUTES:
+            app.router.add_route(route.method, route.path, self._guarded(route))
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self._port, backlog=1024).start()
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._hear_of_the_lost(runner)
+        self._runner = runner
+        self._port = runner.addresses[0][1]
+        self.streams.begin()
+        self.hall.wake_waiting()
+
+    def _hear_of_the_lost(self, runner: web.AppRunner) -> None:
+        """End a stream as soon as its client has gone.
+
+        aiohttp would cancel the handlers of all that go (`handler_cancellation`), a stop that was just sent with them.
+        """
+        server = runner.server
+        assert server is not None
+        lost = server.connection_lost
+
+        def connection_lost(handler: RequestHandler, exc: BaseException | None = None) -> None:
+            self.streams.lost(handler)
+            lost(handler, exc)
+
+        server.connection_lost = connection_lost  # type: ignore[method-assign]
+
+    async def stop(self, patience: float = 0.0, closing: float = 5.0) -> int:
+        """Begin no turn any more, let those that run have *patience* seconds, stop the rest, and let go of all.
+
+        Gives how many turns were stopped by it. Bounded.
+        """
+        left = await self.hall.drain(patience, closing)
+        await self.streams.end()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        return left
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _see(self, _room: Room, event: Event) -> None:
+        self.metrics.take(event)
+        log_event(event)
+
+    # -- around every request ----------------------------------------------------------------------------------------
+
+    def _guarded(self, route: Route) -> _Handler:
+        """The handler of an address, for those who may use it."""
+        handle: _Handler = getattr(self._handlers, route.name)
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            self._guard.check_host(request)
+            if route.scope is not None:
+                request[KEY] = self._guard.let_in(request, route.scope)
+            return await handle(request)
+
+        return guarded
+
+    @web.middleware
+    async def _around(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Answer, whatever happens. A boundary: what nobody has foreseen is logged, and the client is told no more."""
+        try:
+            response = await handler(request)
+        except Problem as problem:
+            if problem.kind == "limit":
+                self.metrics.refused(problem.field or "")
+            response = problem.response()
+        except web.HTTPException as error:
+            response = of_status(error).response()
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+        except ConnectionError:
+            raise  # the client has gone: there is nobody to answer
+        except Exception as error:  # noqa: BLE001
+            response = self._failed(request, error).response()
+        self.metrics.answered(request.method, _route(request), response.status)
+        return response
+
+    @staticmethod
+    def _failed(request: web.Request, error: Exception) -> Problem:
+        problem = of_error(error)
+        if problem is None:
+            _log.error("a request failed", exc_info=error, extra={"route": _route(request)})
+            return Problem(500, "the gateway has a defect; its log says more")
+        if problem.kind == "store":
+            _log.warning("%s", error, extra={"route": _route(request)})
+        return problem
+
+
+def _route(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return resource.canonical if resource is not None else "none"

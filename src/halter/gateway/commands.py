@@ -1,0 +1,157 @@
+"""What can be done to a session from outside: the same for HTTP and for a WebSocket.
+
+Each command is done between two awaits, in the loop in which the turns run: nothing changes in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from halter.gateway.limits import Allowance, TooMany
+from halter.gateway.messages import view_letter, view_receipt
+from halter.gateway.problems import Problem
+from halter.inbox import Letter, Receipt
+from halter.models.model import Text
+
+if TYPE_CHECKING:
+    from halter.gateway.hall import Hall, Room
+    from halter.gateway.keys import Key
+    from halter.gateway.messages import EditBody, LetterView, MessageBody, MessageForm, ReceiptView, StopBody
+    from halter.models.model import Part
+    from halter.turn import Turn
+
+__all__ = ["Commands"]
+
+
+class Commands:
+    """Messages, stops and answers, on their way into a session."""
+
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+        self._allowances: dict[str, Allowance] = {}  # of keys
+
+    def message(
+        self, room: Room, key: Key, body: MessageBody | MessageForm, parts: list[Part] | None = None
+    ) -> ReceiptView:
+        """Accept a message, or say why not. When this returns, it is durable."""
+        session = room.session
+        if body.id is None or session.inbox.find(body.id) is None:  # what was accepted is not refused the second time
+            self._check(room, key)
+        content: list[str | Part] = [body.text, *(parts or ())]
+        try:
+            receipt = session.post(content, body.mode, body.id, body.expect_turn)
+        except ValueError as error:
+            raise Problem(422, "a message has a text that is not empty", field="text", kind="field") from error
+        if room not in self._hall.busy and room.is_busy:
+            room.key = key.id
+            self._hall.busy.add(room)
+        return view_receipt(session.id, receipt)
+
+    def _check(self, room: Room, key: Key) -> None:
+        hall, limits = self._hall, self._hall.limits
+        if hall.is_draining:
+            raise Problem(503, "the gateway is shutting down: nothing was accepted", kind="draining", retry_after=5.0)
+        if len(room.session.inbox) >= limits.inbox:
+            msg = f"{limits.inbox} messages wait in this session"
+            raise TooMany(msg, "inbox")
+        hall.check_turns(room, key.id)
+        ours = self._allowances.get(key.id)
+        if ours is None:
+            ours = self._allowances[key.id] = Allowance(limits.key_messages)
+        for who, allowance in (("this session", room.messages), ("this key", ours)):
+            wait = allowance.wait()
+            if wait:
+                msg = f"too many messages of {who} in a minute"
+                raise TooMany(msg, "messages", wait)
+        room.messages.take()
+        ours.take()
+
+    async def stop(self, room: Room, key: Key, body: StopBody) -> ReceiptView:
+        """Stop what is meant. Nothing is stopped, and nothing is wrong, if that has ended or does not run."""
+        session = room.session
+        if (body.scope == "call") != (body.call_id is not None):
+            raise Problem(422, 'scope "call" and call_id belong together', field="call_id", kind="field")
+        turn = session.turn if session.is_running else None
+        if body.expect_turn is not None and (turn is None or turn.id != body.expect_turn):
+            return _unstopped(session.id, f"turn {body.expect_turn} does not run")
+        if body.call_id is not None:
+            stopped = session.cancel_call(body.call_id, body.reason)
+            note = "" if stopped else "there is no such call, or it had ended"
+            return _stopped(session.id, turn, note, stopped=stopped)
+        receipt = session.stop(scope="all" if body.scope == "all" else "turn", reason=body.reason, detail=_by(key))
+        if turn is not None and body.patience:
+            await _ended(turn, body.patience)
+        is_over = turn is not None and turn.ended.is_cancelled
+        return view_receipt(session.id, receipt, finished=is_over)
+
+    def rollback(self, room: Room) -> ReceiptView:
+        """Take the running or the last turn out of the history."""
+        return view_receipt(room.session.id, room.session.rollback())
+
+    def answer(self, room: Room, request: str, value: object) -> None:
+        """Answer an approval or a question."""
+        if not room.session.answer(request, value):
+            msg = f"nothing of the name {request!r} is asked, or not any more"
+            raise Problem(404, msg, field="request", kind="not-asked")
+
+    def edit(self, room: Room, message: str, body: EditBody) -> LetterView:
+        """Change the text of a message that waits, or let it go on if it is held; its other parts stay."""
+        letter = self._waiting(room, message)
+        inbox = room.session.inbox
+        if body.text is not None and letter.message is not None:
+            others = [part for part in letter.message.parts if not isinstance(part, Text)]
+            try:
+                done = inbox.edit(message, [body.text, *others])
+            except ValueError as error:
+                raise Problem(422, "a text has something in it", field="text", kind="field") from error
+            if not done:
+                raise _too_late(letter)
+        if body.state is not None:
+            self._hall.check_turns(room, room.key)
+            room.session.release(message)
+        return view_letter(letter)
+
+    def remove(self, room: Room, message: str) -> LetterView:
+        """Take a message out, if it still waits."""
+        letter = self._waiting(room, message)
+        seen = view_letter(letter)
+        if not room.session.inbox.remove(message):
+            raise _too_late(letter)
+        seen.state = letter.state
+        return seen
+
+    @staticmethod
+    def _waiting(room: Room, message: str) -> Letter:
+        letter = room.session.inbox.find(message)
+        if letter is None:
+            raise Problem(404, f"there is no message {message!r}", field="message", kind="no-message")
+        if letter.state not in ("accepted", "held"):
+            raise _too_late(letter)
+        return letter
+
+
+async def _ended(turn: Turn, patience: float) -> None:
+    waiting = asyncio.ensure_future(turn.ended.wait_async())
+    await asyncio.wait({waiting}, timeout=patience)
+    waiting.cancel()
+
+
+def _by(key: Key) -> str:
+    return f"over the gateway, with the key {key.name!r}"
+
+
+def _too_late(letter: Letter) -> Problem:
+    return Problem(409, f"the message is {letter.state}, and waits no more", field="message", kind="too-late")
+
+
+def _unstopped(session_id: str, note: str) -> ReceiptView:
+    return _stopped(session_id, None, note, stopped=False)
+
+
+def _stopped(session_id: str, turn: Turn | None, note: str, *, stopped: bool) -> ReceiptView:
+    letter = Letter("", "stop", None, note)
+    letter.settle("applied")
+    letter.stopped = stopped
+    letter.turn_id = turn.id if turn is not None else ""
+    return view_receipt(session_id, Receipt(letter))

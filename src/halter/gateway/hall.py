@@ -1,0 +1,404 @@
+"""The sessions of a gateway: loaded when somebody asks for one, put to sleep when nobody does.
+
+A session that is awake has a room: its actor (`session.serve()`, in the gateway's loop), and one who watches its turns.
+Visitors (requests, streams) keep it awake, and so do a turn and what waits for one. All of this is in one event loop,
+so that between two awaits nothing changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from halter.cancel.blocking import run_blocking_async
+from halter.cancel.token import NEVER, CancellationToken
+from halter.errors import LeaseLost, SessionClosed, SessionOwned
+from halter.events import Event, MessageAccepted, SessionCreated, TurnFinished, TurnStarted, TurnStopping
+from halter.gateway.limits import Allowance, Limits, TooMany
+from halter.gateway.problems import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+
+    from halter.agent import Agent
+    from halter.session import Session
+    from halter.stores.store import SessionInfo, Store
+
+__all__ = ["Hall", "Room"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE: Final = 0.5  # seconds after which a store that has failed is tried again; longer each time
+_LONGEST_PAUSE: Final = 30.0
+_CLOSING: Final = 5.0
+_KEEPS: Final = 60  # times as long is a session awake in which tools keep something
+_WORDS: Final = 60  # of the first message, in characters
+
+
+class Room:
+    """A session that is awake."""
+
+    __slots__ = (
+        "_acting",
+        "_listener",
+        "_watching",
+        "agent",
+        "created_at",
+        "key",
+        "messages",
+        "rested_at",
+        "session",
+        "timer",
+        "title",
+        "updated_at",
+        "visitors",
+    )
+
+    def __init__(self, session: Session, agent: str, first: list[Event], limits: Limits) -> None:
+        self.session = session
+        self.agent = agent  # the name under which the gateway knows it
+        self.visitors = 0
+        self.key = ""  # whose message has set off the running turn
+        self.messages = Allowance(limits.session_messages)
+        self.created_at = first[0].time
+        self.updated_at = self.created_at
+        self.title = _title(first)
+        self.timer: asyncio.TimerHandle | None = None
+        self.rested_at = 0.0
+        self._listener = session.listen(only={MessageAccepted, TurnStarted, TurnStopping, TurnFinished})
+        self._acting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a turn runs, or is about to."""
+        return self.session.is_running or bool(self.session.inbox.ready())
+
+    def begin(self, watch: Callable[[Room, Event], None]) -> None:
+        """Let the actor begin."""
+        self._watching = asyncio.create_task(self._watch(watch))
+        self._acting = asyncio.create_task(self._act())
+
+    async def _act(self) -> None:
+        """Serve the session to its end. A boundary: a store that fails is tried again, and what waits is not lost."""
+        pause = _FIRST_PAUSE
+        while not self.session.token.is_cancelled:
+            began = time.monotonic()
+            try:
+                await self.session.serve()
+            except (LeaseLost, SessionClosed):
+                _log.warning("the session is not ours any more", extra={"session": self.session.id})
+                return
+            except Exception:  # noqa: BLE001
+                _log.exception("a turn could not begin; it is tried again", extra={"session": self.session.id})
+            pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
+            await CancellationToken.any_of(self.session.token, CancellationToken(timeout=pause)).wait_async()
+
+    async def _watch(self, watch: Callable[[Room, Event], None]) -> None:
+        with self._listener:
+            async for event in self._listener:
+                self.updated_at = event.time
+                if not self.title and isinstance(event.data, MessageAccepted):
+                    self.title = _shorten(event.data.message.text)
+                watch(self, event)
+
+    async def close(self, timeout: float = _CLOSING) -> None:  # noqa: ASYNC109  (as the session's own)
+        """Stop what runs, and let go of the session. Bounded."""
+        if self.timer is not None:
+            self.timer.cancel()
+        await self.session.aclose(timeout)
+        tasks = {task for task in (self._acting, self._watching) if task is not None}
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+
+
+class Hall:
+    """All sessions."""
+
+    def __init__(
+        self,
+        agents: Mapping[str, Agent],
+        store: Store,
+        limits: Limits,
+        *,
+        watch: Callable[[Room, Event], None],
+        idle_after: float,
+    ) -> None:
+        self.agents = agents
+        self.store = store
+        self.limits = limits
+        self.rooms: dict[str, Room] = {}
+        self.busy: set[Room] = set()
+        self.is_draining = False
+        self._watch = watch
+        self._idle_after = idle_after
+        self._loading: dict[str, asyncio.Task[Room]] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._waking: asyncio.Task[None] | None = None
+        self._freed = asyncio.Event()  # set by each turn that ends
+        self._slept = asyncio.Event()  # set, and replaced, by each session that has gone to sleep
+
+    # -- coming in ---------------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def visit(self, session_id: str) -> AsyncIterator[Room]:
+        """The room of a session, which is kept awake in this block. Raises `Problem` if there is none."""
+        room = self.rooms.get(session_id)
+        if room is None:
+            room = await self._load(session_id)
+        room.visitors += 1
+        try:
+            yield room
+        finally:
+            room.visitors -= 1
+            self._rest(room)
+
+    async def create(self, session_id: str | None, agent: str | None) -> tuple[Room, bool]:
+        """Make a session, or find the one that was made under this name; True if it is new."""
+        if agent is not None and agent not in self.agents:
+            msg = f"there is no agent {agent!r}; there are: {', '.join(self.agents)}"
+            raise Problem(422, msg, field="agent", kind="field")
+        self._check_open()
+        name = session_id or secrets.token_hex(8)
+        wanted = agent or next(iter(self.agents))
+        is_new = name not in self.rooms and await _in_thread(lambda: self._write_first(name, wanted))
+        room = self.rooms.get(name) or await self._load(name)
+        if agent is not None and room.agent != agent:
+            raise Problem(409, f"session {name!r} was made with another agent", field="agent", kind="conflict")
+        self._rest(room)
+        return room, is_new
+
+    def _write_first(self, name: str, agent: str) -> bool:
+        """Write that the session was made, in a thread; False if it was there."""
+        if self.store.read(name, limit=1):
+            return False
+        lease = self.store.acquire(name)
+        try:
+            if self.store.read(name, limit=1):
+                return False
+            self.store.append(lease, [Event(0, time.time(), name, "", SessionCreated(agent))])
+        finally:
+            self.store.release(lease)
+        return True
+
+    async def _load(self, session_id: str) -> Room:
+        task = self._loading.get(session_id)
+        if task is None:
+            self._check_open()
+            task = asyncio.create_task(self._open(session_id))
+            self._loading[session_id] = task
+            task.add_done_callback(lambda done: self._has_loaded(session_id, done))
+        return await asyncio.shield(task)  # who asked may go; others may wait for the same
+
+    def _has_loaded(self, session_id: str, task: asyncio.Task[Room]) -> None:
+        self._loading.pop(session_id, None)
+        if not task.cancelled():
+            task.exception()  # now it has been looked at, even if nobody waits any more
+
+    async def _open(self, session_id: str) -> Room:
+        leaving = self._leaving.get(session_id)
+        if leaving is not None:
+            await asyncio.wait({leaving})
+        session, agent, first = await _in_thread(lambda: self._read(session_id))
+        if self.is_draining:
+            await session.aclose()
+            self._check_open()
+        room = Room(session, agent, first, self.limits)
+        self.rooms[session_id] = room
+        if room.is_busy:
+            self.busy.add(room)
+        room.begin(self._see)
+        self._rest(room)
+        return room
+
+    def _read(self, session_id: str) -> tuple[Session, str, list[Event]]:
+        """Open a session, in a thread: its log may be long."""
+        first = self.store.read(session_id, limit=2)
+        if not first or "/" in session_id:  # what an agent has others do is part of its own session
+            raise Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")
+        agent = _agent_of(first)
+        agent = agent if agent in self.agents else next(iter(self.agents))
+        return self.agents[agent].session(session_id, self.store), agent, first
+
+    def _check_open(self) -> None:
+        if self.is_draining:
+            raise Problem(503, "the gateway is shutting down", kind="draining", retry_after=5.0)
+
+    # -- turns -------------------------------------------------------------------------------------------------------
+
+    def _see(self, room: Room, event: Event) -> None:
+        if isinstance(event.data, TurnStarted):
+            self.busy.add(room)
+        elif isinstance(event.data, TurnFinished):
+            if not room.is_busy:
+                self.busy.discard(room)
+            self._freed.set()
+            self._rest(room)
+        self._watch(room, event)
+
+    def check_turns(self, room: Room, key: str) -> None:
+        """Refuse a message that would set off one turn too many. One for a turn that runs is taken."""
+        if room in self.busy:
+            return
+        if len(self.busy) >= min(self.limits.turns, self.limits.key_turns):
+            self.busy = {each for each in self.busy if each.is_busy}  # a message may have been taken out again
+        if len(self.busy) >= self.limits.turns:
+            msg = "as many turns run as this gateway runs at once"
+            raise TooMany(msg, "turns")
+        if len(self.busy) >= self.limits.key_turns:
+            own = sum(each.key == key for each in self.busy)
+            if own >= self.limits.key_turns:
+                msg = "as many turns of this key run as it may have at once"
+                raise TooMany(msg, "turns")
+
+    def wake_waiting(self) -> None:
+        """Go on with what a gateway before this one has accepted: open each session in which messages wait."""
+        self._waking = asyncio.create_task(self._wake())
+
+    async def _wake(self) -> None:
+        """Wake them, some at a time. A boundary: one that can not be opened is told, and does not hold up others."""
+        try:
+            waiting = [info.id for info in await _in_thread(self.store.sessions) if info.waiting and "/" not in info.id]
+        except Exception:  # noqa: BLE001
+            _log.exception("the sessions with waiting messages could not be found")
+            return
+        for session_id in waiting:
+            while len(self.busy) >= self.limits.turns:
+                self._freed.clear()
+                await self._freed.wait()
+            try:
+                async with self.visit(session_id):
+                    pass
+            except (Problem, SessionOwned) as error:
+                _log.warning("%s", error, extra={"session": session_id})
+            except Exception:  # noqa: BLE001
+                _log.exception("the session could not be woken", extra={"session": session_id})
+
+    # -- going to sleep ----------------------------------------------------------------------------------------------
+
+    def _rest(self, room: Room) -> None:
+        """Let the room go to sleep some time after the last who needed it."""
+        if room.visitors or room.is_busy or self.rooms.get(room.session.id) is not room:
+            return
+        loop = asyncio.get_running_loop()
+        room.rested_at = loop.time()
+        if room.timer is None:
+            room.timer = loop.call_later(self._idle_after, self._on_timer, room)
+
+    def _on_timer(self, room: Room) -> None:
+        room.timer = None
+        if room.visitors or room.is_busy or self.is_draining:
+            return  # whoever ends that comes to _rest()
+        loop = asyncio.get_running_loop()
+        due = room.rested_at + self._idle_after * (_KEEPS if room.session.keeps else 1)
+        if loop.time() < due:
+            room.timer = loop.call_at(due, self._on_timer, room)
+        else:
+            self._leave(room)
+
+    def _leave(self, room: Room, last: Callable[[], object] | None = None) -> asyncio.Task[None]:
+        """Put it to sleep, and then do the *last* thing, in a thread; who asks for it meanwhile waits for that."""
+        session_id = room.session.id
+        self.rooms.pop(session_id, None)
+        self.busy.discard(room)
+        task = asyncio.create_task(self._close(room, last))
+        self._leaving[session_id] = task
+        task.add_done_callback(lambda _: self._has_left(session_id))
+        return task
+
+    def _has_left(self, session_id: str) -> None:
+        self._leaving.pop(session_id, None)
+        self._slept.set()
+        self._slept = asyncio.Event()
+
+    async def asleep(self) -> None:
+        """Wait until the next session has been put to sleep."""
+        await self._slept.wait()
+
+    async def _close(self, room: Room, last: Callable[[], object] | None) -> None:
+        await room.close()
+        if last is not None:
+            await _in_thread(last)
+
+    async def erase(self, session_id: str) -> None:
+        """Stop a session and take it out of the store, with those that it had for its parts."""
+        async with self.visit(session_id) as room:
+            await asyncio.shield(self._leave(room, lambda: self._erase(session_id)))
+
+    def _erase(self, session_id: str) -> None:
+        below = [info.id for info in self.store.sessions() if info.id.startswith(f"{session_id}/")]
+        for each in (*below, session_id):
+            lease = self.store.acquire(each)
+            try:
+                self.store.erase(lease)
+            finally:
+                self.store.release(lease)
+
+    async def drain(self, patience: float, closing: float = _CLOSING) -> int:
+        """Begin no turn any more, let those that run have *patience* seconds, and stop the rest; gives their number.
+
+        What waits in an inbox stays there, for the next start.
+        """
+        self.is_draining = True
+        if self._waking is not None:
+            self._waking.cancel()
+        rooms = list(self.rooms.values())
+        ends = []
+        for room in rooms:
+            turn = room.session.turn if room.session.is_running else None
+            if turn is None:
+                room.session.token.cancel("shutdown", detail="the gateway is shutting down")
+            else:
+                # In the very moment of its end, so that its actor does not begin the next one.
+                turn.ended.on_cancel(_ender(room.session))
+                ends.append(asyncio.ensure_future(turn.ended.wait_async()))
+        left = 0
+        if ends:
+            _, open_ends = await asyncio.wait(ends, timeout=patience)
+            left = len(open_ends)
+            for each in open_ends:
+                each.cancel()
+        await asyncio.gather(*(room.close(closing) for room in rooms), return_exceptions=True)
+        if self._leaving:
+            await asyncio.wait(self._leaving.values(), timeout=closing)
+        return left
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    async def list(self, most: int) -> list[tuple[SessionInfo, str, str]]:
+        """The latest used sessions, each with its agent and its first words."""
+        return await _in_thread(lambda: list(self._list(most)))
+
+    def _list(self, most: int) -> Iterator[tuple[SessionInfo, str, str]]:
+        found = [info for info in self.store.sessions() if "/" not in info.id]
+        for info in found[:most]:
+            first = self.store.read(info.id, limit=2)
+            yield info, _agent_of(first) or next(iter(self.agents)), _title(first)
+
+
+def _ender(session: Session) -> Callable[[], object]:
+    return lambda: session.token.cancel("shutdown", detail="the gateway is shutting down")
+
+
+async def _in_thread(fn: Callable[[], T]) -> T:
+    return await run_blocking_async(fn, token=NEVER)
+
+
+def _agent_of(first: list[Event]) -> str:
+    data = first[0].data if first else None
+    return data.agent if isinstance(data, SessionCreated) else ""
+
+
+def _title(first: list[Event]) -> str:
+    texts = [event.data.message.text for event in first if isinstance(event.data, MessageAccepted)]
+    return _shorten(texts[0]) if texts else ""
+
+
+def _shorten(text: str) -> str:
+    words = " ".join(text[: 4 * _WORDS].split())
+    return words if len(words) <= _WORDS else f"{words[: _WORDS - 1]}…"

@@ -1,0 +1,159 @@
+"""A WebSocket of one session: the events that an event stream has, and the commands that HTTP has.
+
+What the client sends has a `type`, and may have a `ref`, which comes back with the answer:
+
+    {"type": "message", "ref": 1, "text": "Hello.", "mode": "steer"}
+    {"type": "stop", "ref": 2, "wait": true}        also "rollback", "answer", "edit" and "remove"
+
+What it gets is an event, which has a `seq`; or {"type": "answer", "ref": 1, "body": {...}}; or {"type": "problem",
+"ref": 1, "body": {...}}. Commands are done in their order; one that waits holds up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from halter.gateway.guard import PROTOCOL, Guard
+from halter.gateway.limits import TooMany
+from halter.gateway.messages import (
+    AnswerCommand,
+    AnswerView,
+    Command,
+    EditCommand,
+    MessageCommand,
+    RemoveCommand,
+    StopCommand,
+    decode,
+)
+from halter.gateway.problems import Problem, of_error
+from halter.gateway.streams import MOST_WAITING, encode_event, follow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from halter.events import Event
+    from halter.gateway.commands import Commands
+    from halter.gateway.hall import Hall, Room
+    from halter.gateway.keys import Key
+    from halter.gateway.streams import Streams
+
+__all__ = ["Socket"]
+
+_log = logging.getLogger(__name__)
+_BEAT: Final = 20.0
+_MOST_AT_WORK: Final = 100  # commands that wait, for the end of a turn
+_encode = msgspec.json.Encoder().encode
+
+
+class _Ref(msgspec.Struct):
+    ref: Any = None
+
+
+class Socket:
+    """One connection."""
+
+    def __init__(self, room: Room, key: Key, hall: Hall, commands: Commands, streams: Streams) -> None:
+        self._room = room
+        self._key = key
+        self._hall = hall
+        self._commands = commands
+        self._streams = streams
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._socket = web.WebSocketResponse(
+            protocols=(PROTOCOL,), heartbeat=_BEAT, max_msg_size=hall.limits.body, compress=False
+        )
+
+    async def serve(self, request: web.Request, after: int) -> web.WebSocketResponse:
+        """Send events and do commands, until one side closes. That stops nothing."""
+        await self._socket.prepare(request)
+        session = self._room.session
+        with session.listen(MOST_WAITING) as listener:
+            telling = asyncio.create_task(self._tell(follow(listener, session.id, self._hall.store, after)))
+            try:
+                async for message in self._socket:
+                    if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+                        await self._take(message.data)
+            finally:
+                listener.end()
+                for task in (telling, *self._at_work):
+                    task.cancel()
+                await asyncio.wait({telling, *self._at_work})
+        return self._socket
+
+    async def _tell(self, pieces: AsyncGenerator[list[Event], None]) -> None:
+        """Send the events; close when there are no more."""
+        with contextlib.suppress(ConnectionError):
+            async with contextlib.aclosing(pieces):
+                async for piece in pieces:
+                    self._streams.sent += len(piece)
+                    for event in piece:
+                        await self._socket.send_str(encode_event(event).decode())
+            await self._socket.close(message=b"the session was closed")
+
+    async def _take(self, data: str | bytes) -> None:
+        ref: object = None
+        try:
+            ref = _ref(data)
+            command: Command = decode(data, Command)
+            if isinstance(command, StopCommand) and command.patience:
+                if len(self._at_work) >= _MOST_AT_WORK:
+                    msg = "too many stops are waited for on this connection"
+                    raise TooMany(msg, "wait")
+                task = asyncio.create_task(self._answer(command, ref))
+                self._at_work.add(task)
+                task.add_done_callback(self._at_work.discard)
+            else:
+                await self._answer(command, ref)
+        except Problem as problem:
+            await self._send("problem", ref, problem.body())
+
+    async def _answer(self, command: Command, ref: object) -> None:
+        """Do a command, and answer. A boundary, as the one around a request."""
+        try:
+            Guard.check_scope(self._key, "write")
+            body = await self._do(command)
+        except Problem as problem:
+            await self._send("problem", ref, problem.body())
+        except Exception as error:  # noqa: BLE001
+            await self._send("problem", ref, self._failed(error).body())
+        else:
+            await self._send("answer", ref, body)
+
+    def _failed(self, error: Exception) -> Problem:
+        problem = of_error(error)
+        if problem is None:
+            _log.error("a command failed", exc_info=error, extra={"session": self._room.session.id})
+            return Problem(500, "the gateway has a defect; its log says more")
+        return problem
+
+    async def _do(self, command: Command) -> object:
+        room, commands = self._room, self._commands
+        if isinstance(command, MessageCommand):
+            return commands.message(room, self._key, command)
+        if isinstance(command, StopCommand):
+            return await commands.stop(room, self._key, command)
+        if isinstance(command, AnswerCommand):
+            commands.answer(room, command.request, command.value)
+            return AnswerView(answered=True)
+        if isinstance(command, EditCommand):
+            return commands.edit(room, command.message, command)
+        if isinstance(command, RemoveCommand):
+            return commands.remove(room, command.message)
+        return commands.rollback(room)
+
+    async def _send(self, kind: str, ref: object, body: object) -> None:
+        with contextlib.suppress(ConnectionError):  # who has gone is not told
+            await self._socket.send_str(_encode({"type": kind, "ref": ref, "body": body}).decode())
+
+
+def _ref(data: str | bytes) -> object:
+    try:
+        return msgspec.json.decode(data, type=_Ref).ref
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None  # what is wrong is told when it is read as a command
