@@ -250,7 +250,8 @@ class CancellationToken:
                                 token._subs = None
                             if token._deadline_entry is not None:
                                 token._deadline_entry.target = None
-                            if token is self or token._parent.__class__ is tuple:
+                            parent = token._parent
+                            if parent is not None and (token is self or parent.__class__ is tuple):
                                 loose.append(token)
                     for subs in taken:
                         for sub in list(subs.values()):
@@ -267,14 +268,14 @@ class CancellationToken:
                                 below.append(sub)
                     taken = []
                     level, below = below, []
-                while loose:
-                    loose[-1]._let_go()
-                    loose.pop()
                 while wakers:
                     _run(wakers[-1]._fn)
                     wakers.pop()
                 while callbacks:
                     _run(callbacks.pop()._take())
+                while loose:
+                    loose[-1]._let_go()
+                    loose.pop()
                 break
             except BaseException as exc:  # noqa: BLE001  (raised again below)
                 fatal = exc
