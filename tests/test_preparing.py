@@ -205,3 +205,66 @@ def test_many_that_become_whole_in_any_order_are_applied_in_theirs() -> None:
             thread.join(AT_MOST)
         session.run()
         assert last_lines(session) == [f"said {n}" for n in range(20)]
+
+
+def test_one_that_turns_out_to_be_an_order_leaves_the_inbox() -> None:
+    """What it said is told, it goes to no model, and those behind it go on."""
+    with session_of("ok") as session:
+        voice = session.post(SOUND, preparing="transcribing")
+        session.post("behind")
+        assert session.prepared(voice.id, "stop", "nothing was running", is_done=True)
+        assert (voice.state, voice.note) == ("removed", "nothing was running")
+        (edited,) = data_of(session, "message.edited")
+        assert (edited.message.text, edited.prepared) == ("stop", "transcribing")
+        assert session.run().status == "done"
+        assert last_lines(session) == ["behind"]
+        assert not session.prepared(voice.id, "again", is_done=True)
+
+
+@looped
+async def test_a_stop_that_a_message_says_has_the_place_of_that_message() -> None:
+    """What came before it is held, as by any stop; what came behind it is newer, and goes on as soon as that is so."""
+    gate = Gate()
+    async with session_of(["one ", gate], "newer") as session:
+        serving = asyncio.ensure_future(session.serve())
+        with session.listen() as listener:
+            session.post("begin")
+            await gate.await_reached()
+            before = session.post("before")
+            voice = session.post(SOUND, preparing="transcribing")
+            behind = session.post("behind")
+            assert session.stop(said_in=voice.id).stopped
+            await next_event(listener, "turn.finished")
+            assert voice.stopped
+            assert (before.state, voice.state) == ("held", "held")
+            await next_event(listener, "turn.finished")
+        assert behind.state == "applied"
+        assert session.prepared(voice.id, "stop, and look again")
+        assert [letter.text for letter in session.inbox] == ["before", "stop, and look again"]
+        await session.aclose()
+        await serving
+
+
+def test_a_stop_that_a_message_says_hurts_nothing_when_nothing_runs() -> None:
+    """Its receipt says that nothing was stopped, and the message behind it is answered."""
+    with session_of("ok") as session:
+        voice = session.post(SOUND, preparing="transcribing")
+        behind = session.post("behind")
+        assert not session.stop(said_in=voice.id).stopped
+        assert session.prepared(voice.id, "stop", is_done=True)
+        assert (voice.stopped, voice.state, behind.state) == (False, "removed", "accepted")
+        assert session.run().text == "ok"
+
+
+def test_whoever_goes_on_preparing_finds_it_as_it_was(tmp_path: Path) -> None:
+    """After a crash a message still waits for its content if the program says that it prepares such messages."""
+    path = tmp_path / "s.db"
+    with SQLiteStore(path) as store, agent_of("ok").session("s", store) as session:
+        session.post(SOUND, id="v", preparing="transcribing")
+        session.post(SOUND, id="w", preparing="painting")
+    with SQLiteStore(path) as store, agent_of("ok").session("s", store, prepares=["transcribing"]) as again:
+        assert [(letter.id, letter.preparing) for letter in again.inbox] == [("v", "transcribing"), ("w", "")]
+        assert not again.inbox.ready()
+        assert again.prepared("v", "what was said")
+        assert again.run().status == "done"
+        assert said(again.history)[0] == "what was said"

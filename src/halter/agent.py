@@ -10,7 +10,7 @@ from halter.tools.approval import Policy, check_policy
 from halter.tools.toolset import collect_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from halter.models.model import Model
     from halter.session import Session
@@ -54,8 +54,18 @@ class Agent:
     def __repr__(self) -> str:
         return f"<Agent {self.name!r} on {self.model.name!r} with {len(self.tools)} tools>"
 
-    def session(self, id: str | None = None, store: Store | None = None) -> Session:  # noqa: A002  (the contract's word)
-        """Open a session: a new one, or the one of this id that the store has. Without a store it is kept in memory."""
+    def session(
+        self,
+        id: str | None = None,  # noqa: A002  (the contract's word)
+        store: Store | None = None,
+        *,
+        prepares: Collection[str] = (),
+    ) -> Session:
+        """Open a session: a new one, or the one of this id that the store has. Without a store it is kept in memory.
+
+        *prepares* names what its user goes on with, such as "transcribing", if an end of the program has cut it off:
+        messages that wait for that go on waiting. Others go on as they are.
+        """
         from halter.session import Session  # noqa: PLC0415  (it imports us)
 
-        return Session(self, id, store)
+        return Session(self, id, store, prepares=prepares)

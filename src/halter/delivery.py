@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from halter.cancel.token import NEVER, CancellationToken
 from halter.errors import LeaseLost, SessionClosed, StoreError
-from halter.events import MessageAccepted, MessageEdited, MessageHeld, MessageReleased, TurnRolledBack
+from halter.events import (
+    MessageAccepted,
+    MessageEdited,
+    MessageHeld,
+    MessageReleased,
+    MessageRemoved,
+    TurnRolledBack,
+)
 from halter.inbox import Letter, Receipt, to_message
 from halter.turn import Turn
 
@@ -161,17 +168,30 @@ class Delivery:
         self._ring()
         return receipt
 
-    def prepared(self, id: str, content: Content, note: str = "") -> bool:  # noqa: A002  (the contract's word)
+    def prepared(
+        self,
+        id: str,  # noqa: A002  (the contract's word)
+        content: Content,
+        note: str = "",
+        *,
+        is_done: bool = False,
+    ) -> bool:
         """Give a message its content, for which it was posted as `preparing`, and do what its mode says.
 
-        False if it does not wait for that any more: it was removed. What is held stays so.
+        False if it does not wait for that any more: it was removed. What is held stays so. One that has turned out to
+        be no message but an order, and *is_done*, leaves the inbox in the same moment.
         """
         message = to_message(content)
         with self._writing():
             letter = self.inbox.find(id)
             if letter is None or not letter.preparing:
                 return False
-            self._journal.append("", MessageEdited(id, message, note))
+            edited = MessageEdited(id, message, note, letter.preparing)
+            if is_done:
+                self._journal.append("", edited, MessageRemoved(id))
+                self._ring()
+                return True
+            self._journal.append("", edited)
             turn = self._running()
             if turn is not None and (turn.is_over or letter.against not in ("", turn.id)):
                 turn = None
@@ -183,10 +203,13 @@ class Delivery:
         self._ring()
         return True
 
-    def _end_preparations(self) -> None:
-        """Let messages go on as they are whose preparation was cut off with the program that did it."""
+    def _end_preparations(self, but: Collection[str]) -> None:
+        """Let messages go on as they are whose preparation was cut off with the program that did it.
+
+        *but* those stay in preparation that somebody here prepares.
+        """
         for letter in self.inbox:
-            if letter.preparing and letter.message is not None:
+            if letter.preparing and letter.preparing not in but and letter.message is not None:
                 note = f"the program ended while it was {letter.preparing}"
                 self._journal.append("", MessageEdited(letter.id, letter.message, note))
 
@@ -241,10 +264,14 @@ class Delivery:
         scope: Literal["turn", "all"] = "turn",
         reason: str = "stop",
         detail: str = "",
+        said_in: str = "",
     ) -> Receipt:
         """Stop the running turn, and hold what waits in the inbox. `when="step"`: after its step; nothing is cut.
 
         What goes on in the background belongs to the session, and goes on; `scope="all"` stops it as well.
+
+        If a message says that it is to stop, *said_in* is its id. The stop has its place then: it holds what came
+        before it, and the message itself, and nothing that came later; and that message's receipt tells if it stopped.
         """
         if when not in ("now", "step"):
             msg = f'when is "now" or "step", not {when!r}'
@@ -252,7 +279,8 @@ class Delivery:
         if scope not in ("turn", "all"):
             msg = f'scope is "turn" or "all", not {scope!r}'
             raise ValueError(msg)
-        held = self.inbox.hold()  # before the turn ends: what waits must not start the next one
+        said = self.inbox.find(said_in) if said_in else None
+        held = self.inbox.hold(said)  # before the turn ends: what waits must not start the next one
 
         def end(turn: Turn) -> bool:
             if when == "now":
@@ -263,6 +291,8 @@ class Delivery:
         receipt = self._stop_receipt("stop", end)
         if scope == "all":
             self._people.keeper.stop_all()
+        if said is not None:
+            said.stopped = said.stopped or receipt.stopped
         self._write_held(held)
         return receipt
 

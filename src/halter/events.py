@@ -69,11 +69,15 @@ class MessageAccepted(Struct, frozen=True, tag="message.accepted"):
 
 
 class MessageEdited(Struct, frozen=True, tag="message.edited"):
-    """A message that waits has been changed, or has its content now. `note` says what is to be said about that."""
+    """A message that waits has been changed, or has its content now. `note` says what is to be said about that.
+
+    `prepared` is what was done to it to have that, such as "transcribing": once for each message that was so accepted.
+    """
 
     id: str
     message: UserMessage
     note: str = ""
+    prepared: str = ""
 
 
 class MessageApplied(Struct, frozen=True, tag="message.applied"):

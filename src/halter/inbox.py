@@ -265,9 +265,14 @@ class Inbox:
         """Forget a message that could not be written."""
         self._letters.pop(letter.id, None)
 
-    def hold(self) -> list[Letter]:
-        """Let none of those that wait go on; gives them. Lock-free, for it may be a signal handler that calls."""
+    def hold(self, last: Letter | None = None) -> list[Letter]:
+        """Let none of those that wait go on, or none up to the *last* one; gives them.
+
+        Lock-free, for it may be a signal handler that calls.
+        """
         waiting = [letter for letter in self if letter.state == "accepted"]
+        if last is not None:
+            waiting = [letter for letter in waiting if letter.number <= last.number]
         for letter in waiting:
             letter.state = "held"
         return waiting

@@ -29,7 +29,7 @@ from halter.tools.batch import GRACE
 from halter.turn import Turn
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection
     from types import TracebackType
     from typing import Self
 
@@ -53,6 +53,7 @@ class Session(Delivery):
         parent: CancellationToken = engine.PROCESS,
         grace: float = GRACE,
         above: People | None = None,
+        prepares: Collection[str] = (),
     ) -> None:
         session_id = id or secrets.token_hex(8)
         store = MemoryStore() if store is None else store
@@ -66,7 +67,7 @@ class Session(Delivery):
         try:
             self._journal.load()
             self._seal_left()
-            self._end_preparations()
+            self._end_preparations(prepares)
         except BaseException:
             self._release_lease()
             raise
