@@ -1,6 +1,6 @@
 """Voice messages: accepted at once, transcribed once, and then messages like any other. For every face.
 
-    hearing = Hearing(Transcriber(), stop_phrases=("stop", "halt"))
+    hearing = Hearing(Transcriber(), stop_phrases=("stop", "halt"))  # or RemoteTranscriber(url, key)
     receipt = await hearing.hear(session, Audio(data, "audio/ogg"), "steer")
 
 What it promises:
@@ -33,7 +33,7 @@ from halter.cancel.token import NEVER, CancellationToken, Cancelled
 from halter.inbox import to_message
 from halter.models.model import Audio
 from halter.voice.heard import Heard
-from halter.voice.phrases import StopPhrases
+from halter.voice.phrases import STOP_PHRASES, StopPhrases
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +77,7 @@ class Hearing:
         self,
         transcriber: Transcribes,
         *,
-        stop_phrases: Iterable[str] = (),
+        stop_phrases: Iterable[str] = STOP_PHRASES,
         timeout: float = _TIMEOUT,
         at_once: int = _AT_ONCE,
     ) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["StopPhrases"]
+__all__ = ["STOP_PHRASES", "StopPhrases"]
 
+STOP_PHRASES: Final = ("stop", "halt", "cancel", "never mind")
 _SENTENCES: Final = re.compile(r"[.!?…。！？;\n]+")  # noqa: RUF001  (sentences end so elsewhere)
 _WORDS: Final = re.compile(r"\w+(?:'\w+)*")
 
