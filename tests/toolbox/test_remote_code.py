@@ -67,7 +67,7 @@ def test_errors_are_told_cleanly(desk: Desk) -> None:
 def test_all_that_was_printed_comes_before_the_end(desk: Desk) -> None:
     """However much it is, and whoever has printed it: the result of a call has all of it, in its order."""
     code = "import os, subprocess\nprint('x' * 3_000_000)\nsubprocess.run(['echo', 'child'])\n_ = os.write(2, b'end')"
-    for _ in range(3):
+    for _ in range(2):
         text = text_of(run(desk, code))
         assert text.endswith("x\nchild\nend")
         assert "bytes left out" in text
@@ -107,7 +107,7 @@ def test_a_stop_interrupts_and_variables_stay(
 @pytest.mark.parametrize("reason", ["stop", "steer"])
 def test_a_stop_at_the_very_end(desk: Desk, tmp_path: Path, reason: str) -> None:
     """A stop that races with the end of the code is never carried over to the next."""
-    for number in range(5):
+    for number in range(4):
         mark = tmp_path / f"{reason}{number}"
         code = f"print('said')\nopen({str(mark)!r}, 'w').close()"
         outcome = desk.call_stopped(Stop(reason, when=mark.exists), "execute_code", code=code)
@@ -183,7 +183,7 @@ def test_a_machine_that_is_gone_for_good_ends_the_code_too(desk: Desk, server: S
         return True
 
     outcome = desk.call_stopped(Stop("stop", when=when), "execute_code", code=DEAF)
-    assert outcome.status in ("partial", "failed")
+    assert outcome.status in ("partial", "failed", "cancelled")
     assert "all its processes have ended" not in text_of(outcome)
     judge_dead(tmp_path / "pids")
 

@@ -185,10 +185,10 @@ def test_a_search_says_what_was_left_out(work: Work, server: SSHServer, tmp_path
 
 def test_a_large_tree_takes_several_archives(work: Work, tmp_path: Path) -> None:
     """More than fits into one archive is read by several, and nothing is missed."""
-    for number in range(6):
+    for number in range(4):
         (tmp_path / f"f{number}").write_bytes(b"x" * 4_000_000 + b"\nneedle\n")
     found = work.text("search_files", pattern="need.e").splitlines()
-    assert found == [f"f{number}:2: needle" for number in range(6)]
+    assert found == [f"f{number}:2: needle" for number in range(4)]
 
 
 # -- stops ---------------------------------------------------------------------------------------------------------
@@ -203,32 +203,39 @@ def bin_with(server: SSHServer, folder: Path, name: str, script: str) -> None:
     server.path = f"{folder / 'bin'}:{server.path}"
 
 
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Many files, of which every hundredth has something to be found."""
+    folder = tmp_path_factory.mktemp("trees")
+    for number in range(1100):
+        (folder / f"{number:04}").write_text("needle\n" if number % 100 == 0 else "hay\n")
+    return folder
+
+
 class Forest:
     """Many files, and a machine that stops to read them in the middle of a search, until it is let go."""
 
-    def __init__(self, server: SSHServer, folder: Path) -> None:
-        self.folder = folder
-        self.gate = folder / "gate"
-        os.mkfifo(self.gate)
-        (folder / "trees").mkdir()
-        for number in range(1100):
-            (folder / f"trees/{number:04}").write_text("needle\n" if number % 100 == 0 else "hay\n")
-        script = f"cd {folder}\necho x >>archives\n[ $(wc -l <archives) -eq 4 ] && cat gate\ncd trees"
-        bin_with(server, folder, "tar", script)
+    def __init__(self, server: SSHServer, trees: Path) -> None:
+        self.trees = trees
+        self.found = [f"{trees}/{number:04}:1: needle" for number in range(0, 1000, 100)]
+        self._archives = server.home / "archives"
+        self._gate = server.home / "gate"
+        os.mkfifo(self._gate)
+        script = f"echo x >>{self._archives}\n[ $(wc -l <{self._archives}) -eq 3 ] && cat {self._gate}"
+        bin_with(server, server.home, "tar", script)
 
     def is_in_the_middle(self) -> bool:
-        path = self.folder / "archives"
-        return path.exists() and len(path.read_text().split()) == 4  # the first is for what is ignored
+        return self._archives.exists() and len(self._archives.read_text().split()) == 3
 
     def let_go(self) -> None:
         if self.is_in_the_middle():
-            os.close(os.open(self.gate, os.O_RDWR | os.O_NONBLOCK))
-            self.gate.unlink()
+            os.close(os.open(self._gate, os.O_RDWR | os.O_NONBLOCK))
+            self._gate.unlink()
 
 
 @pytest.fixture
-def forest(server: SSHServer, tmp_path: Path) -> Iterator[Forest]:
-    forest = Forest(server, tmp_path)
+def forest(server: SSHServer, trees: Path) -> Iterator[Forest]:
+    forest = Forest(server, trees)
     yield forest
     forest.let_go()
 
@@ -242,12 +249,11 @@ def test_a_stopped_search_gives_its_matches(
     with Desk(*remote_of(server).tools) as desk:
         is_middle = moment in ("middle", "twice")
         stop = Stop(reason, at=moment, when=forest.is_in_the_middle if is_middle else None, twice=moment == "twice")
-        outcome = desk.call_stopped(stop, "search_files", pattern="need.e", path="trees")
+        outcome = desk.call_stopped(stop, "search_files", pattern="need.e", path=str(forest.trees))
         assert outcome.status in statuses
         assert outcome.reason == reason
         if is_middle:
-            found = str(outcome.content).splitlines()
-            assert found == [f"trees/{number:04}:1: needle" for number in range(0, 1000, 100)]
+            assert str(outcome.content).splitlines() == forest.found
         assert desk.call("terminal", command="echo on").content == "on\n[exit code 0]"
         assert server.connections == 1
 
@@ -261,11 +267,11 @@ def test_a_lost_connection_keeps_the_matches(work: Work, server: SSHServer, fore
 
     thread = threading.Thread(target=cut)
     thread.start()
-    outcome = work("search_files", pattern="need.e", path="trees")
+    outcome = work("search_files", pattern="need.e", path=str(forest.trees))
     thread.join(10)
     assert outcome.status == "failed"
     assert "connection" in outcome.detail
-    assert str(outcome.content).count(":1: needle") == 10
+    assert str(outcome.content).splitlines() == forest.found
 
 
 @pytest.mark.parametrize("reason", ["stop", "steer"])
