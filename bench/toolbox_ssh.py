@@ -2,8 +2,9 @@
 
 A real SSH server on loopback, whose commands are real processes. Three commands: one that ends when it is told; one
 that ignores TERM, leaves its session and has children; and one whose connection is cut in the moment of the stop, so
-that the machine has to end it by itself. Beside them the floor: a command that does nothing, from its call to its
-result.
+that the machine has to end it by itself. Two pieces of code: one that is interrupted, so that only what it has started
+is ended, and one that does not listen, so that its interpreter is killed. Beside them the floor: a command that does
+nothing, from its call to its result.
 """
 
 from __future__ import annotations
@@ -32,10 +33,18 @@ from halter.tools.batch import Batch, Surroundings
 from halter.tools.keep import Keeper
 from tests.toolbox.sshserver import PASSWORD, USER, SSHServer
 
-_ROUNDS = 40
+_ROUNDS = 20
 _GRACE = 0.3
 _EASY = "echo $$ >pids; echo half; sleep 1000"
 _HARD = "trap '' TERM; setsid sleep 1000 & sleep 1000 & echo $! $$ >pids; echo half; while :; do sleep 1; done"
+_LISTENING = """
+import os, subprocess, time
+other = subprocess.Popen(["setsid", "sleep", "1000"])
+print("half")
+with open("pids", "w") as file: file.write(f"{other.pid}")
+time.sleep(1000)
+"""
+_DEAF = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{_LISTENING}"
 
 
 class Bench:
@@ -53,19 +62,20 @@ class Bench:
         )
         self._tools = collect_tools(Remote(machine, grace=_GRACE).tools)
 
-    async def _run(self, command: str, token: CancellationToken):
-        call = ToolCall("c", "terminal", json.dumps({"command": command}))
+    async def _run(self, token: CancellationToken, **arguments: str):
+        name = "execute_code" if "code" in arguments else "terminal"
+        call = ToolCall("c", name, json.dumps(arguments))
         around = Surroundings(self._tools, keeper=self._keeper)
         (outcome,) = await Batch([call], around, token=token).run()
         return outcome
 
     def nothing(self) -> float:
         start = time.perf_counter()
-        outcome = asyncio.run(self._run("true", CancellationToken()))
+        outcome = asyncio.run(self._run(CancellationToken(), command="true"))
         assert outcome.status == "completed", outcome
         return (time.perf_counter() - start) * 1000
 
-    def stop(self, command: str, *, cut: bool = False) -> tuple[float, float]:
+    def stop(self, *, cut: bool = False, **arguments: str) -> tuple[float, float]:
         """Milliseconds until control is back, and until everybody is dead."""
         self._pids.unlink(missing_ok=True)
         token = CancellationToken()
@@ -86,10 +96,10 @@ class Bench:
         async def main() -> float:
             thread = threading.Thread(target=stop)
             thread.start()
-            outcome = await self._run(command, token)
+            outcome = await self._run(token, **arguments)
             back = time.perf_counter()
             assert outcome.status == "partial", outcome
-            assert str(outcome.content).startswith("half"), outcome
+            assert "half" in str(outcome.content), outcome
             return back
 
         control = asyncio.run(main()) - stopped[0]
@@ -107,9 +117,11 @@ def main() -> int:
         figures: dict[str, list[float]] = {}
         for _ in range(_ROUNDS):
             rows = {
-                "a command that listens": bench.stop(_EASY),
-                "one that ignores TERM and has left its session": bench.stop(_HARD),
-                "one whose connection is cut as well": bench.stop(_HARD, cut=True),
+                "a command that listens": bench.stop(command=_EASY),
+                "one that ignores TERM and has left its session": bench.stop(command=_HARD),
+                "code that listens, and what it has started": bench.stop(code=_LISTENING),
+                "code that does not": bench.stop(code=_DEAF),
+                "a command whose connection is cut as well": bench.stop(command=_HARD, cut=True),
             }
             for name, (control, dead) in rows.items():
                 figures.setdefault(f"{name}: control back", []).append(control)

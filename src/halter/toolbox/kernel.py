@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from halter.cancel import threads
+from halter.cancel.context import current_token
 from halter.models.model import Image
 from halter.toolbox.changes import Changes
 from halter.toolbox.output import Output, Progress
@@ -139,6 +140,7 @@ class Kernel:
             loss, self._loss = self._loss or f"the interpreter has ended ({old.ending()})", ""
             old.stop()
             old = None
+        current_token().raise_if_cancelled()  # it may have taken long, and nothing starts after the stop
         self._run = run
         now = self._interpreter = self._fresh() if old is None else old
         self._number += 1

@@ -136,8 +136,12 @@ class Warden:
 
     def _move_messages(self) -> None:
         if self._unread:
-            with contextlib.suppress(OSError):  # full; or it is dead, and that is told elsewhere
+            try:
                 del self._unread[: self._wire.send(self._unread[:_CHUNK])]
+            except BlockingIOError:
+                pass
+            except OSError:  # it is dead, or has closed its end: nobody will read this
+                self._unread.clear()
         with contextlib.suppress(OSError):
             piece = self._wire.recv(_CHUNK)
             self._is_listening = bool(piece)
