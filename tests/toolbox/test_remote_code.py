@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from halter import ToolOutcome
 from halter.models.model import Image, Text
+from halter.toolbox import interpreter, warden
 from halter.toolbox.remote import Remote
 from tests.helpers import is_alive, wait_dead, wait_until
 from tests.toolbox.desk import MOMENTS, Desk, Stop
@@ -203,6 +206,13 @@ def test_a_machine_without_python_says_so(server: SSHServer, python: str) -> Non
         outcome = run(desk, "1")
         assert outcome.status == "failed"
         assert ("no-such-python: not found" if python.startswith("no") else "exit code 1") in outcome.detail
+
+
+@pytest.mark.parametrize("program", [warden, interpreter])
+def test_what_is_sent_is_written_for_an_old_python(program: ModuleType) -> None:
+    """Machines have older interpreters than we do: nothing in these programs is newer than Python 3.8."""
+    assert program.__file__ is not None
+    ast.parse(Path(program.__file__).read_text(), feature_version=(3, 8))
 
 
 def test_a_shell_that_greets_is_not_taken_for_code(server: SSHServer, tmp_path: Path) -> None:

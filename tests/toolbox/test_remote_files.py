@@ -27,6 +27,7 @@ FILES: dict[str, bytes] = {
     "sub/deep/needle.txt": b"a needle\nNEEDLE \xff here\n",
     "sub/deep/b l a n k.txt": b"needle (x)\n",
     "-dash": b"needle\n",
+    "back\\slash": b"needle\n",
     "latin.txt": b"caf\xe9\n",
     "bom.txt": b"\xef\xbb\xbfb\xc3\xb6m\n",
     "utf16.txt": "zw\u00f6lf\nlines\n".encode("utf-16"),

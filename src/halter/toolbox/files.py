@@ -19,7 +19,6 @@ from halter.models.model import Image
 from halter.toolbox import patching
 from halter.toolbox.atomic import Draft
 from halter.toolbox.claims import claiming_tool
-from halter.toolbox.diff import PatchError
 from halter.toolbox.ground import WorkspaceGround
 from halter.toolbox.reading import show
 from halter.toolbox.search import Query, search
@@ -119,11 +118,7 @@ class Files:
             path: the file, from the root of the workspace; if `changes` does not name it.
 
         """
-        try:
-            return patching.apply(WorkspaceShelf(self.workspace), changes, path)
-        except PatchError as error:
-            msg = f"{error}\nNothing was changed."
-            raise PatchError(msg) from None
+        return patching.apply(WorkspaceShelf(self.workspace), changes, path)
 
     @tool(grace=GRACE)
     def search_files(

@@ -15,6 +15,12 @@ _BEGIN: Final = (
     GO
     + r"""
 fail() { echo "$*" >&2; exit 3; }
+sum() {  # of what comes
+  for each in cksum md5sum sha1sum; do
+    command -v "$each" >/dev/null 2>&1 && { echo $("$each"); return; }
+  done
+  fail "neither cksum nor md5sum is on that machine"
+}
 go_to "$1" || fail "there is no directory $1"
 at_home "$2"
 """
@@ -27,12 +33,14 @@ _REGULAR: Final = r"""
 """
 
 # Arguments: the directory, a file, how many bytes to leave out, how many to give. How many it has goes to standard
-# error, and behind that, if there is a fifth argument, what `cksum` says of it. Exit code 2: there is no such file.
+# error, and behind that, if there is a fifth argument, a sum of it. Exit code 2: there is no such file.
 PIECE: Final = (
     _BEGIN
     + _REGULAR
     + r"""
-echo $(wc -c <"$path") $([ -n "$5" ] && cksum <"$path") >&2
+stamp=
+[ -z "$5" ] || stamp=$(sum <"$path") || exit 3
+echo $(wc -c <"$path") $stamp >&2
 tail -c "+$(($3+1))" <"$path" | head -c "$4"
 """
 )
@@ -49,7 +57,7 @@ echo "$lines" $(head -n "$(($3-1))" <"$path" | wc -c)
 )
 
 # Makes several files as they shall be: all, or none. Arguments: the directory, "", how many bytes will come, and for
-# each file four: its path; what `cksum` said of it ("-": it was not there, "*": never mind); how many of the bytes are
+# each file four: its path; the sum that it had ("-": it was not there, "*": never mind); how many of the bytes are
 # its own ("-": it shall not be there); a file whose rights it gets, if it is not there itself.
 #
 # All that comes is kept aside first: if it is not all, nothing is done. Then each new content is written beside its
@@ -95,7 +103,8 @@ prepare() {  # a path, its stamp, its length, whose rights
   fi
   if [ -e "$target" ]; then
     [ -w "$target" ] || fail "$1 is read-only"
-    now=$(echo $(cksum <"$target"))
+    now=
+    [ "$2" = "*" ] || now=$(sum <"$target") || exit 3
     old=$(mktemp "$parent/.halter.XXXXXX") || fail "nothing can be written beside $1"
     eval "old_$n=\$old"
     cp -p "$target" "$old" || fail "$1 cannot be copied"
@@ -172,13 +181,14 @@ case $? in 0|123) exit 0 ;; *) exit 3 ;; esac  # 123: one of them had none, or c
 """
 )
 
-# Arguments: the directory, where to search, how many bytes at most. An archive of the files whose names come.
+# Arguments: the directory, where to search, how many bytes at most. An archive of the files whose names come, each on
+# a line; several, one behind the other, if they are many.
 ARCHIVE: Final = (
     _BEGIN
     + r"""
 cd "$path" || exit 3
 command -v tar >/dev/null 2>&1 || fail "there is no tar on that machine, which a search needs"
-tar -cf - -T - 2>/dev/null | head -c "$3"
+tr '\n' '\0' | xargs -0 tar -cf - 2>/dev/null | head -c "$3"
 exit 0
 """
 )

@@ -1,5 +1,7 @@
 """The inside of the interpreter of `execute_code`. A program of its own: it imports nothing but the standard library.
 
+On another machine it may be run by an older Python than ours: it does with 3.8.
+
     python -P interpreter.py DESCRIPTOR DIRECTORY TOOLS
 
 One JSON object per line goes each way over the socket DESCRIPTOR. In: `run` with source code, `cancel` with the number
@@ -296,7 +298,7 @@ def _hide_our_frames(told: traceback.TracebackException) -> None:
 
 def _words_of(error: BaseException) -> str:
     try:
-        return "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+        return "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[-1]
     except Exception:  # noqa: BLE001  (the same)
         return type(error).__name__
 

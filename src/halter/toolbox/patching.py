@@ -34,10 +34,14 @@ def paths_in(changes: str, path: str | None = None) -> list[str]:
 def apply(shelf: Shelf, changes: str, path: str | None = None) -> str:
     """Make all the changes, and say what was done."""
     work = _Work(shelf)
-    for change in parse(changes, path):
-        checkpoint()
-        work.add(change)
-    return work.finish()
+    try:
+        for change in parse(changes, path):
+            checkpoint()
+            work.add(change)
+        return work.finish()
+    except PatchError as error:
+        msg = f"{error}\nNothing was changed."
+        raise PatchError(msg) from error.__cause__
 
 
 @dataclass

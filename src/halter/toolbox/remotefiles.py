@@ -14,7 +14,6 @@ from halter.cancel.token import Cancelled
 from halter.models.model import Image
 from halter.toolbox import patching
 from halter.toolbox.claims import claiming_tool
-from halter.toolbox.diff import PatchError
 from halter.toolbox.files import Files, encoded, written
 from halter.toolbox.reading import show
 from halter.toolbox.remoteground import RemoteGround
@@ -74,11 +73,7 @@ class RemoteFileTools:
     @claiming_tool(grace=GRACE, like=Files.patch)
     def patch(self, changes: str, ctx: ToolContext, path: str | None = None) -> str:
         """As the local one."""
-        try:
-            return patching.apply(self.shelf(ctx), changes, path)
-        except PatchError as error:
-            msg = f"{error}\nNothing was changed."
-            raise PatchError(msg) from None
+        return patching.apply(self.shelf(ctx), changes, path)
 
     @claiming_tool(grace=GRACE, like=Files.search_files)
     def search_files(

@@ -161,8 +161,8 @@ def _names(listing: bytes) -> list[str]:
 
 
 def _can_be_listed(name: str) -> bool:
-    """Whether `tar` and `xargs` can be told of it on a line."""
-    return "\n" not in name and "\\" not in name
+    """Whether the machine can be told of it on a line."""
+    return "\n" not in name
 
 
 def _list(names: Sequence[str]) -> bytes:
@@ -170,9 +170,9 @@ def _list(names: Sequence[str]) -> bytes:
 
 
 def _members(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """The files of an archive, up to the first that is not whole."""
+    """The files of an archive, or of several in a row, up to the first that is not whole."""
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:", encoding="utf-8") as file:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:", encoding="utf-8", ignore_zeros=True) as file:
             for member in file:
                 content = file.extractfile(member)
                 if content is not None:

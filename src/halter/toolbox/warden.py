@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from typing import Any, Callable, Dict, List, NoReturn, Optional  # noqa: UP035  (Python 3.8)
 
 BEGIN = b"\0halter\n"  # what came before is not ours: a shell may greet
@@ -223,6 +224,7 @@ def _contents(path: str) -> bytes:
 
 
 def _become_interpreter(given: Dict[str, Any], wire: socket.socket, output: int) -> NoReturn:  # noqa: UP006
+    """Run it, in this process. A boundary: what it raises is printed, as an interpreter would."""
     try:
         os.setsid()
         empty = os.open(os.devnull, os.O_RDONLY)
@@ -235,6 +237,8 @@ def _become_interpreter(given: Dict[str, Any], wire: socket.socket, output: int)
         space: Dict[str, Any] = {"__name__": "halter_interpreter", "__file__": _NAME}  # noqa: UP006
         exec(compile(given["interpreter"], _NAME, "exec", dont_inherit=True), space)  # noqa: S102
         space["main"]()
+    except BaseException:  # noqa: BLE001  (such as one of a Python that is too old)
+        traceback.print_exc()
     finally:
         os._exit(1)
 
