@@ -213,32 +213,62 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Forest:
-    """Many files, and a machine that stops to read them in the middle of a search, until it is let go."""
+class Held:
+    """A program on the machine that waits when it is run for the *count*th time, until it is let go."""
 
-    def __init__(self, server: SSHServer, trees: Path) -> None:
-        self.trees = trees
-        self.found = [f"{trees}/{number:04}:1: needle" for number in range(0, 1000, 100)]
-        self._archives = server.home / "archives"
+    def __init__(self, server: SSHServer, name: str, count: int) -> None:
+        self._count = count
+        self._runs = server.home / "runs"
         self._gate = server.home / "gate"
         os.mkfifo(self._gate)
-        script = f"echo x >>{self._archives}\n[ $(wc -l <{self._archives}) -eq 3 ] && cat {self._gate}"
-        bin_with(server, server.home, "tar", script)
+        script = f"echo x >>{self._runs}\n[ $(wc -l <{self._runs}) -eq {count} ] && cat {self._gate}"
+        bin_with(server, server.home, name, script)
 
-    def is_in_the_middle(self) -> bool:
-        return self._archives.exists() and len(self._archives.read_text().split()) == 3
+    def is_waiting(self) -> bool:
+        return self._runs.exists() and len(self._runs.read_text().split()) == self._count
 
     def let_go(self) -> None:
-        if self.is_in_the_middle():
+        if self.is_waiting():
             os.close(os.open(self._gate, os.O_RDWR | os.O_NONBLOCK))
             self._gate.unlink()
 
 
+class Forest:
+    """Many files, and a machine that stops to read them in the middle of a search."""
+
+    def __init__(self, trees: Path, held: Held) -> None:
+        self.trees = trees
+        self.held = held
+        self.found = [f"{trees}/{number:04}:1: needle" for number in range(0, 1000, 100)]
+
+
 @pytest.fixture
 def forest(server: SSHServer, trees: Path) -> Iterator[Forest]:
-    forest = Forest(server, trees)
-    yield forest
-    forest.let_go()
+    held = Held(server, "tar", 3)
+    yield Forest(trees, held)
+    held.let_go()
+
+
+@pytest.mark.parametrize("reason", ["stop", "steer"])
+@pytest.mark.parametrize(("moment", "statuses"), [*MOMENTS[:2], ("middle", {"cancelled"}), ("twice", {"cancelled"})])
+def test_a_stopped_read_gives_control_back(
+    server: SSHServer, tmp_path: Path, reason: str, moment: str, statuses: set[str]
+) -> None:
+    """A read that the machine does not answer ends at its stop, and the connection is used again."""
+    (tmp_path / "file").write_text("there")
+    held = Held(server, "tail", 1)
+    try:
+        with Desk(*remote_of(server).tools) as desk:
+            when = held.is_waiting if moment in ("middle", "twice") else None
+            outcome = desk.call_stopped(
+                Stop(reason, at=moment, when=when, twice=moment == "twice"), "read_file", path="file"
+            )
+            assert outcome.status in statuses
+            assert outcome.reason == reason
+            assert desk.call("terminal", command="echo on").content == "on\n[exit code 0]"
+            assert server.connections == 1
+    finally:
+        held.let_go()
 
 
 @pytest.mark.parametrize("reason", ["stop", "steer"])
@@ -249,7 +279,7 @@ def test_a_stopped_search_gives_its_matches(
     """Whenever the stop comes, a search gives what it has found by then, and the connection is used again."""
     with Desk(*remote_of(server).tools) as desk:
         is_middle = moment in ("middle", "twice")
-        stop = Stop(reason, at=moment, when=forest.is_in_the_middle if is_middle else None, twice=moment == "twice")
+        stop = Stop(reason, at=moment, when=forest.held.is_waiting if is_middle else None, twice=moment == "twice")
         outcome = desk.call_stopped(stop, "search_files", pattern="need.e", path=str(forest.trees))
         assert outcome.status in statuses
         assert outcome.reason == reason
@@ -263,7 +293,7 @@ def test_a_lost_connection_keeps_the_matches(work: Work, server: SSHServer, fore
     """If the connection breaks in a search it fails with that, and what was found by then is there."""
 
     def cut() -> None:
-        wait_until(forest.is_in_the_middle)
+        wait_until(forest.held.is_waiting)
         server.drop()
 
     thread = threading.Thread(target=cut)
