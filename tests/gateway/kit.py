@@ -124,7 +124,8 @@ async def _stream(http: aiohttp.ClientSession, session: str, after: int) -> Asyn
 
 
 def client_session(gateway: Gateway, key: str = OWN) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(gateway.url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return aiohttp.ClientSession(gateway.url, headers=headers, read_bufsize=1 << 24)  # an answer is one line of it
 
 
 @contextlib.asynccontextmanager

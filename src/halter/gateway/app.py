@@ -22,6 +22,7 @@ from halter.gateway.metrics import Metrics
 from halter.gateway.problems import Problem, of_error, of_status
 from halter.gateway.routes import ROUTES, Route
 from halter.gateway.streams import Streams
+from halter.gateway.traces import Traces
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,8 +66,9 @@ class Gateway:
         named = {agents.name: agents} if isinstance(agents, Agent) else dict(agents)
         limits = limits or Limits()
         self.metrics = Metrics()
+        self._traces = Traces()
         self.streams = Streams(store)
-        self.hall = Hall(named, store, limits, watch=self._see, idle_after=idle_after)
+        self.hall = Hall(named, store, limits, watch=self._see, kinds=self._traces.kinds, idle_after=idle_after)
         self._handlers = Handlers(self.hall, self.streams, self.metrics)
         self._guard = Guard(keys, host)
         self._host = host
@@ -134,6 +136,7 @@ class Gateway:
 
     def _see(self, _room: Room, event: Event) -> None:
         self.metrics.take(event)
+        self._traces.take(event)
         log_event(event)
 
     # -- around every request ----------------------------------------------------------------------------------------

@@ -22,9 +22,10 @@ from halter.gateway.limits import Allowance, Limits, TooMany
 from halter.gateway.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 
     from halter.agent import Agent
+    from halter.events import EventData
     from halter.session import Session
     from halter.stores.store import SessionInfo, Store
 
@@ -59,7 +60,9 @@ class Room:
         "visitors",
     )
 
-    def __init__(self, session: Session, agent: str, first: list[Event], limits: Limits) -> None:
+    def __init__(
+        self, session: Session, agent: str, first: list[Event], limits: Limits, kinds: Collection[type[EventData]]
+    ) -> None:
         self.session = session
         self.agent = agent  # the name under which the gateway knows it
         self.visitors = 0
@@ -70,7 +73,7 @@ class Room:
         self.title = _title(first)
         self.timer: asyncio.TimerHandle | None = None
         self.rested_at = 0.0
-        self._listener = session.listen(only={MessageAccepted, TurnStarted, TurnStopping, TurnFinished})
+        self._listener = session.listen(only=kinds)
         self._acting: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -127,8 +130,10 @@ class Hall:
         limits: Limits,
         *,
         watch: Callable[[Room, Event], None],
+        kinds: Collection[type[EventData]] = (),
         idle_after: float,
     ) -> None:
+        """*watch* hears of messages and turns, and of more *kinds* of events."""
         self.agents = agents
         self.store = store
         self.limits = limits
@@ -136,6 +141,7 @@ class Hall:
         self.busy: set[Room] = set()
         self.is_draining = False
         self._watch = watch
+        self._kinds = (MessageAccepted, TurnStarted, TurnStopping, TurnFinished, *kinds)
         self._idle_after = idle_after
         self._loading: dict[str, asyncio.Task[Room]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
@@ -208,7 +214,7 @@ class Hall:
         if self.is_draining:
             await session.aclose()
             self._check_open()
-        room = Room(session, agent, first, self.limits)
+        room = Room(session, agent, first, self.limits, self._kinds)
         self.rooms[session_id] = room
         if room.is_busy:
             self.busy.add(room)

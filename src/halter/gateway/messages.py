@@ -258,24 +258,11 @@ def view_letter(letter: Letter) -> LetterView:
 def decode(data: bytes | str, kind: Any) -> Any:  # noqa: ANN401  (of the kind that was asked for)
     """Read JSON as *kind*. Raises `Problem`, which names the field."""
     try:
-        body = msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
         raise of_validation(error) from error
     except (UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, f"the body is not JSON: {error}", field="body", kind="json") from error
-    _check_texts(body)
-    return body
-
-
-def _check_texts(body: Struct) -> None:
-    """Refuse half of a surrogate pair: JSON can say it, and no store or provider can take it."""
-    for name in body.__struct_fields__:
-        value = getattr(body, name)
-        if isinstance(value, str):
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise Problem(422, "this is not text: half of a surrogate pair", field=name, kind="field") from None
 
 
 async def read_body(request: web.Request, kind: type[Any], limits: Limits, *, may_be_empty: bool = False) -> Any:  # noqa: ANN401

@@ -94,8 +94,8 @@ def of_validation(error: msgspec.MsgspecError) -> Problem:
     if isinstance(error, msgspec.ValidationError):
         what, _, path = str(error).partition(" - at `$")
         field = path.rstrip("`").lstrip(".")
-        if not field and "`" in what:
-            field = what.split("`")[1]  # of a field that is missing or unknown the name is in the sentence
+        if " field `" in what:  # of one that is missing or unknown the name is in the sentence
+            field = f"{field}.{what.split('`')[1]}".lstrip(".")
         return Problem(422, what, field=field or "body", kind="field")
     return Problem(400, f"the body is not JSON: {error}", field="body", kind="json")
 

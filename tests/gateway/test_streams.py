@@ -1,0 +1,206 @@
+"""Event streams: they resume without a gap and without a repeat, hold up nobody, and stop nothing when they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from halter.events import Missed
+from halter.gateway import streams
+from halter.gateway.streams import follow
+from halter.testing import Gate
+from tests.gateway.kit import AT_MOST, OWN, gateway_of, kinds, numbers, sqlite
+from tests.tools.looped import looped
+
+
+@looped
+async def test_a_stream_that_is_cut_anywhere_goes_on_without_gap_or_repeat(tmp_path: Path) -> None:
+    """Clients that leave at random points, while a turn streams, and come back with the last number they saw."""
+    words = [f"{number} " for number in range(300)]
+    script: list[Any] = [[each for word in words for each in (word, _Pause())]]
+    with sqlite(tmp_path) as store:
+        async with gateway_of(*script, store=store) as (_, client):
+            await client.create()
+            await client.post("Count.")
+
+            async def follow_in_pieces(seed: int) -> list[dict[str, Any]]:
+                chance = random.Random(seed)
+                seen: list[dict[str, Any]] = []
+                while not seen or seen[-1]["data"]["type"] != "turn.finished":
+                    async with client.events(after=seen[-1]["seq"] if seen else 0) as stream:
+                        for _ in range(chance.randint(1, 60)):
+                            event = await stream.next()
+                            assert event is not None
+                            seen.append(event)
+                            if event["data"]["type"] == "turn.finished":
+                                break
+                return seen
+
+            all_seen = await asyncio.gather(*(follow_in_pieces(seed) for seed in range(8)))
+    for seen in all_seen:
+        assert numbers(seen) == list(range(1, len(seen) + 1))
+        assert "".join(each["data"]["text"] for each in seen if each["data"]["type"] == "text.delta") == "".join(words)
+
+
+class _Pause(Gate):
+    """A place where the loop gets its turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open()
+
+
+@looped
+async def test_two_clients_see_the_same() -> None:
+    """What one client says and stops, the other sees, in the same order."""
+    gate = Gate()
+    async with gateway_of(["One ", gate]) as (_, client):
+        await client.create()
+        async with client.events() as first, client.events() as second:
+            await client.post("Hi.")
+            await gate.await_reached()
+            await client.stop()
+            one, two = await first.until("turn.finished"), await second.until("turn.finished")
+            assert one == two
+            assert kinds(one)[-4:] == ["text.delta", "turn.stopping", "request.cancelled", "turn.finished"]
+
+
+@looped
+async def test_leaving_a_stream_stops_nothing() -> None:
+    """A client that goes in the middle of an answer leaves the turn as it is; the stream is gone at once."""
+    gate = Gate()
+    async with gateway_of(["One ", gate, "two."]) as (gateway, client):
+        await client.create()
+        await client.post("Hi.")
+        async with client.events() as stream:
+            await stream.until("text.delta")
+            assert len(gateway.streams) == 1
+            stream.response.close()
+        session = await client.ask("GET", "/v1/sessions/s")
+        assert session.body["state"] == "running"
+        gate.open()
+        assert (await client.finished())[-1]["data"]["status"] == "done"
+        for _ in range(1000):
+            if not len(gateway.streams):
+                break
+            await asyncio.sleep(0)
+        assert len(gateway.streams) == 0
+
+
+@looped
+async def test_a_slow_listener_reads_on_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is so far behind that it misses events gets all of them, in order, and nobody waits for it."""
+    gate = Gate()
+    async with gateway_of([*["word "] * 2000, gate]) as (gateway, client):
+        await client.create()
+        async with gateway.hall.visit("s") as room:
+            with room.session.listen(most_waiting=5) as listener:
+                pieces = follow(listener, "s", gateway.hall.store, 0)
+                seen = [event.seq for event in await anext(pieces)]
+                await client.post("Talk.")
+                await gate.await_reached()  # the whole answer came while this one did not read
+                await client.stop(wait=True)
+                async with contextlib.aclosing(pieces):
+                    async for piece in pieces:
+                        assert not any(isinstance(event.data, Missed) for event in piece)
+                        seen += [event.seq for event in piece]
+                        if piece[-1].kind == "turn.finished":
+                            break
+                assert seen == list(range(1, len(seen) + 1))
+                assert len(seen) > 2000
+
+
+@looped
+async def test_a_client_that_does_not_read_slows_nobody(tmp_path: Path) -> None:
+    """Its connection fills up, and the turn, another client and memory go on as if it were not there."""
+    with sqlite(tmp_path) as store:
+        async with gateway_of(["x" * 20_000] * 400, "Two.", store=store) as (gateway, client):
+            await client.create()
+            host, port = gateway.url.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port), limit=1000)
+            head = f"GET /v1/sessions/s/events HTTP/1.0\r\nHost: {host}\r\nAuthorization: Bearer {OWN}\r\n\r\n"
+            writer.write(head.encode())
+            await client.post("Talk.")
+            events = await client.finished()  # sixteen megabytes, of which the deaf one reads nothing
+            assert events[-1]["data"]["status"] == "done"
+            await client.post("And?")
+            last = (await client.finished(after=events[-1]["seq"]))[-1]
+            assert last["data"]["status"] == "done"
+            told = await asyncio.wait_for(_read_to(reader, b'"seq":%d,' % last["seq"]), 10)
+            writer.close()
+            assert [int(each) for each in re.findall(rb"^id: (\d+)$", told, re.MULTILINE)] == list(
+                range(1, last["seq"] + 1)
+            )
+
+
+async def _read_to(reader: asyncio.StreamReader, end: bytes) -> bytes:
+    told = b""
+    while end not in told[-100_000:]:
+        piece = await reader.read(1 << 16)
+        assert piece
+        told += piece
+    return told
+
+
+@looped
+async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that ends what is silent has nothing to end."""
+    monkeypatch.setattr(streams, "_BEAT", 0.01)
+    async with gateway_of() as (_, client):
+        await client.create()
+        async with client.events() as stream:
+            await stream.next()
+            beats = 0
+            async for line in stream.response.content:
+                beats += line == b": \n"
+                if beats == 3:
+                    break
+
+
+@looped
+async def test_a_number_from_another_life_of_the_session_begins_anew() -> None:
+    """A number that the log does not have is of a session that was erased: the whole log is told."""
+    async with gateway_of() as (_, client):
+        await client.create()
+        async with client.events(after=77) as stream:
+            event = await stream.next()
+            assert event is not None
+            assert event["seq"] == 1
+
+
+@looped
+async def test_after_is_a_number() -> None:
+    """What is none is refused, and the field is named; both ways of saying it work."""
+    async with gateway_of("One.") as (_, client):
+        await client.create()
+        for bad in ("x", "-1", "1.5", "99999999999", "٣"):
+            answer = await client.ask(
+                "GET", "/v1/sessions/s/events", headers={"Last-Event-ID": bad.encode().decode("latin-1")}
+            )
+            assert (answer.status, answer.body["field"]) == (422, "Last-Event-ID")
+            answer = await client.ask("GET", "/v1/sessions/s/events", params={"after": bad})
+            assert (answer.status, answer.body["field"]) == (422, "after")
+        await client.post("x")
+        await client.finished()
+        async with client.http.get("/v1/sessions/s/events?after=3", timeout=AT_MOST) as response:
+            assert await response.content.readuntil(b"\n\n") == b"retry: 1000\n\n"
+            assert (await response.content.readuntil(b"\n")) == b"id: 4\n"
+
+
+@looped
+async def test_a_stream_of_a_session_that_is_none() -> None:
+    """There is no stream of nothing."""
+    async with gateway_of() as (_, client):
+        with pytest.raises(AssertionError, match="no session"):
+            async with client.events("nobody"):
+                pass
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await client.http.ws_connect("/v1/sessions/nobody/ws")
+        assert refused.value.status == 404
