@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from halter import Agent
@@ -25,6 +26,20 @@ async def test_a_session_is_made_and_found_again() -> None:
         listed = await client.ask("GET", "/v1/sessions")
         assert {session["id"] for session in listed.body["sessions"]} == {"mine", named.body["id"]}
         assert len((await client.ask("GET", "/v1/sessions?limit=1")).body["sessions"]) == 1
+
+
+@looped
+async def test_a_session_is_made_once_however_many_make_it_and_look_for_it(tmp_path: Path) -> None:
+    """Who looks for it in that moment finds it or not, and does not keep anybody from making it."""
+    with sqlite(tmp_path) as store:
+        async with gateway_of(store=store) as (_, client):
+            for number in range(20):
+                jobs = [client.ask("POST", "/v1/sessions", {"id": f"s{number}"}) for _ in range(4)]
+                jobs += [client.ask("GET", f"/v1/sessions/s{number}") for _ in range(4)]
+                answers = await asyncio.gather(*(jobs[4:6] + jobs[:4] + jobs[6:]))
+                assert sorted(answer.status for answer in answers[2:6]) == [200, 200, 200, 201]
+                assert {answer.status for answer in answers} <= {200, 201, 404}
+            assert {info.events for info in store.sessions()} == {1}
 
 
 @looped

@@ -143,7 +143,7 @@ class Hall:
         self._watch = watch
         self._kinds = (MessageAccepted, TurnStarted, TurnStopping, TurnFinished, *kinds)
         self._idle_after = idle_after
-        self._loading: dict[str, asyncio.Task[Room]] = {}
+        self._loading: dict[str, asyncio.Task[tuple[Room, bool]]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._waking: asyncio.Task[None] | None = None
         self._freed = asyncio.Event()  # set by each turn that ends
@@ -156,7 +156,7 @@ class Hall:
         """The room of a session, which is kept awake in this block. Raises `Problem` if there is none."""
         room = self.rooms.get(session_id)
         if room is None:
-            room = await self._load(session_id)
+            room, _ = await self._load(session_id)
         room.visitors += 1
         try:
             yield room
@@ -171,46 +171,39 @@ class Hall:
             raise Problem(422, msg, field="agent", kind="field")
         self._check_open()
         name = session_id or secrets.token_hex(8)
-        wanted = agent or next(iter(self.agents))
-        is_new = name not in self.rooms and await _in_thread(lambda: self._write_first(name, wanted))
-        room = self.rooms.get(name) or await self._load(name)
+        is_new = False
+        while name not in self.rooms:
+            earlier = self._loading.get(name)
+            if earlier is None:
+                _, is_new = await self._load(name, agent or next(iter(self.agents)))
+                break
+            await asyncio.wait({earlier})  # it may be one who looks for it and will not find it
+        room = self.rooms[name]
         if agent is not None and room.agent != agent:
             raise Problem(409, f"session {name!r} was made with another agent", field="agent", kind="conflict")
         self._rest(room)
         return room, is_new
 
-    def _write_first(self, name: str, agent: str) -> bool:
-        """Write that the session was made, in a thread; False if it was there."""
-        if self.store.read(name, limit=1):
-            return False
-        lease = self.store.acquire(name)
-        try:
-            if self.store.read(name, limit=1):
-                return False
-            self.store.append(lease, [Event(0, time.time(), name, "", SessionCreated(agent))])
-        finally:
-            self.store.release(lease)
-        return True
-
-    async def _load(self, session_id: str) -> Room:
+    async def _load(self, session_id: str, make: str = "") -> tuple[Room, bool]:
+        """Open a session, once for all who ask; or *make* it, with this agent, if there is none."""
         task = self._loading.get(session_id)
         if task is None:
             self._check_open()
-            task = asyncio.create_task(self._open(session_id))
+            task = asyncio.create_task(self._open(session_id, make))
             self._loading[session_id] = task
             task.add_done_callback(lambda done: self._has_loaded(session_id, done))
         return await asyncio.shield(task)  # who asked may go; others may wait for the same
 
-    def _has_loaded(self, session_id: str, task: asyncio.Task[Room]) -> None:
+    def _has_loaded(self, session_id: str, task: asyncio.Task[tuple[Room, bool]]) -> None:
         self._loading.pop(session_id, None)
         if not task.cancelled():
             task.exception()  # now it has been looked at, even if nobody waits any more
 
-    async def _open(self, session_id: str) -> Room:
+    async def _open(self, session_id: str, make: str) -> tuple[Room, bool]:
         leaving = self._leaving.get(session_id)
         if leaving is not None:
             await asyncio.wait({leaving})
-        session, agent, first = await _in_thread(lambda: self._read(session_id))
+        session, agent, first, is_new = await _in_thread(lambda: self._read(session_id, make))
         if self.is_draining:
             await session.aclose()
             self._check_open()
@@ -220,16 +213,24 @@ class Hall:
             self.busy.add(room)
         room.begin(self._see)
         self._rest(room)
-        return room
+        return room, is_new
 
-    def _read(self, session_id: str) -> tuple[Session, str, list[Event]]:
+    def _read(self, session_id: str, make: str) -> tuple[Session, str, list[Event], bool]:
         """Open a session, in a thread: its log may be long."""
         first = self.store.read(session_id, limit=2)
+        is_new = bool(make and not first)
+        if is_new:
+            lease = self.store.acquire(session_id)
+            try:
+                self.store.append(lease, [Event(0, time.time(), session_id, "", SessionCreated(make))])
+            finally:
+                self.store.release(lease)
+            first = self.store.read(session_id, limit=2)
         if not first or "/" in session_id:  # what an agent has others do is part of its own session
             raise Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")
         agent = _agent_of(first)
         agent = agent if agent in self.agents else next(iter(self.agents))
-        return self.agents[agent].session(session_id, self.store), agent, first
+        return self.agents[agent].session(session_id, self.store), agent, first, is_new
 
     def _check_open(self) -> None:
         if self.is_draining:

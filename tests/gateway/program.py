@@ -1,0 +1,44 @@
+"""A gateway as a program of its own, to be killed: `python -m tests.gateway.program STORE PORT`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+
+from halter import Agent
+from halter.gateway import Gateway, Keys, Limits
+from halter.gateway.serve import serve
+from halter.models.model import Finished, ModelEvent, ModelRequest, TextDelta
+from halter.stores import SQLiteStore
+from tests.gateway.kit import OWN
+
+
+class Talking:
+    """Says a few words, with pauses in which a kill may come; "wait" is answered when it is stopped."""
+
+    name = "talking"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        text = getattr(request.messages[-1], "text", "")
+        for word in ("Some ", "few ", "words."):
+            yield TextDelta(word)
+            await asyncio.sleep(0.005)
+        if text.startswith("wait"):
+            await asyncio.sleep(float(text.partition(" ")[2] or 60))
+        yield Finished("stop")
+
+
+def main() -> None:
+    limits = Limits(session_messages=10_000, key_messages=1_000_000)
+    with SQLiteStore(sys.argv[1]) as store:
+        serve(
+            lambda: Gateway(Agent(Talking()), store, Keys(own=OWN), port=int(sys.argv[2]), limits=limits),
+            patience=float(sys.argv[3]) if len(sys.argv) > 3 else 1.0,
+            leaving=3.0,
+            on_start=lambda gateway: print(gateway.url, flush=True),
+        )
+
+
+if __name__ == "__main__":
+    main()
