@@ -154,6 +154,28 @@ def test_one_that_is_removed_lets_those_behind_it_go_on() -> None:
         assert last_lines(session) == ["behind"]
 
 
+@looped
+async def test_whoever_serves_goes_on_when_one_is_removed_or_held() -> None:
+    """Nobody has to say something more before the messages behind it are answered."""
+    async with session_of("one", "two") as session:
+        serving = asyncio.ensure_future(session.serve())
+        with session.listen() as listener:
+            removed = session.post(SOUND, preparing="transcribing")
+            session.post("behind the one that is removed")
+            await asyncio.sleep(0)
+            assert session.inbox.remove(removed.id)
+            await next_event(listener, "turn.finished")
+            held = session.post(SOUND, preparing="transcribing")
+            session.post("behind the one that is held")
+            await asyncio.sleep(0)
+            session.stop(said_in=held.id)
+            await next_event(listener, "turn.finished")
+        assert held.state == "held"
+        assert len(said(session.history)) == 2
+        await session.aclose()
+        await serving
+
+
 def test_one_whose_turn_ends_meanwhile_is_the_next_turns() -> None:
     """A steer that is still being transcribed when its turn ends becomes an ordinary message, and says so."""
     gate = Gate()

@@ -294,6 +294,7 @@ class Delivery:
         if said is not None:
             said.stopped = said.stopped or receipt.stopped
         self._write_held(held)
+        self._ring()  # what is newer than the stop need not wait for those that it holds
         return receipt
 
     def rollback(self) -> Receipt:

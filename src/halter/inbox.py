@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from halter.cancel.token import CancellationToken
+from halter.cancel.token import NEVER, CancellationToken
 from halter.events import (
     MessageAccepted,
     MessageApplied,
@@ -240,6 +240,16 @@ class Inbox:
     def ready(self, *, steers_only: bool = False) -> list[Letter]:
         """Those that may be applied, in order: up to the first that is being prepared, for it keeps its place."""
         return self._in_line(steers_only=steers_only)[0]
+
+    def blocked(self) -> CancellationToken:
+        """What those that may be applied later wait for: a bell, which never rings if there is nothing to wait for."""
+        while True:
+            ready, behind = self._in_line(steers_only=False)
+            if ready or not behind:
+                return NEVER
+            whole = behind[0].whole
+            if whole is not None:  # else it has become whole, or was removed, since we looked
+                return whole
 
     def awaited(self) -> CancellationToken | None:
         """What steers wait for that could be applied, were it not for one before them: a bell. None if none does."""

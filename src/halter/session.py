@@ -173,9 +173,11 @@ class Session(Delivery):
             ring, bell = loop_bell()
             self._wake = ring
             try:
+                # First what is waited for, then whether it is: one that is removed in between is seen by its bell.
+                whole = self.inbox.blocked()
                 if self.inbox.ready():
                     return True
-                with self.token.on_cancel(ring):
+                with self.token.on_cancel(ring), whole.on_cancel(ring):
                     await bell
             finally:
                 self._wake = None
