@@ -27,6 +27,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
     """Serve until a signal. Returns the exit code if it could not begin. A boundary: what goes wrong is told."""
     from halter.cli.agents import make_agent  # noqa: PLC0415  (all that follows takes a while to import)
     from halter.cli.choose import NoModel, choose  # noqa: PLC0415
+    from halter.cli.voices import make_hearing  # noqa: PLC0415
     from halter.errors import HalterError  # noqa: PLC0415
     from halter.gateway import Gateway, logs  # noqa: PLC0415
     from halter.gateway.serve import serve  # noqa: PLC0415
@@ -38,12 +39,21 @@ def serve_gateway(options: argparse.Namespace) -> int:
         keys, shown = _keys(configuration, options.host)
         choice = choose(configuration)
         agent = make_agent(configuration, choice, can_ask=True)
+        hearing = make_hearing(configuration)
         for line in choice.lines:
             print(line, file=sys.stderr)
         logs.begin()
         with SQLiteStore(configuration.make_store()) as store:
             serve(
-                lambda: Gateway(agent, store, keys, host=options.host, port=options.port),
+                lambda: Gateway(
+                    agent,
+                    store,
+                    keys,
+                    host=options.host,
+                    port=options.port,
+                    hearing=hearing,
+                    spoken_replies=settings.spoken_replies,
+                ),
                 patience=settings.drain_timeout,
                 leaving=settings.exit_timeout,
                 on_start=lambda gateway: _announce(gateway, shown),

@@ -62,6 +62,14 @@ class Settings(Struct, frozen=True):
     """The most seconds that turns may go on when the gateway is to end."""
     stop_phrases: tuple[str, ...] = ("stop", "halt", "cancel", "never mind")
     """Messages that mean to stop, and are no messages to the model."""
+    transcriber: str = "local"
+    """Who transcribes voice messages: "local", or the address of an OpenAI-compatible server."""
+    transcription_model: str = "whisper-1"
+    """The model that such a server is asked for."""
+    voice_timeout: Annotated[float, Meta(gt=0)] = 120.0
+    """The most seconds that the transcription of one voice message may take."""
+    spoken_replies: bool = False
+    """Whether answers are said as well, where there is a way to."""
 
 
 class Places(NamedTuple):

@@ -21,8 +21,11 @@ from halter.gateway.logs import log_event
 from halter.gateway.metrics import Metrics
 from halter.gateway.problems import Problem, of_error, of_status
 from halter.gateway.routes import ROUTES, Route
+from halter.gateway.speech import Speech
 from halter.gateway.streams import Streams
 from halter.gateway.traces import Traces
+from halter.voice.hearing import Hearing
+from halter.voice.transcriber import Transcriber
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,10 +49,11 @@ class Gateway:
     """Sessions of one agent, or of several by their names, over HTTP. Use it in an `async with` block.
 
     It runs in the event loop in which it is started, and so do the sessions. *port* 0 is one that is free. A session
-    that nobody has asked for in *idle_after* seconds is put to sleep.
+    that nobody has asked for in *idle_after* seconds is put to sleep. *hearing* transcribes voice messages, and is
+    closed with the gateway; without one, that is done on this machine.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (each is the user's to set, and most have a default)
         self,
         agents: Agent | Mapping[str, Agent],
         store: Store,
@@ -59,6 +63,8 @@ class Gateway:
         port: int = 0,
         limits: Limits | None = None,
         idle_after: float = _IDLE,
+        hearing: Hearing | None = None,
+        spoken_replies: bool = False,
     ) -> None:
         if not is_loopback(host) and not keys.are_explicit:
             msg = f"{host} can be reached by others: that needs a key which you have set or made"
@@ -68,8 +74,17 @@ class Gateway:
         self.metrics = Metrics()
         self._traces = Traces()
         self.streams = Streams(store)
-        self.hall = Hall(named, store, limits, watch=self._see, kinds=self._traces.kinds, idle_after=idle_after)
-        self._handlers = Handlers(self.hall, self.streams, self.metrics)
+        self.hearing = hearing or Hearing(Transcriber())
+        self.hall = Hall(
+            named,
+            store,
+            limits,
+            watch=self._see,
+            kinds=self._traces.kinds,
+            hearing=self.hearing,
+            idle_after=idle_after,
+        )
+        self._handlers = Handlers(self.hall, self.streams, self.metrics, Speech(is_on=spoken_replies))
         self._guard = Guard(keys, host)
         self._host = host
         self._port = port
@@ -120,6 +135,7 @@ class Gateway:
         Gives how many turns were stopped by it. Bounded.
         """
         left = await self.hall.drain(patience, closing)
+        await self.hearing.close()
         await self.streams.end()
         if self._runner is not None:
             await self._runner.cleanup()

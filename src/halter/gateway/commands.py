@@ -31,24 +31,41 @@ class Commands:
         self._hall = hall
         self._allowances: dict[str, Allowance] = {}  # of keys
 
-    def message(
-        self, room: Room, key: Key, body: MessageBody | MessageForm, parts: list[Part] | None = None
-    ) -> ReceiptView:
+    def message(self, room: Room, key: Key, body: MessageBody) -> ReceiptView:
         """Accept a message, or say why not. When this returns, it is durable."""
         session = room.session
-        if body.id is None or session.inbox.find(body.id) is None:  # what was accepted is not refused the second time
-            self._check(room, key)
-        content: list[str | Part] = [body.text, *(parts or ())]
+        self._check(room, key, body.id)
         try:
-            receipt = session.post(content, body.mode, body.id, body.expect_turn)
+            receipt = session.post(body.text, body.mode, body.id, body.expect_turn)
         except ValueError as error:
-            raise Problem(422, "a message has a text that is not empty", field="text", kind="field") from error
+            raise _empty() from error
         if room not in self._hall.busy and room.is_busy:
             room.key = key.id
             self._hall.busy.add(room)
         return view_receipt(session.id, receipt)
 
-    def _check(self, room: Room, key: Key) -> None:
+    async def hear(self, room: Room, key: Key, form: MessageForm, parts: list[Part]) -> ReceiptView:
+        """Accept a message with pictures or recordings, which are transcribed, or say why not.
+
+        Not between two awaits, as it is written in a thread: it may be large. So its turn is counted before.
+        """
+        session, busy = room.session, self._hall.busy
+        self._check(room, key, form.id)
+        if room not in busy:
+            room.key = key.id
+            busy.add(room)
+        try:
+            receipt = await self._hall.hearing.hear(session, [form.text, *parts], form.mode, form.id, form.expect_turn)
+        except ValueError as error:
+            raise _empty() from error
+        finally:
+            if not room.is_busy:
+                busy.discard(room)
+        return view_receipt(session.id, receipt)
+
+    def _check(self, room: Room, key: Key, message: str | None) -> None:
+        if message is not None and room.session.inbox.find(message) is not None:
+            return  # what was accepted is not refused the second time
         hall, limits = self._hall, self._hall.limits
         if hall.is_draining:
             raise Problem(503, "the gateway is shutting down: nothing was accepted", kind="draining", retry_after=5.0)
@@ -105,6 +122,8 @@ class Commands:
                 done = inbox.edit(message, [body.text, *others])
             except ValueError as error:
                 raise Problem(422, "a text has something in it", field="text", kind="field") from error
+            if not done and letter.preparing:
+                raise Problem(409, f"it can be changed when this is done: {letter.preparing}", kind="preparing")
             if not done:
                 raise _too_late(letter)
         if body.state is not None:
@@ -139,6 +158,10 @@ async def _ended(turn: Turn, patience: float) -> None:
 
 def _by(key: Key) -> str:
     return f"over the gateway, with the key {key.name!r}"
+
+
+def _empty() -> Problem:
+    return Problem(422, "a message has a text that is not empty", field="text", kind="field")
 
 
 def _too_late(letter: Letter) -> Problem:

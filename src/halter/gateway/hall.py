@@ -17,9 +17,18 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from halter.cancel.blocking import run_blocking_async
 from halter.cancel.token import NEVER, CancellationToken
 from halter.errors import LeaseLost, SessionClosed, SessionOwned
-from halter.events import Event, MessageAccepted, SessionCreated, TurnFinished, TurnStarted, TurnStopping
+from halter.events import (
+    Event,
+    MessageAccepted,
+    MessageEdited,
+    SessionCreated,
+    TurnFinished,
+    TurnStarted,
+    TurnStopping,
+)
 from halter.gateway.limits import Allowance, Limits, TooMany
 from halter.gateway.problems import Problem
+from halter.voice.hearing import TRANSCRIBING
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
@@ -28,6 +37,7 @@ if TYPE_CHECKING:
     from halter.events import EventData
     from halter.session import Session
     from halter.stores.store import SessionInfo, Store
+    from halter.voice.hearing import Hearing
 
 __all__ = ["Hall", "Room"]
 
@@ -79,8 +89,9 @@ class Room:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a turn runs, or is about to."""
-        return self.session.is_running or bool(self.session.inbox.ready())
+        """Whether a turn runs, or is about to: when a recording has been transcribed, at the latest."""
+        inbox = self.session.inbox
+        return self.session.is_running or bool(inbox.ready()) or any(letter.preparing for letter in inbox)
 
     def begin(self, watch: Callable[[Room, Event], None]) -> None:
         """Let the actor begin."""
@@ -106,7 +117,7 @@ class Room:
         with self._listener:
             async for event in self._listener:
                 self.updated_at = event.time
-                if not self.title and isinstance(event.data, MessageAccepted):
+                if not self.title and isinstance(event.data, (MessageAccepted, MessageEdited)):
                     self.title = _shorten(event.data.message.text)
                 watch(self, event)
 
@@ -130,6 +141,7 @@ class Hall:
         limits: Limits,
         *,
         watch: Callable[[Room, Event], None],
+        hearing: Hearing,
         kinds: Collection[type[EventData]] = (),
         idle_after: float,
     ) -> None:
@@ -137,11 +149,12 @@ class Hall:
         self.agents = agents
         self.store = store
         self.limits = limits
+        self.hearing = hearing
         self.rooms: dict[str, Room] = {}
         self.busy: set[Room] = set()
         self.is_draining = False
         self._watch = watch
-        self._kinds = (MessageAccepted, TurnStarted, TurnStopping, TurnFinished, *kinds)
+        self._kinds = (MessageAccepted, MessageEdited, TurnStarted, TurnStopping, TurnFinished, *kinds)
         self._idle_after = idle_after
         self._loading: dict[str, asyncio.Task[tuple[Room, bool]]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
@@ -209,6 +222,7 @@ class Hall:
             self._check_open()
         room = Room(session, agent, first, self.limits, self._kinds)
         self.rooms[session_id] = room
+        self.hearing.resume(session)
         if room.is_busy:
             self.busy.add(room)
         room.begin(self._see)
@@ -230,7 +244,7 @@ class Hall:
             raise Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")
         agent = _agent_of(first)
         agent = agent if agent in self.agents else next(iter(self.agents))
-        return self.agents[agent].session(session_id, self.store), agent, first, is_new
+        return self.agents[agent].session(session_id, self.store, prepares=[TRANSCRIBING]), agent, first, is_new
 
     def _check_open(self) -> None:
         if self.is_draining:
@@ -241,7 +255,7 @@ class Hall:
     def _see(self, room: Room, event: Event) -> None:
         if isinstance(event.data, TurnStarted):
             self.busy.add(room)
-        elif isinstance(event.data, TurnFinished):
+        elif isinstance(event.data, (TurnFinished, MessageEdited)):  # the latter may be one that begins no turn
             if not room.is_busy:
                 self.busy.discard(room)
             self._freed.set()

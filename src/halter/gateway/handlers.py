@@ -32,6 +32,7 @@ from halter.gateway.static import Page
 if TYPE_CHECKING:
     from halter.gateway.hall import Hall, Room
     from halter.gateway.metrics import Metrics
+    from halter.gateway.speech import Speech
     from halter.gateway.streams import Streams
 
 __all__ = ["KEY", "Handlers"]
@@ -46,10 +47,11 @@ _encode = msgspec.json.Encoder().encode
 class Handlers:
     """All of them."""
 
-    def __init__(self, hall: Hall, streams: Streams, metrics: Metrics) -> None:
+    def __init__(self, hall: Hall, streams: Streams, metrics: Metrics, speech: Speech) -> None:
         self._hall = hall
         self._streams = streams
         self._metrics = metrics
+        self._speech = speech
         self._commands = Commands(hall)
         self._page = Page()
         self._document = b""
@@ -125,7 +127,7 @@ class Handlers:
         async with self._hall.visit(request.match_info["session"]) as room:
             if request.content_type == "multipart/form-data":
                 form, parts = await read_form(request, limits)
-                return _json(self._commands.message(room, request[KEY], form, parts), status=202)
+                return _json(await self._commands.hear(room, request[KEY], form, parts), status=202)
             body: MessageBody = await read_body(request, MessageBody, limits)
             return _json(self._commands.message(room, request[KEY], body), status=202)
 
@@ -156,6 +158,11 @@ class Handlers:
             body: AnswerBody = await read_body(request, AnswerBody, self._hall.limits)
             self._commands.answer(room, request.match_info["request"], body.value)
             return _json(AnswerView(answered=True))
+
+    async def speech(self, request: web.Request) -> web.Response:
+        async with self._hall.visit(request.match_info["session"]) as room:
+            sound = await self._speech.say(room.session)
+            return web.Response(body=sound.data, content_type=sound.media_type)
 
     # -- events ------------------------------------------------------------------------------------------------------
 

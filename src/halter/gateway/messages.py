@@ -172,13 +172,17 @@ class ReceiptView(Struct, kw_only=True):
 
 
 class LetterView(Struct, kw_only=True):
-    """A message that waits. `parts` counts what it has beside its text, by kind."""
+    """A message that waits. `parts` counts what it has beside its text, by kind.
+
+    `preparing` is what is being done to it before it can be applied, such as "transcribing".
+    """
 
     id: str
     mode: Literal["queue", "steer", "interrupt", "rollback", "stop"]
     state: Literal["accepted", "applied", "held", "removed"]
     text: str
     parts: dict[str, int]
+    preparing: str
     note: str
     accepted_at: float
 
@@ -247,6 +251,7 @@ def view_letter(letter: Letter) -> LetterView:
         state=letter.state,
         text=letter.text,
         parts=parts,
+        preparing=letter.preparing,
         note=letter.note,
         accepted_at=letter.accepted_at,
     )

@@ -70,6 +70,7 @@ ROUTES: Final = (
     ),
     Route("POST", f"{_SESSION}/stop", "stop", "Stop what runs", "write", 200, ReceiptView, StopBody, may_be_empty=True),
     Route("POST", f"{_SESSION}/rollback", "rollback", "Take the last turn back", "write", gives=ReceiptView),
+    Route("GET", f"{_SESSION}/speech", "speech", "The last answer, said", "read", gives="audio/ogg"),
     Route("GET", f"{_SESSION}/events", "events", "Events as they come", "read", gives="text/event-stream"),
     Route("GET", f"{_SESSION}/ws", "socket", "Events and commands over a WebSocket", "read", 101),
     Route(
