@@ -1,0 +1,108 @@
+// The gateway's routes. What it refuses is a Problem with its own words; what never arrived is Unreached, and may be sent again.
+
+/** The gateway has said no, and why. */
+export class Problem extends Error {
+  constructor(status, body) {
+    super(body.detail || body.title || `the gateway answered ${status}`);
+    this.status = status;
+    this.field = body.field ?? "";
+    this.retryAfter = body.retry_after ?? null;
+  }
+}
+
+/** Nobody knows whether it arrived. */
+export class Unreached extends Error {}
+
+export class Api {
+  constructor(key) {
+    this.key = key;
+    this.onRefused = () => {}; // the key is not taken, or not any more
+  }
+
+  sessions() {
+    return this.#ask("GET", "");
+  }
+
+  /** Make a session; the same name twice is the same session. */
+  create(id) {
+    return this.#ask("POST", "", { id });
+  }
+
+  erase(id) {
+    return this.#ask("DELETE", path(id));
+  }
+
+  /** Leave a message; the same id twice is the same message. With `audio`, a Blob, it is a voice message. */
+  send(session, { id, text, mode, expect, audio }) {
+    if (!audio) return this.#ask("POST", `${path(session)}/messages`, { id, text, mode, ...(expect ? { expect_turn: expect } : {}) });
+    const form = new FormData();
+    form.set("id", id);
+    form.set("mode", mode);
+    if (text) form.set("text", text);
+    if (expect) form.set("expect_turn", expect);
+    form.set("audio", audio, `voice.${audio.type.includes("mp4") ? "m4a" : audio.type.includes("ogg") ? "ogg" : "webm"}`);
+    return this.#ask("POST", `${path(session)}/messages`, form);
+  }
+
+  edit(session, message, change) {
+    return this.#ask("PATCH", `${path(session)}/inbox/${encodeURIComponent(message)}`, change);
+  }
+
+  remove(session, message) {
+    return this.#ask("DELETE", `${path(session)}/inbox/${encodeURIComponent(message)}`);
+  }
+
+  stop(session, body = {}) {
+    return this.#ask("POST", `${path(session)}/stop`, body);
+  }
+
+  answer(session, request, value) {
+    return this.#ask("POST", `${path(session)}/answers/${encodeURIComponent(request)}`, { value });
+  }
+
+  /** The response of an event stream, open, from the event behind `after` on. */
+  async events(session, after, signal) {
+    const headers = { Accept: "text/event-stream", ...(after ? { "Last-Event-ID": String(after) } : {}) };
+    return this.#fetch("GET", `${path(session)}/events`, { headers, signal, cache: "no-store" });
+  }
+
+  async #ask(method, where, body) {
+    const options = { headers: {} };
+    if (body instanceof FormData) options.body = body;
+    else if (body !== undefined) {
+      options.body = JSON.stringify(body);
+      options.headers["Content-Type"] = "application/json";
+    }
+    const response = await this.#fetch(method, where, options);
+    if (response.status === 204) return null;
+    try {
+      return await response.json();
+    } catch (error) {
+      throw new Unreached(error.message);
+    }
+  }
+
+  async #fetch(method, where, options) {
+    const headers = { ...options.headers, Authorization: `Bearer ${this.key}` };
+    let response;
+    try {
+      response = await fetch(`/v1/sessions${where}`, { ...options, method, headers, credentials: "omit", redirect: "error" });
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Unreached(error.message);
+    }
+    if (response.ok) return response;
+    const body = await response.json().catch(() => ({}));
+    if (response.status === 401) this.onRefused();
+    throw new Problem(response.status, body);
+  }
+}
+
+/** A name that nobody else has. */
+export function newId() {
+  return Array.from(crypto.getRandomValues(new Uint8Array(10)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+function path(session) {
+  return `/${encodeURIComponent(session)}`;
+}

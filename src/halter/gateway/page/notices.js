@@ -1,0 +1,20 @@
+// What went wrong, above the field, until it is read or a while has passed.
+
+import { button, el } from "./dom.js";
+
+const SHOWN = 8_000;
+const MOST = 3;
+
+export class Notices {
+  constructor(node) {
+    this.node = node;
+  }
+
+  say(text) {
+    const drop = () => notice.remove();
+    const notice = el("div", { class: "notice" }, el("span", { text }), button("", drop, { class: "icon", icon: "close", "aria-label": "Dismiss" }));
+    this.node.append(notice);
+    while (this.node.childNodes.length > MOST) this.node.firstChild.remove();
+    setTimeout(drop, SHOWN);
+  }
+}

@@ -1,0 +1,119 @@
+// Messages on their way to the gateway. Each is sent until it is known to have arrived: with the same id, so it is there
+// once; one after the other, so the order stays. What the gateway refuses is kept and shown, never dropped.
+
+import { Problem } from "./api.js";
+
+const FIRST_PAUSE = 500;
+const LONGEST_PAUSE = 10_000;
+const KEPT = "halter.outbox";
+
+export class Outbox {
+  #working = new Set(); // sessions whose messages are being sent
+  #wake = new Set();
+
+  /** `onMade(session)` is told of each new session that the gateway has made for its first message. */
+  constructor(api, { onChange, onMade }) {
+    this.api = api;
+    this.onChange = onChange;
+    this.onMade = onMade;
+    this.all = []; // {session, isNew, id, text, mode, expect, audio, state: "sending" | "waiting" | "refused", error, since}
+  }
+
+  /** Go on with what was on its way when the page was left. Recordings are not kept over that. */
+  restore() {
+    for (const entry of JSON.parse(sessionStorage.getItem(KEPT) ?? "[]")) this.add(entry);
+  }
+
+  of(session) {
+    return this.all.filter((entry) => entry.session === session);
+  }
+
+  add(entry) {
+    this.all.push({ ...entry, state: "sending", error: "", since: Date.now() });
+    this.#changed();
+    this.#work(entry.session);
+  }
+
+  /** Take one out; gives it. */
+  take(id) {
+    const found = this.all.find((entry) => entry.id === id);
+    this.all = this.all.filter((entry) => entry !== found);
+    this.#changed();
+    return found;
+  }
+
+  retry(id) {
+    const entry = this.all.find((each) => each.id === id);
+    if (!entry) return;
+    Object.assign(entry, { state: "sending", error: "" });
+    this.#changed();
+    this.#work(entry.session);
+  }
+
+  /** The network may be back. */
+  nudge() {
+    for (const wake of this.#wake) wake();
+  }
+
+  async #work(session) {
+    if (this.#working.has(session)) return;
+    this.#working.add(session);
+    let pause = FIRST_PAUSE;
+    try {
+      for (;;) {
+        const entry = this.of(session).find((each) => each.state !== "refused");
+        if (!entry) return;
+        try {
+          await this.#send(entry);
+          pause = FIRST_PAUSE;
+        } catch (error) {
+          if (error instanceof Problem && !isPassing(error)) {
+            Object.assign(entry, { state: "refused", error: error.message });
+            this.#changed();
+            continue;
+          }
+          Object.assign(entry, { state: "waiting", error: error instanceof Problem ? error.message : "" });
+          this.#changed();
+          await this.#rest(Math.max(pause, (error.retryAfter ?? 0) * 1000));
+          pause = Math.min(pause * 2, LONGEST_PAUSE);
+        }
+      }
+    } finally {
+      this.#working.delete(session);
+    }
+  }
+
+  async #send(entry) {
+    if (entry.isNew) {
+      await this.api.create(entry.session);
+      for (const each of this.of(entry.session)) each.isNew = false;
+      this.onMade(entry.session);
+    }
+    await this.api.send(entry.session, entry);
+    this.take(entry.id);
+  }
+
+  #rest(milliseconds) {
+    return new Promise((resolve) => {
+      const wake = () => {
+        clearTimeout(timer);
+        this.#wake.delete(wake);
+        resolve();
+      };
+      const timer = setTimeout(wake, milliseconds);
+      this.#wake.add(wake);
+    });
+  }
+
+  #changed() {
+    const kept = this.all.filter((entry) => !entry.audio).map(({ session, isNew, id, text, mode, expect }) => ({ session, isNew, id, text, mode, expect }));
+    if (kept.length) sessionStorage.setItem(KEPT, JSON.stringify(kept));
+    else sessionStorage.removeItem(KEPT);
+    this.onChange();
+  }
+}
+
+/** Whether the same will be taken later. */
+function isPassing(problem) {
+  return problem.status === 429 || problem.status >= 502;
+}

@@ -1,0 +1,84 @@
+// A voice message from the microphone, in whatever the browser records best. Nothing is kept of one that is discarded.
+
+const TYPES = ["audio/webm;codecs=opus", "audio/ogg;codecs=opus", "audio/mp4", "audio/webm"];
+const LONGEST = 10 * 60; // seconds
+
+export class Recorder {
+  #stream = null;
+  #media = null;
+  #pieces = [];
+  #sound = null;
+  #frame = 0;
+
+  /** `onLevel(level, seconds)` is told how loud it is, from 0 to 1; `onEnd()` that it ended by itself. */
+  constructor({ onLevel, onEnd }) {
+    this.onLevel = onLevel;
+    this.onEnd = onEnd;
+    this.began = 0;
+  }
+
+  get isOn() {
+    return this.#media !== null;
+  }
+
+  /** Begin. Throws a sentence for people if there is no microphone, or it is not allowed. */
+  async start() {
+    if (!navigator.mediaDevices || !window.MediaRecorder) throw new Error("This browser lets a page record only over https or on this machine.");
+    try {
+      this.#stream = await navigator.mediaDevices.getUserMedia({ audio: { echoCancellation: true, noiseSuppression: true } });
+    } catch (error) {
+      throw new Error(error.name === "NotAllowedError" ? "The microphone is not allowed for this page." : "There is no microphone.", { cause: error });
+    }
+    const mimeType = TYPES.find((type) => MediaRecorder.isTypeSupported(type));
+    this.#pieces = [];
+    this.#media = new MediaRecorder(this.#stream, mimeType ? { mimeType } : {});
+    this.#media.addEventListener("dataavailable", (event) => event.data.size && this.#pieces.push(event.data));
+    this.#stream.getAudioTracks()[0].addEventListener("ended", () => this.onEnd());
+    this.#media.start(1000);
+    this.began = performance.now();
+    this.#listen();
+  }
+
+  /** End, and give what was recorded. */
+  async finish() {
+    const media = this.#media;
+    if (!media) return null;
+    const type = media.mimeType;
+    if (media.state !== "inactive") {
+      const ended = new Promise((resolve) => media.addEventListener("stop", resolve, { once: true }));
+      media.stop();
+      await ended;
+    }
+    this.discard();
+    const pieces = this.#pieces;
+    this.#pieces = [];
+    return pieces.length ? new Blob(pieces, { type: type.split(";")[0] }) : null;
+  }
+
+  discard() {
+    cancelAnimationFrame(this.#frame);
+    this.#sound?.close();
+    this.#sound = null;
+    if (this.#media && this.#media.state !== "inactive") this.#media.stop();
+    this.#media = null;
+    for (const track of this.#stream?.getTracks() ?? []) track.stop();
+    this.#stream = null;
+  }
+
+  #listen() {
+    this.#sound = new AudioContext();
+    const meter = this.#sound.createAnalyser();
+    meter.fftSize = 512;
+    this.#sound.createMediaStreamSource(this.#stream).connect(meter);
+    const heard = new Uint8Array(meter.fftSize);
+    const look = () => {
+      meter.getByteTimeDomainData(heard);
+      const loud = heard.reduce((most, each) => Math.max(most, Math.abs(each - 128)), 0) / 128;
+      const passed = (performance.now() - this.began) / 1000;
+      this.onLevel(loud, passed);
+      if (passed > LONGEST) this.onEnd();
+      else this.#frame = requestAnimationFrame(look);
+    };
+    look();
+  }
+}
