@@ -98,6 +98,7 @@ export class Composer {
     this.recorder.discard();
     this.waiting = null;
     find("recording").hidden = true;
+    find("recorded").textContent = clock(0);
     find("mic").setAttribute("aria-pressed", "false");
     find("mic").setAttribute("aria-label", "Record a voice message");
     this.#ready();

@@ -202,7 +202,7 @@ class ChildView {
 
   update() {
     this.node.dataset.state = this.item.state;
-    this.state.textContent = this.item.state === "interrupted" ? "stopped" : outcome(this.item.state);
+    this.state.textContent = outcome(this.item.state);
   }
 }
 

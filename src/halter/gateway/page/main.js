@@ -186,7 +186,7 @@ class Page {
     if (kinds.has("turn.started")) this.#say("Working.");
     if (kinds.has("turn.finished") && !state.running) this.#announce(state.turns.at(-1));
     if (state.asked.size && (kinds.has("question.asked") || kinds.has("approval.asked"))) this.#say("A question waits for your answer.");
-    if (["turn.started", "turn.finished", "session.created"].some((kind) => kinds.has(kind))) this.refresh();
+    if (["turn.started", "turn.finished", "session.created"].some((kind) => kinds.has(kind))) this.refresh(true);
   }
 
   #announce(turn) {
@@ -225,8 +225,12 @@ class Page {
     welcome(find("turns"), this.isNew || (this.link === "live" && !state.turns.length && !state.waiting.size));
     this.queue.render(state, this.outbox.of(this.session));
     this.composer.update({ isRunning, isStopping: Boolean(this.stopAsked || turn?.stopping), isAsked: [...state.asked.values()].some((item) => item.kind === "question"), isLost: this.link === "gone" });
-    this.list.render(this.sessions, { id: this.session, isRunning });
-    const title = state.title.replace(/\s+/g, " ").slice(0, 80) || (this.isNew ? "New session" : nameOf(this.sessions.find((each) => each.id === this.session) ?? {}));
+    const title = state.title.replace(/\s+/g, " ").slice(0, 80);
+    this.list.render(this.sessions, { id: this.session, isRunning, title });
+    this.#name(title || nameOf(this.sessions.find((each) => each.id === this.session) ?? {}), isRunning);
+  }
+
+  #name(title, isRunning) {
     find("title").textContent = title;
     document.title = `${isRunning ? "● " : ""}${title === "New session" ? "Halter" : `${title} · Halter`}`;
   }
@@ -273,8 +277,10 @@ class Page {
     find("help").addEventListener("click", showHelp);
     find("menu").addEventListener("click", () => this.#showSessions(!document.body.classList.contains("aside")));
     find("shade").addEventListener("click", () => this.#showSessions(false));
-    window.addEventListener("hashchange", () => this.#follow());
-    window.addEventListener("popstate", () => this.#follow());
+    window.addEventListener("hashchange", () => {
+      this.api.key = readKey();
+      this.#follow();
+    });
     window.addEventListener("online", () => this.#wake());
     window.addEventListener("focus", () => this.#wake());
     document.addEventListener("visibilitychange", () => document.hidden || this.#wake());

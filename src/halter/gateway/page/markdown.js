@@ -38,8 +38,9 @@ export class Markdown {
     for (const block of blocks) this.node.append(render(block, 0));
     const last = blocks.at(-1);
     if (!last) return;
-    this.#from = last.from;
-    this.#stable = this.node.childNodes.length - 1;
+    const open = mayJoin(blocks) ? 2 : 1;
+    this.#from = blocks.at(-open).from;
+    this.#stable = this.node.childNodes.length - open;
     const hasBegun = text.indexOf("\n", last.from) >= 0; // else the name of the language is still being written
     if (last.kind === "code" && last.open && hasBegun) this.#fence = { mark: last.mark, body: this.node.lastChild.querySelector("code").firstChild };
   }
@@ -61,9 +62,9 @@ export class Markdown {
   }
 }
 
-/** A whole text, as elements. */
-export function markdown(text) {
-  return split(text, 0).map((block) => render(block, 0));
+/** Whether the last block may turn out to be one more item of the list before it: so far there is only its mark. */
+function mayJoin(blocks) {
+  return blocks.at(-2)?.kind === "list" && /^\s*\d{1,9}[.)]?$/.test(blocks.at(-1).text ?? "");
 }
 
 /** The blocks of a text, from a place on. */

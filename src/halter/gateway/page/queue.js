@@ -129,7 +129,8 @@ class LeavingRow {
   update(entry) {
     this.node.dataset.state = entry.state;
     this.note.textContent = entry.error || (entry.state === "waiting" ? "The gateway can not be reached; it is tried again." : "");
-    this.again.hidden = this.back.hidden = entry.state === "sending";
+    this.again.hidden = entry.state === "sending";
+    this.back.hidden = !entry.error; // nobody knows whether what was not answered has arrived
   }
 }
 

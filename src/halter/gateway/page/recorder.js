@@ -30,9 +30,10 @@ export class Recorder {
       throw new Error(error.name === "NotAllowedError" ? "The microphone is not allowed for this page." : "There is no microphone.", { cause: error });
     }
     const mimeType = TYPES.find((type) => MediaRecorder.isTypeSupported(type));
-    this.#pieces = [];
+    const pieces = []; // of this recording: the last piece of one that was discarded may come after the next has begun
+    this.#pieces = pieces;
     this.#media = new MediaRecorder(this.#stream, mimeType ? { mimeType } : {});
-    this.#media.addEventListener("dataavailable", (event) => event.data.size && this.#pieces.push(event.data));
+    this.#media.addEventListener("dataavailable", (event) => event.data.size && pieces.push(event.data));
     this.#stream.getAudioTracks()[0].addEventListener("ended", () => this.onEnd());
     this.#media.start(1000);
     this.began = performance.now();

@@ -57,7 +57,7 @@ export function nameOf(session) {
 function update(row, session, current) {
   const isCurrent = session.id === current.id;
   const isRunning = isCurrent ? current.isRunning : session.state === "running";
-  const name = nameOf(session);
+  const name = nameOf(isCurrent && current.title ? current : session);
   row.node.dataset.state = isRunning ? "running" : session.waiting ? "waiting" : "idle";
   row.node.classList.toggle("current", isCurrent);
   row.open.setAttribute("aria-current", String(isCurrent));

@@ -7,6 +7,7 @@ import { Problem } from "./api.js";
 
 const FIRST_PAUSE = 500;
 const LONGEST_PAUSE = 15_000;
+const JOINING = 20_000; // until the gateway answers at all
 const SILENCE = 40_000; // the gateway says something every 15 s
 
 export class EventStream {
@@ -64,7 +65,7 @@ export class EventStream {
   async #follow() {
     const connection = new AbortController();
     this.#connection = connection;
-    let watch = setTimeout(() => connection.abort(), SILENCE);
+    let watch = setTimeout(() => connection.abort(), JOINING);
     try {
       const response = await this.api.events(this.session, this.last, connection.signal);
       this.onClock(Date.parse(response.headers.get("Date") ?? ""));

@@ -58,6 +58,7 @@ const OUTCOMES = {
   abandoned: "left behind",
   denied: "not allowed",
   complete: "done",
+  interrupted: "stopped",
 };
 
 /** How something of a turn stands, in a word or two. */

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +54,7 @@ class House:
         self.store = store or MemoryStore()
         agent = agent or Agent(self.model, tools, approve=approve)
         self.gateway = Gateway(agent, self.store, Keys(own=OWN), port=port, **options)
-        self._loop = asyncio.new_event_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._end = asyncio.Event()
         self._begun = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gateway of the tests", daemon=True)
@@ -62,11 +62,10 @@ class House:
         assert self._begun.wait(10)
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
+        asyncio.run(self._serve())
 
     async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
         async with self.gateway:
             self._begun.set()
             await self._end.wait()
@@ -78,19 +77,11 @@ class House:
     def address(self, session: str = "") -> str:
         return f"{self.gateway.url}/#key={OWN}" + (f"&session={session}" if session else "")
 
-    def do(self, act: Callable[[], Any]) -> Any:
-        """Do something in the gateway's loop."""
-
-        async def done() -> Any:
-            return act()
-
-        return asyncio.run_coroutine_threadsafe(done(), self._loop).result(10)
-
     def kinds(self, session: str) -> list[str]:
         return [event.kind for event in self.store.read(session)]
 
     def close(self) -> None:
-        if self._thread.is_alive():
+        if self._thread.is_alive() and self._loop is not None:
             self._loop.call_soon_threadsafe(self._end.set)
             self._thread.join(20)
         assert not self._thread.is_alive()
