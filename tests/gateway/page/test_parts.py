@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from halter.testing import Gate
 from tests.gateway.page.kit import House, Tab, context_of
+from tests.helpers import wait_until
 
 MakeHouse = Callable[..., House]
 MakeTab = Callable[..., Tab]
@@ -136,7 +137,7 @@ def test_who_reads_above_is_not_pulled_down(house: MakeHouse, tab: MakeTab) -> N
     expect(one.answers.locator("p")).to_have_count(60)
     one.page.locator("#log").hover()
     one.page.mouse.wheel(0, -900)
-    one.page.wait_for_function(f"{_TO_THE_END} > 500")
+    wait_until(lambda: one.page.evaluate(f"{_TO_THE_END} > 500"))
     before = one.page.evaluate("document.getElementById('log').scrollTop")
     gate.open()
     expect(one.answers).to_contain_text("and more")

@@ -131,7 +131,7 @@ def test_the_timeline_draws_the_stop_across_what_ran(house: MakeHouse, tab: Make
     @tool
     async def delegate(task: str, ctx: ToolContext) -> str:
         """Have another agent do it."""
-        return (await ctx.delegate(helper, task)).text
+        return str((await ctx.delegate(helper, task)).text)
 
     there = house([digs(), ToolCall("h", "delegate", '{"task": "look"}')], tools=[dig, delegate])
     page = tab(there.address())
