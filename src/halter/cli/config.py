@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["config"]
 
+_SECRETS = frozenset({"token"})
+
 
 def config(action: str) -> int:
     """Do one of "path", "show" and "edit". Returns the exit code."""
@@ -58,5 +60,11 @@ def _template() -> str:
 
 
 def _toml(value: object) -> str:
-    """A value as TOML writes it: texts, numbers and lists are as in JSON."""
+    """A value as TOML writes it: texts, numbers and lists are as in JSON. What is secret is not shown."""
+    if value is None:
+        return "{}"
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.asdict(value)
+        shown = {name: "…" if name in _SECRETS and field else field for name, field in fields.items()}
+        return f"{{ {', '.join(f'{name} = {_toml(field)}' for name, field in shown.items())} }}"
     return msgspec.json.encode(value).decode()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cli.output import complain, plain
 from halter.cli.settings import SettingsError, load
+from halter.extras import need
 
 if TYPE_CHECKING:
     import argparse
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from halter.cli.settings import Configuration
     from halter.gateway.app import Gateway
     from halter.gateway.keys import Keys
+    from halter.gateway.platforms.platform import Platform
 
 __all__ = ["manage_keys", "serve_gateway"]
 
@@ -42,6 +44,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
         hearing = make_hearing(configuration)
         for line in choice.lines:
             print(line, file=sys.stderr)
+        platforms = _platforms(configuration)
         logs.begin()
         with SQLiteStore(configuration.make_store()) as store:
             serve(
@@ -53,6 +56,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
                     port=options.port,
                     hearing=hearing,
                     spoken_replies=settings.spoken_replies,
+                    platforms=platforms,
                 ),
                 patience=settings.drain_timeout,
                 leaving=settings.exit_timeout,
@@ -61,6 +65,24 @@ def serve_gateway(options: argparse.Namespace) -> int:
     except (HalterError, NoModel, OSError, SettingsError, ValueError) as error:
         return complain(error)
     return 0
+
+
+def _platforms(configuration: Configuration) -> list[Platform]:
+    """The chat platforms that the settings want. Raises `SettingsError` if something for one is missing."""
+    wanted = configuration.settings.telegram
+    if wanted is None:
+        return []
+    token = os.environ.get("TELEGRAM_BOT_TOKEN", "") or wanted.token
+    if not token:
+        msg = f"{configuration.origins['telegram']}: the bot has no token: set `token` there, or TELEGRAM_BOT_TOKEN"
+        raise SettingsError(msg)
+    try:
+        need("telegram", "telegram")
+    except ImportError as error:
+        raise SettingsError(str(error)) from error
+    from halter.gateway.platforms.telegram import Telegram  # noqa: PLC0415  (it takes half a second to import)
+
+    return [Telegram(token, wanted.users, busy=configuration.settings.busy, server=wanted.server)]
 
 
 def _announce(gateway: Gateway, shown: str) -> None:

@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Configuration", "Places", "Settings", "SettingsError", "find_places", "load"]
+__all__ = ["Configuration", "Places", "Settings", "SettingsError", "TelegramSettings", "find_places", "load"]
 
 _DEFAULT: Final = "default"
 # Ours as well, and no settings: they are read where they are needed.
@@ -35,6 +35,17 @@ _NO_SETTINGS: Final = frozenset({"HALTER_HOME", "HALTER_KEY"})
 
 class SettingsError(Exception):
     """A setting that can not be used; says where it stands."""
+
+
+class TelegramSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """The table [telegram]: with it, `halter serve` is a Telegram bot as well."""
+
+    token: str = ""
+    """The bot's token. TELEGRAM_BOT_TOKEN, in the environment, is above it."""
+    users: tuple[int, ...] = ()
+    """The numbers of those who may speak to it. Whoever else tries is told theirs."""
+    server: str = "https://api.telegram.org"
+    """The server of the Bot API."""
 
 
 class Settings(Struct, frozen=True):
@@ -70,6 +81,8 @@ class Settings(Struct, frozen=True):
     """The most seconds that the transcription of one voice message may take."""
     spoken_replies: bool = False
     """Whether answers are said as well, where there is a way to."""
+    telegram: TelegramSettings | None = None
+    """The Telegram bot, if there is one."""
 
 
 class Places(NamedTuple):
@@ -151,7 +164,7 @@ def _from_environment(env: Mapping[str, str]) -> _Layer:
     for name, hint in _hints().items():
         variable = f"HALTER_{name.upper()}"
         text = env.get(variable, "")
-        if not text or variable in _NO_SETTINGS:
+        if not text or variable in _NO_SETTINGS or hint == (TelegramSettings | None):
             continue
         value = [each.strip() for each in text.split(",") if each.strip()] if hint == tuple[str, ...] else text
         layer[name] = _setting(name, value, variable, strict=False)

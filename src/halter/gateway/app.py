@@ -6,6 +6,7 @@ handler. Whatever goes wrong is answered with a problem; whatever a client sends
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -19,6 +20,7 @@ from halter.gateway.handlers import KEY, Handlers
 from halter.gateway.limits import Limits
 from halter.gateway.logs import log_event
 from halter.gateway.metrics import Metrics
+from halter.gateway.platforms.porter import Porter
 from halter.gateway.problems import Problem, of_error, of_status
 from halter.gateway.routes import ROUTES, Route
 from halter.gateway.speech import Speech
@@ -28,7 +30,7 @@ from halter.voice.hearing import Hearing
 from halter.voice.transcriber import Transcriber
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -36,12 +38,14 @@ if TYPE_CHECKING:
 
     from halter.events import Event
     from halter.gateway.keys import Keys
+    from halter.gateway.platforms.platform import Platform
     from halter.stores.store import Store
 
 __all__ = ["Gateway"]
 
 _log = logging.getLogger(__name__)
 _IDLE: Final = 300.0
+_LAST_WORDS: Final = 0.4  # of the time for closing, to show in chats how it ended
 _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -50,7 +54,7 @@ class Gateway:
 
     It runs in the event loop in which it is started, and so do the sessions. *port* 0 is one that is free. A session
     that nobody has asked for in *idle_after* seconds is put to sleep. *hearing* transcribes voice messages, and is
-    closed with the gateway; without one, that is done on this machine.
+    closed with the gateway; without one, that is done on this machine. *platforms* are chats with sessions of their own.
     """
 
     def __init__(  # noqa: PLR0913  (each is the user's to set, and most have a default)
@@ -65,6 +69,7 @@ class Gateway:
         idle_after: float = _IDLE,
         hearing: Hearing | None = None,
         spoken_replies: bool = False,
+        platforms: Sequence[Platform] = (),
     ) -> None:
         if not is_loopback(host) and not keys.are_explicit:
             msg = f"{host} can be reached by others: that needs a key which you have set or made"
@@ -85,6 +90,7 @@ class Gateway:
             idle_after=idle_after,
         )
         self._handlers = Handlers(self.hall, self.streams, self.metrics, Speech(is_on=spoken_replies))
+        self._porters = [Porter(platform, self.hall) for platform in platforms]
         self._guard = Guard(keys, host)
         self._host = host
         self._port = port
@@ -113,6 +119,8 @@ class Gateway:
         self._port = runner.addresses[0][1]
         self.streams.begin()
         self.hall.wake_waiting()
+        for porter in self._porters:
+            porter.begin()
 
     def _hear_of_the_lost(self, runner: web.AppRunner) -> None:
         """End a stream as soon as its client has gone.
@@ -134,8 +142,11 @@ class Gateway:
 
         Gives how many turns were stopped by it. Bounded.
         """
+        resting = asyncio.gather(*(porter.rest() for porter in self._porters))
         left = await self.hall.drain(patience, closing)
+        await resting
         await self.hearing.close()
+        await asyncio.gather(*(porter.close(closing * _LAST_WORDS) for porter in self._porters))
         await self.streams.end()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -150,10 +161,12 @@ class Gateway:
     ) -> None:
         await self.stop()
 
-    def _see(self, _room: Room, event: Event) -> None:
+    def _see(self, room: Room, event: Event) -> None:
         self.metrics.take(event)
         self._traces.take(event)
         log_event(event)
+        for porter in self._porters:
+            porter.see(room.session, event)
 
     # -- around every request ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,114 @@
+"""What Telegram delivers, in the words of the seam; and how to get what is attached to it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Final
+
+from telegram.error import BadRequest, Forbidden, InvalidToken, TelegramError
+
+from halter.gateway.platforms.platform import Fetch, Incoming, Unfetched
+from halter.models.model import Audio, Image
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from telegram import Bot, Message
+    from telegram._message import MaybeInaccessibleMessage
+
+    from halter.models.model import Part
+
+__all__ = ["place_of", "read_message"]
+
+_COMMAND: Final = re.compile(r"/([A-Za-z0-9_]{1,32})(?:@(\w+))?(?:\s+|$)")
+_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_LARGEST: Final = 20_000_000  # bytes; Telegram's own server gives no more to a bot
+_TRIES: Final = 4
+_FIRST_PAUSE: Final = 0.5
+_WORDS: Final = {
+    "Animation": "an animation",
+    "Contact": "a contact",
+    "Dice": "a die",
+    "Document": "a file of this kind",
+    "Location": "a location",
+    "Poll": "a poll",
+    "Sticker": "a sticker",
+    "Venue": "a venue",
+    "Video": "a video",
+    "VideoNote": "a video",
+}
+
+
+def place_of(message: MaybeInaccessibleMessage) -> str:
+    """The name of the chat, or of the topic in it."""
+    thread = getattr(message, "message_thread_id", None)
+    is_topic = getattr(message, "is_topic_message", None)
+    return f"{message.chat.id}:{thread}" if is_topic and thread else str(message.chat.id)
+
+
+def read_message(bot: Bot, message: Message, username: str, update: str, *, again: bool) -> Incoming | None:
+    """What was said; None if that is nothing, or nothing for us: a member has come, or another bot is meant."""
+    sender = message.from_user
+    text = message.text or message.caption or ""
+    fetch, unknown = _attached(bot, message)
+    if sender is None or not (text or fetch or unknown):
+        return None
+    command = ""
+    found = _COMMAND.match(text)
+    if found is not None:
+        if found[2] and found[2].lower() != username:
+            return None
+        command, text = found[1].lower(), text[found.end() :]
+    return Incoming(
+        id=update,
+        place=place_of(message),
+        order=message.message_id,
+        sender=str(sender.id),
+        command=command,
+        text=text,
+        fetch=fetch,
+        unknown=unknown,
+        again=again,
+    )
+
+
+def _attached(bot: Bot, message: Message) -> tuple[Fetch | None, str]:
+    """How to get what is attached; or what that is, if it is nothing for us."""
+    attached = message.effective_attachment
+    if attached is None:
+        return None, ""
+    if message.photo:
+        photo = message.photo[-1]  # the largest
+        return _fetch(bot, photo.file_id, lambda data: Image(data, media_type="image/jpeg")), ""
+    sound = message.voice or message.audio
+    if sound is not None:
+        kind = sound.mime_type or "audio/ogg"
+        return _fetch(bot, sound.file_id, lambda data: Audio(data, media_type=kind)), ""
+    file = message.document
+    if file is not None and message.animation is None and file.mime_type in _IMAGES:
+        picture = file.mime_type
+        return _fetch(bot, file.file_id, lambda data: Image(data, media_type=picture)), ""
+    return None, _WORDS.get(type(attached).__name__, "this kind of message")
+
+
+def _fetch(bot: Bot, file_id: str, make: Callable[[bytes], Part]) -> Fetch:
+    async def fetch() -> list[Part]:
+        """Get it, in a few tries."""
+        pause = _FIRST_PAUSE
+        for _ in range(_TRIES):
+            try:
+                file = await bot.get_file(file_id)
+                if (file.file_size or 0) > _LARGEST:
+                    msg = f"it is larger than {_LARGEST:,} bytes"
+                    raise Unfetched(msg)
+                return [make(bytes(await file.download_as_bytearray()))]
+            except (BadRequest, Forbidden, InvalidToken):
+                break
+            except TelegramError:
+                await asyncio.sleep(pause)
+                pause *= 2
+        msg = "Telegram does not give it"
+        raise Unfetched(msg)
+
+    return fetch
