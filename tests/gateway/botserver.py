@@ -66,7 +66,7 @@ class BotServer:
         app = web.Application(client_max_size=50_000_000)
         app.router.add_route("*", f"/bot{TOKEN}/{{method}}", self._answer)
         app.router.add_get(f"/file/bot{TOKEN}/{{path:.*}}", self._download)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
         self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"

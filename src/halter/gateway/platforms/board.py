@@ -172,6 +172,8 @@ class Board:
                 self._give_up(note, error)
         except Refused as error:
             self._give_up(note, error)
+        finally:
+            self._pace.end()
 
     def _give_up(self, note: Note, error: Exception) -> None:
         _log.warning("something could not be shown: %s", error, extra={"place": self._place})

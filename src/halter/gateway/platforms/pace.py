@@ -50,9 +50,12 @@ class Pace:
         return max(delay, self._last + self._every - now) if is_change else max(delay, 0.0)
 
     def take(self) -> None:
-        """One is shown now."""
+        """One is being shown."""
         self._own.take()
         self._shared.take()
+
+    def end(self) -> None:
+        """It is shown. The time until the next is counted from here: how long the way takes, nobody knows."""
         self._last = time.monotonic()
 
     def hold(self, seconds: float) -> None:
