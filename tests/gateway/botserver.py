@@ -55,6 +55,8 @@ class BotServer:
         self.refuse: Callable[[Call], tuple[int, dict[str, Any]] | None] = lambda _: None
         self.may_download = asyncio.Event()
         self.may_download.set()
+        self.asked: set[str] = set()  # methods that were called, answered or not
+        self.delivered: set[int] = set()  # updates that the bot has been given
         self.acknowledges = True  # whether an offset has its effect
         self._updates: dict[int, dict[str, Any]] = {}
         self._numbers = itertools.count(1000)
@@ -160,6 +162,9 @@ class BotServer:
         form = await request.post()
         fields = {key: json.loads(str(value)) if key in _OBJECTS else str(value) for key, value in form.items()}
         call = Call(request.match_info["method"], fields, asyncio.get_running_loop().time())
+        async with self._changed:
+            self.asked.add(call.method)
+            self._changed.notify_all()
         refused = self.refuse(call)
         if refused is not None:
             call.status, extra = refused
@@ -186,7 +191,9 @@ class BotServer:
                         await self._changed.wait()
             except TimeoutError:
                 return []
-            return [self._updates[number] for number in sorted(self._updates)][: int(call.fields.get("limit") or 100)]
+            given = sorted(self._updates)[: int(call.fields.get("limit") or 100)]
+            self.delivered.update(given)
+            return [self._updates[number] for number in given]
 
     def _do(self, call: Call) -> dict[str, Any]:
         method = getattr(self, f"_do_{call.method}", None)
