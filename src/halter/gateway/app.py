@@ -54,7 +54,7 @@ class Gateway:
 
     It runs in the event loop in which it is started, and so do the sessions. *port* 0 is one that is free. A session
     that nobody has asked for in *idle_after* seconds is put to sleep. *hearing* transcribes voice messages, and is
-    closed with the gateway; without one, that is done on this machine. *platforms* are chats with sessions of their own.
+    closed with the gateway; without one, that is done on this machine. *platforms* are chats of their own.
     """
 
     def __init__(  # noqa: PLR0913  (each is the user's to set, and most have a default)

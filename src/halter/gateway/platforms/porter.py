@@ -167,7 +167,7 @@ class Porter:
             async with self._hall.visit(session_id) as room:
                 is_busy, is_known = room.is_busy, room.session.inbox.find(message_id) is not None
                 form = MessageForm(text=incoming.text, id=message_id, mode=mode)
-                receipt = self._commands.message(room, self._key, form, parts)
+                receipt = await self._commands.hear(room, self._key, form, parts)
                 turn = room.session.turn
         except Unfetched as error:
             place.board.say(f"⚠️ What you sent could not be fetched, and was not passed on: {error}.")
