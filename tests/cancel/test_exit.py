@@ -353,3 +353,27 @@ def test_a_signal_in_a_program_that_has_a_loop_elsewhere_is_raised() -> None:
     )
     code, _, _ = program.end_by(signal.SIGTERM)
     assert code == 143
+
+
+def test_a_signal_that_is_somebody_elses_is_no_wish_to_leave() -> None:
+    """A program that hears of its terminal's size by SIGWINCH, or of the time by SIGALRM, goes on; it was taken for the
+    wish to exit, and the program was ended five seconds later.
+    """
+    program = """
+        import signal, sys
+        from halter import ExitGuard
+        heard = []
+        with ExitGuard(timeout=0.2) as guard:
+            for number in (signal.SIGWINCH, signal.SIGALRM):
+                signal.signal(number, lambda number, _: heard.append(number))
+                signal.raise_signal(number)
+            told = guard.token.wait(0.3)  # it would have been at once
+            print(len(heard), told)
+            guard.intend(3, "now")
+            signal.raise_signal(signal.SIGWINCH)  # and does not hurry it, either
+            guard.token.wait()
+            sys.exit(0)
+    """
+    result = run_python(program)
+    assert (result.stdout, result.stderr) == ("2 False\n", "")
+    assert result.returncode == 0

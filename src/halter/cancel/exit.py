@@ -146,7 +146,7 @@ class ExitGuard:
     def _watch(self) -> None:
         signals = 0
         while self._intent is None:
-            for number in self._ear.recv(1).strip(_WAKE):
+            for number in self._heard():
                 signals += 1
                 self._start_clock(Intent(128 + number, signal.Signals(number).name, time.monotonic()))
         intent = self._intent
@@ -166,8 +166,13 @@ class ExitGuard:
         """Count *wanted* signals down, for *seconds* at the most, and return how many have not come."""
         end = time.monotonic() + seconds
         while wanted > 0 and select.select([self._ear], [], [], max(0.0, end - time.monotonic()))[0]:
-            wanted -= len(self._ear.recv(1).strip(_WAKE))
+            wanted -= len(self._heard())
         return wanted
+
+    def _heard(self) -> list[int]:
+        """Wait for the next byte; gives the signal that it stands for, if that is one of those that end the program."""
+        # The system writes every signal that has a handler: somebody else's SIGWINCH or SIGALRM is no wish to leave.
+        return [number for number in self._ear.recv(1) if number in _SIGNALS]
 
     def _waiting_for(self) -> str:
         threads = [
