@@ -48,6 +48,16 @@ def test_it_answers(model: LocalModel) -> None:
 
 
 @needs_model
+def test_loading_can_be_begun_before_it_is_asked(model: LocalModel, tmp_path: Path) -> None:
+    """What start() gives is done when the model is loaded, for whoever shows that; or says why it can not be."""
+    assert model.start().result(60) is None
+    path = tmp_path / "bad.gguf"
+    path.write_bytes(b"nothing")
+    with pytest.raises(ModelError, match=r"bad\.gguf"):
+        LocalModel(path).start().result(60)
+
+
+@needs_model
 def test_two_models_of_one_file_are_one_process(model: LocalModel) -> None:
     """The file is loaded once, and each loop can use it."""
     run(collect(model, SHORT), 60)

@@ -94,9 +94,12 @@ class LocalModel:
             async for event in events:
                 yield event
 
-    def start(self) -> None:
-        """Start loading, without waiting for it."""
-        self._server().ready()
+    def start(self) -> Future[object]:
+        """Start loading, without waiting for it. What it gives is done when the model is loaded, or can not be."""
+        loaded: Future[object] = Future()
+        loaded.set_running_or_notify_cancel()
+        self._server().ready().add_done_callback(lambda ready: _pass_on(ready, loaded))
+        return loaded
 
     def close(self) -> None:
         """End the child process; the next request starts another."""
@@ -214,6 +217,15 @@ class _Server:
             child.stdin.write(settings)
             child.stdin.flush()
         return child.stdout.readline()
+
+
+def _pass_on(ready: Future[_Served], loaded: Future[object]) -> None:
+    """Tell that the model is loaded, or why not; where it is served is nobody else's business."""
+    error = ready.exception()
+    if error is None:
+        loaded.set_result(None)
+    else:
+        loaded.set_exception(error)
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
