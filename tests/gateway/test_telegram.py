@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 from halter import tool
@@ -460,7 +461,7 @@ async def test_groups_and_topics() -> None:
 async def test_telegram_is_found_again() -> None:
     """When Telegram fails, or another poller is in the way, it is asked again, and nothing is lost."""
     async with BotServer() as server:
-        failures = iter([(500, {}), (409, {})])
+        failures: Iterator[tuple[int, dict[str, Any]]] = iter([(500, {}), (409, {})])
         server.refuse = lambda call: next(failures, None) if call.method in ("getMe", "getUpdates") else None
         async with bot_of("Hello.", server=server):
             await server.say("Hi.")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from halter.cli.output import complain, plain
+from halter.cli.output import complain, may_color, plain
 from halter.cli.settings import SettingsError, load
 from halter.cli.timeline import last_stop, render
 from halter.errors import StoreError
@@ -23,15 +22,15 @@ if TYPE_CHECKING:
 
     from halter.stores.store import SessionInfo, Store
 
-__all__ = ["list_sessions", "tell_why"]
+__all__ = ["PASSING", "NotFound", "describe_sessions", "find_session", "list_sessions", "tell_why"]
 
 _WORDS: Final = 28  # of the first message, in characters
-# What a list has no use for, and long logs are made of.
-_PASSING: Final = ("text.delta", "reasoning.delta", "tool.progress")
+PASSING: Final = ("text.delta", "reasoning.delta", "tool.progress")
+"""What a list has no use for, and long logs are made of."""
 _BUT_TURNS: Final = sorted({str(kind.__struct_config__.tag) for kind in EventData.__args__} - {"turn.started"})
 
 
-class _NotFound(Exception):
+class NotFound(Exception):
     """What was asked for is not there; says what is."""
 
 
@@ -39,20 +38,27 @@ def list_sessions(options: argparse.Namespace) -> int:
     """Print a line for each session, the latest first. Returns the exit code."""
     try:
         with _open(options) as store:
-            rows = [_row(store, info) for info in _sessions(store)]
-    except _NotFound as error:
+            lines = describe_sessions(store)
+    except NotFound as error:
         print(error)
         return 0
     except (SettingsError, StoreError) as error:
         return complain(error)
-    if not rows:
-        print("There are no sessions yet.")
-        return 0
-    wide = max(len("SESSION"), *(len(row[0]) for row in rows))
-    print(f"{'SESSION':{wide}}  {'LAST USED':16}  TURNS  WAITING  FIRST WORDS")
-    for name, when, turns, waiting, words in rows:
-        print(f"{name:{wide}}  {when:16}  {turns:5}  {waiting:>7}  {words}")
+    for line in lines:
+        print(line)
     return 0
+
+
+def describe_sessions(store: Store, most: int | None = None) -> list[str]:
+    """A line for each session, the latest first, below a line that names the columns."""
+    rows = [_row(store, info) for info in _sessions(store)[:most]]
+    if not rows:
+        return ["There are no sessions yet."]
+    wide = max(len("SESSION"), *(len(row[0]) for row in rows))
+    lines = [f"{'SESSION':{wide}}  {'LAST USED':16}  TURNS  WAITING  FIRST WORDS"]
+    for name, when, turns, waiting, words in rows:
+        lines.append(f"{name:{wide}}  {when:16}  {turns:5}  {waiting:>7}  {words}")
+    return lines
 
 
 def _row(store: Store, info: SessionInfo) -> tuple[str, str, int, str, str]:
@@ -75,9 +81,9 @@ def tell_why(options: argparse.Namespace) -> int:
     """Print the timeline of a session's last stop. Returns the exit code."""
     try:
         with _open(options) as store:
-            session = _find(store, options.session)
-            stop = last_stop(store.read(session, without=_PASSING))
-    except (_NotFound, SettingsError, StoreError) as error:
+            session = find_session(store, options.session)
+            stop = last_stop(store.read(session, without=PASSING))
+    except (NotFound, SettingsError, StoreError) as error:
         return complain(error)
     if stop is None:
         print(f"No turn of session {plain(session)} was ever stopped.")
@@ -85,7 +91,7 @@ def tell_why(options: argparse.Namespace) -> int:
         print(msgspec.json.encode(stop).decode())
     else:
         encoding = (sys.stdout.encoding or "").lower().replace("-", "")
-        print(render(stop, color=_may_color(), ascii_only=encoding != "utf8"))
+        print(render(stop, color=may_color(), ascii_only=encoding != "utf8"))
     return 0
 
 
@@ -94,12 +100,12 @@ def _open(options: argparse.Namespace) -> Iterator[Store]:
     path = load({"store": options.store}).store
     if not path.exists():
         msg = f"There are no sessions yet: there is no store {path}."
-        raise _NotFound(msg)
+        raise NotFound(msg)
     with SQLiteStore(path) as store:
         yield store
 
 
-def _find(store: Store, wanted: str | None) -> str:
+def find_session(store: Store, wanted: str | None) -> str:
     """The session that is meant: by its id, by how that begins, or the latest."""
     if wanted is None and (known := _sessions(store)):
         return known[0].id
@@ -111,10 +117,6 @@ def _find(store: Store, wanted: str | None) -> str:
         return matches[0]
     if matches:
         msg = f"{len(matches)} sessions begin with {wanted!r}: {', '.join(matches[:5])}"
-        raise _NotFound(msg)
+        raise NotFound(msg)
     msg = f"there is no session {wanted!r}; `halter sessions` lists those that are" if wanted else "no sessions yet"
-    raise _NotFound(msg)
-
-
-def _may_color() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    raise NotFound(msg)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-_NOTE = "The chat is not written yet; README.md says what exists and what is planned."
+_NOTE = "Without a command and without -p: a chat."
 _PIPE_CLOSED = 141
 
 
@@ -30,8 +30,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         print(f"halter {version()}")
         return 0
     if options.command is None:
-        parser.print_help()
-        return 0
+        from halter.cli.chat.program import open_chat
+
+        return open_chat(options)
     try:
         code = _command(options)
         if sys.stdout is not None:
@@ -108,7 +109,7 @@ def _print_options(parser: argparse.ArgumentParser) -> None:
         help='answer the TEXT that follows, and exit; "-", or no text, is what comes on standard input',
     )
     parser.add_argument("--json", action="store_true", help="with -p: print every event as one line of JSON")
-    parser.add_argument("--session", metavar="ID", help="with -p: go on with this session")
+    parser.add_argument("--session", metavar="ID", help="go on with this session")
 
 
 def _shared(parser: argparse.ArgumentParser) -> None:

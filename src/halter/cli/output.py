@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Final
 
-__all__ = ["Output", "complain", "plain"]
+__all__ = ["Output", "complain", "harmless", "may_color", "plain"]
 
 # What a terminal would obey. A model may have read it anywhere.
 _CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
@@ -26,6 +26,17 @@ def complain(error: object) -> int:
 def plain(text: str) -> str:
     """One line that can be shown: a terminal obeys what is in a name, too."""
     return "".join(each if each.isprintable() else " " for each in text)
+
+
+def harmless(text: str) -> str:
+    """Text that can be shown, its lines kept, without what a terminal would obey."""
+    return text.translate(_CONTROLS)
+
+
+def may_color() -> bool:
+    """Whether standard output is a terminal, and the user has nothing against colour."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class Output:
@@ -44,7 +55,7 @@ class Output:
         if not text:
             return
         if self._is_terminal:
-            text = text.translate(_CONTROLS)
+            text = harmless(text)
         self._write(text.encode(self._encoding, "replace"))
         self._open[:] = [] if text.endswith("\n") else [None]
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from halter.tools.outcome import ToolOutcome
 
-__all__ = ["Span", "Timeline", "last_stop", "render", "timeline_of"]
+__all__ = ["Span", "Timeline", "last_stop", "render", "seconds", "timeline_of"]
 
 _LABEL: Final = 22
 _TAIL: Final = 26

@@ -1,0 +1,103 @@
+"""The terminal itself: quiet from the start, written to in whole pictures, and left as it was found.
+
+What is typed before the chat is up is not echoed into its picture and waits in the terminal, whole: nothing is flushed.
+A terminal that is gone, or that takes nothing, holds nobody up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+import termios
+from typing import TYPE_CHECKING, Final
+
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.output.vt100 import Vt100_Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+__all__ = ["Paper", "Terminal"]
+
+_LFLAG: Final = 3
+_IFLAG: Final = 0
+_USUAL: Final = Size(rows=24, columns=80)
+# Out of what the chat may have switched on: pasting in brackets off, cursor shown, no colour.
+_CALM: Final = b"\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
+
+
+class Terminal:
+    """Standard input and output as a terminal. Use it in a `with` block."""
+
+    def __init__(self) -> None:
+        self._input = sys.stdin.fileno()
+        self.output = sys.stdout.fileno()
+        self._before = termios.tcgetattr(self._input)
+
+    def __enter__(self) -> Self:
+        # No echo, and each key as it comes; but Ctrl+C still is a signal: there is nobody yet to hear it as a key.
+        quiet = termios.tcgetattr(self._input)
+        quiet[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
+        quiet[_IFLAG] &= ~termios.ICRNL
+        self._set(quiet)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.restore()
+
+    def restore(self) -> None:
+        """Leave it as it was found. From any thread."""
+        self._set(self._before)
+
+    def _set(self, attributes: list[int | list[bytes | int]]) -> None:
+        with contextlib.suppress(termios.error, OSError):  # it is gone
+            termios.tcsetattr(self._input, termios.TCSANOW, attributes)
+
+    def calm(self) -> None:
+        """Restore it in the middle of a picture, from any thread, for the last words of a forced end."""
+        self.restore()
+        self.say(_CALM)
+
+    def say(self, data: bytes) -> None:
+        """Write, unless nobody takes it."""
+        with contextlib.suppress(OSError):
+            if select.select([], [self.output], [], 0)[1]:
+                os.write(self.output, data)
+
+    def size(self) -> Size:
+        """Its rows and columns; some say that they have none."""
+        try:
+            columns, rows = os.get_terminal_size(self.output)
+        except OSError:
+            return _USUAL
+        return Size(rows=rows or _USUAL.rows, columns=columns or _USUAL.columns)
+
+
+class Paper(Vt100_Output):
+    """What the picture is written on. While it is held, nothing is written: then all of it, in one piece."""
+
+    def __init__(self, terminal: Terminal, on_gone: Callable[[], object]) -> None:
+        super().__init__(sys.stdout, terminal.size, term=os.environ.get("TERM"), enable_cpr=False)
+        self.is_held = False
+        self._file = terminal.output
+        self._on_gone = on_gone
+        self._is_gone = False
+
+    def flush(self) -> None:
+        """Write what has gathered; not through Python's own buffer, which would try once more at the end."""
+        if self.is_held or not self._buffer:
+            return
+        data, self._buffer = "".join(self._buffer).encode(self.encoding(), "replace"), []
+        view = memoryview(data)
+        try:
+            while view and not self._is_gone:
+                view = view[os.write(self._file, view) :]
+        except OSError:
+            self._is_gone = True
+            self._on_gone()
