@@ -44,13 +44,13 @@ def fold(line: str, room: int) -> list[str]:
     """Break a line between words, and inside of one that is wider than the room."""
     pieces: list[str] = []
     piece = ""
-    for word in line.split(" "):
-        joined = f"{piece} {word}" if piece else word
+    for number, word in enumerate(line.split(" ")):
+        joined = f"{piece} {word}" if number else word
         if cells(joined) <= room:
             piece = joined
             continue
-        if piece:
-            pieces.append(piece)
+        if piece.strip():
+            pieces.append(piece.rstrip())
         piece = word
         while cells(piece) > room:
             cut = _fitting(piece, room)

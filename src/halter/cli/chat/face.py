@@ -135,7 +135,7 @@ class Face:
     def remember(self, text: str) -> None:
         """Have a text come back by the arrow keys."""
         self._buffer.history.append_string(text)
-        self._buffer.reset()
+        self._empty()
 
     def refresh(self) -> None:
         """Write above what has come to stay, and draw the picture."""
@@ -167,7 +167,11 @@ class Face:
     def _clear(self, text: str) -> None:
         if text.strip():
             self._buffer.history.append_string(text)
-        self._buffer.reset()
+        self._empty()
+
+    def _empty(self) -> None:
+        self._buffer.reset()  # the arrow keys begin again; and nobody is told that the text has changed
+        self._was_empty = True
 
     # -- its life ----------------------------------------------------------------------------------------------------
 
@@ -177,7 +181,7 @@ class Face:
         self._host.on_failure = lambda error: self.call(lambda: self._on_failure(str(error)))
         self._know_waiting()
         self.view.shown += greeting
-        self._start(self._hear())
+        self._start(self._hear(self._listener))
         with contextlib.suppress(EOFError):
             await self._app.run_async(
                 handle_sigint=False, set_exception_handler=False, pre_run=lambda: self._loop_soon(self._begin)
@@ -235,25 +239,24 @@ class Face:
 
     async def _leave(self, why: str) -> None:
         await self._leaving.end_session(why, self.actions.late)
+        while (event := self._listener.get_nowait()) is not None:
+            self._take(event)
         self.refresh()
         if self._app.is_running:
             self._app.exit()
 
     # -- hearing -----------------------------------------------------------------------------------------------------
 
-    async def _hear(self) -> None:
-        while True:
-            listener = self._listener
-            async for event in listener:
-                self._take(event)
-                while (more := listener.get_nowait()) is not None:
-                    self._take(more)
-                self.refresh()
-                if self.view.turn:
-                    self._keep_time()
-                await asyncio.sleep(_FRAME)
-            if self._listener is listener:
-                return
+    async def _hear(self, listener: Listener) -> None:
+        """Hear of one session, as long as it is open."""
+        async for event in listener:
+            self._take(event)
+            while (more := listener.get_nowait()) is not None:
+                self._take(more)
+            self.refresh()
+            if self.view.turn:
+                self._keep_time()
+            await asyncio.sleep(_FRAME)
 
     def _take(self, event: Event) -> None:
         if isinstance(event.data, Missed):
@@ -285,13 +288,13 @@ class Face:
             self.view.know(letter.id, letter.text, letter.accepted_at)
 
     def _on_switch(self) -> None:
-        old, self._listener = self._listener, self._host.session.listen()
+        self._listener = self._host.session.listen()
+        self._start(self._hear(self._listener))
         shown, self.view = self.view.take_shown(), View()
         self.view.shown = shown
         self._know_waiting()
         for said in self._leaving.describe(self._host):
             self.view.shown.append(said)
-        old.close()
         self.refresh()
         self._host.serve()
 

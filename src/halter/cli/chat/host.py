@@ -106,4 +106,4 @@ class Host:
             return []
         number = len(self.store.inbox(name))
         waiting = f" {number} message{'s wait' if number != 1 else ' waits'} in it." if number else ""
-        return [f"Session {plain(name)} is saved.{waiting} To go on: halter --session {shlex.quote(plain(name))}"]
+        return [f"Session {plain(name)} is saved.{waiting}", f"To go on: halter --session {shlex.quote(plain(name))}"]

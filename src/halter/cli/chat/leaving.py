@@ -16,6 +16,8 @@ from halter.cli.chat.words import Said, count
 from halter.errors import HalterError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from halter.cancel import ExitGuard
     from halter.cli.chat.host import Host
 
@@ -61,6 +63,11 @@ class Leaving:
         with self._guard.stage("the store"):
             await run_blocking_async(self._say_farewell, late, token=NEVER)
         await asyncio.sleep(0)  # what was typed meanwhile is heard before the line is closed
+
+    async def wait_for(self, what: str, do: Callable[[float], object]) -> None:
+        """Do something that waits and is given the seconds that are left; *what* is what is waited for."""
+        with self._guard.stage(what):
+            await run_blocking_async(do, self._guard.remaining(), token=NEVER)
 
     def _say_farewell(self, late: list[str]) -> None:
         """Keep what came late, and say where all of it is. A boundary: the store may be what is wrong."""

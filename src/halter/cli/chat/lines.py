@@ -87,13 +87,13 @@ class _Lines:
         self._host.on_failure = lambda error: self._call(lambda: self._on_failure(error))
         for letter in self._host.session.inbox:
             self.view.know(letter.id, letter.text, letter.accepted_at)
-        writer = threading.Thread(target=self._write_all, name="halter-chat-write", daemon=True)
-        writer.start()
+        self._begin_to_write()
         threading.Thread(target=self._read, name="halter-chat-read", daemon=True).start()
         self._host.serve()
         self._start(self._obey())
         await self._over
         self._listener.close()
+        await self._leaving.wait_for("the answer to be read", self._writer.join)
         for line in self._leaving.lines:
             self._output.say(line)
         return self._leaving.code
@@ -184,15 +184,17 @@ class _Lines:
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def _write_all(self) -> None:
-        """Write what is heard, in a thread."""
+    def _begin_to_write(self) -> None:
+        self._writer = threading.Thread(
+            target=self._write_all, args=(self._listener,), name="halter-chat-write", daemon=True
+        )
+        self._writer.start()
+
+    def _write_all(self, listener: Listener) -> None:
+        """Write what is heard of one session, in a thread."""
         try:
-            while True:
-                listener = self._listener
-                while (event := listener.get()) is not None:
-                    self._write(event)
-                if self._listener is listener:
-                    break
+            while (event := listener.get()) is not None:
+                self._write(event)
             self._output.end_line()
         except OSError:
             self._call(lambda: self.leave(_PIPE_CLOSED, "whoever read the output is gone"))
@@ -225,9 +227,9 @@ class _Lines:
         return self._call(lambda: self.leave(128 + number, "a signal"))
 
     def _on_switch(self) -> None:
-        old, self._listener = self._listener, self._host.session.listen()
+        self._listener = self._host.session.listen()
         self.view = View()
-        old.close()
+        self._begin_to_write()
         for said in self._leaving.describe(self._host):
             self._output.say(said.text)
         self._host.serve()

@@ -79,8 +79,8 @@ class Picture:
         lines = []
         for each in shown:
             mode = "held" if each.state == "held" else "queued" if each.mode == "queue" else str(each.mode)
-            line = short(f"  {mode:9} {each.text}", self.pen.width - 2)
-            lines.append(self.pen.paint(f"  {line}", "warn" if mode == "held" else "dim"))
+            line = f"  {mode:9} {short(each.text, self.pen.width - 12)}"
+            lines.append(self.pen.paint(line, "warn" if mode == "held" else "dim"))
         if len(waiting) > len(shown):
             lines.append(self.pen.paint(f"  … and {len(waiting) - len(shown)} more", "dim"))
         return lines
@@ -101,7 +101,7 @@ class Picture:
     def hint(self, line: str) -> list[str]:
         """The commands that the line may become."""
         found = complete(line)
-        return [self.pen.paint(short("  " + "  ".join(found), self.pen.width), "dim")] if found else []
+        return self.pen.say("  ".join(found), "dim", "  ") if found else []
 
     def status(self, view: View, model: str, doing: str) -> str:
         """Model, state, tokens and time, in one line."""

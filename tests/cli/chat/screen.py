@@ -19,9 +19,10 @@ from typing import Self
 
 import pyte
 
-from tests.cli.kit import WAIT, Home
+from tests.cli.kit import Home
 
 ESC, ENTER, TAB, CTRL_C, CTRL_D, CTRL_U = "\x1b", "\r", "\t", "\x03", "\x04", "\x15"
+WAIT = 20.0
 ALT_ENTER, ALT_UP, UP = "\x1b\r", "\x1b[1;3A", "\x1b[A"
 # Makes the terminal on its standard input its own, so that closing it hangs up, and becomes the program.
 _BECOME = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
@@ -151,7 +152,18 @@ class ChatScreen:
 
     def wait_ready(self) -> None:
         """Wait until it takes keys and nothing runs."""
-        self.wait(lambda: any(" · ready" in line for line in self._screen.display), "ready")
+        self.wait_state("ready")
+
+    def wait_state(self, state: str) -> None:
+        """Wait until the state in the last line is this."""
+        self.wait(lambda: f" · {state}" in self._last_line(), f"state {state!r}")
+
+    def _last_line(self) -> str:
+        return next((line for line in reversed(self._screen.display) if line.strip()), "")
+
+    def wait_notice(self, text: str) -> None:
+        """Wait until this is said above the state, or anywhere on the screen."""
+        self.wait(lambda: any(text in line for line in self._screen.display), text)
 
     def end(self) -> int:
         """Wait for its end; gives the exit code."""

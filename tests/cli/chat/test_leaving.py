@@ -1,0 +1,171 @@
+"""The end of the chat: announced at once, bounded, with an honest code, and nothing lost; however it comes about."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from halter.events import MessageAccepted, TurnFinished, TurnStopping
+from halter.models import ToolCall
+from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
+from tests.cli.chat.screen import CTRL_C, CTRL_D, ENTER, ChatScreen
+from tests.cli.kit import Home
+
+# A tool that takes its time to obey, as long as a test needs, and one that stops the whole loop.
+SLOW = '''
+import asyncio, pathlib, time
+from halter import tool
+
+
+@tool
+async def linger() -> str:
+    """Take long to end."""
+    try:
+        await asyncio.sleep(1000)
+    finally:
+        while not pathlib.Path("{go}").exists():
+            time.sleep(0.005)
+    return "done"
+
+
+tools = [linger]
+'''
+
+
+def say_story(chat: ChatScreen, provider: FakeProvider) -> None:
+    provider.script(hang_mid_stream(2, text="Once upon a time there was"))
+    chat.wait_ready()
+    chat.send("A story.")
+    chat.wait_for("Once upon a time there w")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_a_signal(home: Home, provider: FakeProvider, number: signal.Signals, code: int) -> None:
+    """A signal from outside ends it as keys do: the turn is stopped and sealed, the provider sees it, the session is
+    named, the terminal is as it was, and the code is that of the signal.
+    """
+    with ChatScreen(home) as chat:
+        say_story(chat, provider)
+        chat.program.send_signal(number)
+        assert chat.end() == code
+        assert f"Shutting down ({number.name})…" in chat.text
+        assert "To go on: halter --session" in chat.text
+        assert "Traceback" not in chat.text
+    provider.wait_for_close(1)
+    stopping, finished = home.events()[-3].data, home.events()[-1].data
+    assert isinstance(stopping, TurnStopping)
+    assert (stopping.reason, stopping.detail) == ("shutdown", number.name)
+    assert isinstance(finished, TurnFinished)
+    assert (finished.status, finished.reason) == ("interrupted", "shutdown")
+
+
+def test_the_terminal_is_closed(home: Home, provider: FakeProvider) -> None:
+    """Whoever closes the window ends the chat: the turn is stopped and sealed, and nothing is left running."""
+    with ChatScreen(home) as chat:
+        say_story(chat, provider)
+        chat.close()
+        assert chat.program.wait(20) == 129
+    provider.wait_for_close(1)
+    finished = home.events()[-1].data
+    assert isinstance(finished, TurnFinished)
+    assert (finished.status, finished.reason) == ("interrupted", "shutdown")
+
+
+def test_a_wedged_tool_does_not_hold_it_up(home: Home, provider: FakeProvider) -> None:
+    """A tool that hears nothing is told as abandoned, and the program is gone long before its deadline."""
+    provider.script(tool_calls([ToolCall("1", "wedge", "{}")]))
+    with ChatScreen(home, HALTER_EXIT_TIMEOUT="20") as chat:
+        chat.wait_ready()
+        chat.send("Go.")
+        chat.wait_for("⋯ wedge")
+        chat.type(CTRL_D)
+        began = time.monotonic()
+        assert chat.end() == 0
+        assert time.monotonic() - began < 10
+        assert "wedge · abandoned: it did not end, and may still have effects" in chat.text
+
+
+def test_what_stops_the_loop_is_left_behind(home: Home, provider: FakeProvider) -> None:
+    """A tool that blocks the event loop can not be waited for without end: after the deadline the log is sealed, and
+    the code says that it was not a good end.
+    """
+    home.write_module(SLOW.format(go=home.path / "never"))
+    provider.script(tool_calls([ToolCall("1", "linger", "{}")]))
+    with ChatScreen(home, HALTER_EXIT_TIMEOUT="1.5") as chat:
+        chat.wait_ready()
+        chat.send("Go.")
+        chat.wait_for("⋯ linger")
+        chat.type(CTRL_D)
+        chat.wait_for("Shutting down…", "waiting for the turn to end, at most 1.5 s")
+        assert chat.end() == 70
+    finished = home.events()[-1].data
+    assert isinstance(finished, TurnFinished)
+    assert (finished.status, finished.reason) == ("interrupted", "shutdown")
+
+
+def test_a_third_ctrl_c_leaves_at_once(home: Home, provider: FakeProvider) -> None:
+    """Ctrl+C stops, a second one leaves, and a third does not wait: the code is no good one, and the terminal
+    is given back in order.
+    """
+    home.write_module(SLOW.format(go=home.path / "never"))
+    provider.script(tool_calls([ToolCall("1", "linger", "{}")]))
+    with ChatScreen(home, HALTER_EXIT_TIMEOUT="60") as chat:
+        chat.wait_ready()
+        chat.send("Go.")
+        chat.wait_for("⋯ linger")
+        chat.type(CTRL_C)
+        chat.wait_notice("stopping")
+        chat.type(CTRL_C)
+        chat.wait_for("Shutting down…")
+        chat.type(CTRL_C)
+        began = time.monotonic()
+        assert chat.end() == 130
+        assert time.monotonic() - began < 10
+        assert "Forced exit as asked again" in chat.text
+
+
+def test_a_message_during_the_shutdown_is_kept(home: Home, provider: FakeProvider) -> None:
+    """What is typed while it shuts down is kept in the session, told at the end, and answered when it goes on."""
+    go = home.path / "go"
+    home.write_module(SLOW.format(go=go))
+    provider.script(tool_calls([ToolCall("1", "linger", "{}")]))
+    with ChatScreen(home, HALTER_EXIT_TIMEOUT="30") as chat:
+        chat.wait_ready()
+        chat.send("Go.")
+        chat.wait_for("⋯ linger")
+        chat.type(CTRL_D)
+        chat.wait_for("Shutting down…")
+        chat.send("One more thing.")
+        chat.wait_notice("kept for the next time")
+        go.touch()
+        assert chat.end() == 0
+        name = chat.wait_for_match(r"1 message waits in it\.\nTo go on: halter --session (\w+)")[1]
+    provider.script(answer("Which thing?"))
+    with ChatScreen(home, "--session", name) as chat:
+        chat.wait_for(f"Session {name}, where you left it", "» Go.", "» One more thing.", "Which thing?")
+        chat.wait_ready()
+    accepted = [event.data.message.text for event in home.events() if isinstance(event.data, MessageAccepted)]
+    assert accepted == ["Go.", "One more thing."]
+
+
+def test_leaving_and_coming_back(home: Home, provider: FakeProvider) -> None:
+    """A session that is gone on with shows where it was, its held messages, and the model has what was said."""
+    provider.script(hang_mid_stream(1, text="Once upon a "), answer("time there was a horse."))
+    with ChatScreen(home, "--session", "story") as chat:
+        chat.wait_ready()
+        chat.send("A story.")
+        chat.wait_for("Once upon a")
+        chat.type("And then?\t")
+        chat.wait_for("queued    And then?")
+        chat.type("\x1b")
+        chat.wait_for("held      And then?")
+        chat.type(CTRL_D)
+        assert chat.end() == 0
+        assert "1 message waits in it.\nTo go on: halter --session story\n" in chat.text
+    with ChatScreen(home, "--session", "story") as chat:
+        chat.wait_for("» A story.", "Once upon a", "held      And then?")
+        chat.type(ENTER)
+        chat.wait_for("» And then?", "time there was a horse.")
+    assert "Once upon a" in str(provider.requests[1].body["messages"])

@@ -1,0 +1,189 @@
+"""No message is ever lost: typed while it starts, while something is asked, or when it can not be kept."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from halter.events import ApprovalAnswered, MessageApplied, QuestionAnswered
+from halter.models import ToolCall
+from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
+from tests.cli.chat.screen import ALT_UP, CTRL_U, ENTER, ESC, ChatScreen
+from tests.cli.kit import Home
+
+ASK = ToolCall("1", "ask", "{}")
+LAUNCH = ToolCall("1", "launch", '{"what": "rocket"}')
+
+
+def test_typed_while_it_starts(home: Home, provider: FakeProvider) -> None:
+    """What is typed before the line is there, Enter included, is a message as any other, and not shown twice."""
+    provider.script(answer("Here I am."))
+    with ChatScreen(home) as chat:
+        chat.type(f"Are you there?{ENTER}and this is half a")
+        chat.wait_for("» Are you there?", "Here I am.")
+        chat.wait_for_line("> and this is half a")
+    assert provider.requests[0].body["messages"][-1]["content"] == "Are you there?"
+
+
+def test_a_message_answers_a_question(home: Home, provider: FakeProvider) -> None:
+    """While a tool asks, the question and its choices stand above the line. A number is its choice, other words are
+    what they are; both go to the tool, and not to the model beside it.
+    """
+    with ChatScreen(home, HALTER_BUSY="interrupt") as chat:
+        chat.wait_ready()
+        for typed, given in (("2", "blue"), ("green", "green")):
+            provider.script(tool_calls([ASK]), answer(f"So {given}."))
+            chat.send("Paint.")
+            chat.wait_for("? Which colour?", "1. red", "2. blue")
+            chat.send(typed)
+            chat.wait_for(f"» {given}", "it answered the question", f"So {given}.")
+            chat.wait_ready()
+    answers = [event.data.value for event in home.events() if isinstance(event.data, QuestionAnswered)]
+    assert answers == ["blue", "green"]
+
+
+def test_a_stop_withdraws_a_question(home: Home, provider: FakeProvider) -> None:
+    """Esc withdraws what is asked, and says so; what is typed then is a message, and the model is told of both."""
+    provider.script(tool_calls([ASK]), answer("Fine."))
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        chat.send("Paint.")
+        chat.wait_for("? Which colour?")
+        chat.type("red")
+        chat.wait_for_line("> red")
+        chat.type(ESC)
+        chat.wait_for("Which colour? · withdrawn")
+        chat.wait_gone("1. red")
+        chat.type(ENTER)
+        chat.wait_for("» red", "Fine.")
+    applied = [event.data for event in home.events() if isinstance(event.data, MessageApplied)]
+    assert [each.question for each in applied] == ["", ""]
+
+
+def test_allowing_a_call(home: Home, provider: FakeProvider) -> None:
+    """A call that needs approval is shown with its arguments; y allows it, n does not, any other words are a message,
+    and a stop withdraws it.
+    """
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        for typed, outcome in (("y", "✓ launch rocket"), ("no", "✗ launch · denied")):
+            provider.script(tool_calls([LAUNCH]), answer(f"After {typed}."))
+            chat.send("Launch.")
+            chat.wait_for("? Allow launch(what='rocket')?", "y or n, and Enter")
+            chat.send(typed)
+            chat.wait_for(outcome, f"After {typed}.")
+            chat.wait_ready()
+        provider.script(tool_calls([LAUNCH]), answer("Not yet, then."))
+        chat.send("Launch.")
+        chat.wait_state("asks you")
+        chat.send("wait for the weather")
+        chat.wait_for("» wait for the weather", "Not yet, then.")
+        chat.wait_ready()
+        provider.script(tool_calls([LAUNCH]))
+        chat.send("Launch.")
+        chat.wait_state("asks you")
+        chat.type(ESC)
+        chat.wait_for("■ stopped in")
+        chat.wait_ready()
+        chat.wait_gone("y or n, and Enter")
+    granted = [event.data.granted for event in home.events() if isinstance(event.data, ApprovalAnswered)]
+    assert granted == [True, False, False, False]
+
+
+def test_a_word_typed_before_the_question_does_not_allow(home: Home, provider: FakeProvider) -> None:
+    """Somebody types "y" as something comes up that asks for it: Enter allows nothing that was not there when they
+    began to type; it says so, and the next Enter is the answer.
+    """
+    provider.script(tool_calls([LAUNCH], delay=1.0), answer("Done."))
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        chat.send("Launch.")
+        chat.wait_state("waiting")
+        chat.type("y")
+        chat.wait_for_line("> y")
+        assert "Allow launch" not in chat.text
+        chat.wait_for("? Allow launch")
+        chat.type(ENTER)
+        chat.wait_notice("this was asked while you typed: Enter again answers it")
+        chat.wait_for_line("> y")
+        chat.type(ENTER)
+        chat.wait_for("✓ launch rocket", "Done.")
+
+
+def test_what_can_not_be_kept_stays_in_the_line(home: Home, provider: FakeProvider) -> None:
+    """If the store refuses a message, it is still in the line, beside the reason, and nothing was sent."""
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        provider.script(answer("Yes."))
+        chat.send("One.")
+        chat.wait_for("Yes.")
+        chat.wait_ready()
+        with sqlite3.connect(home.path / "sessions.db") as other:
+            other.execute("UPDATE session SET generation = generation + 1")
+        other.close()
+        chat.send("Two.")
+        chat.wait_notice("not sent:")
+        chat.wait_for_line("> Two.")
+    assert len(provider.requests) == 1
+
+
+def test_editing_what_waits(home: Home, provider: FakeProvider) -> None:
+    """Alt+Up takes the last message that waits into the line, again the one before; emptied it is removed; a clear
+    leaves it as it was; and one that was sent meanwhile stays in the line, as what it then is: another message.
+    """
+    provider.script(hang_mid_stream(1, text="Once upon a "), answer("Well."), answer("Good."))
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        chat.send("A story.")
+        chat.wait_for("Once upon a")
+        for text in ("first", "second", "third"):
+            chat.type(f"{text}\t")
+            chat.wait_for(f"queued    {text}")
+        chat.type(ALT_UP)
+        chat.wait_for_line("> third")
+        chat.type(ALT_UP)
+        chat.wait_for_line("> second")
+        chat.type(CTRL_U)
+        chat.wait_gone("> second")
+        chat.type(ENTER)
+        chat.wait_notice("removed")
+        chat.wait_gone("queued    second")
+        chat.type(ALT_UP)
+        chat.wait_for_line("> third")
+        chat.type("!")
+        chat.wait_for_line("> third!")
+        chat.type("\x03")
+        chat.wait_notice("the message stays as it was")
+        chat.wait_for("queued    third")
+        chat.type(ALT_UP)
+        chat.wait_for_line("> third")
+        chat.type(" time")
+        chat.wait_for_line("> third time")
+        chat.type(ESC)
+        chat.wait_for("held      first", "held      third")
+        chat.wait_for_line("> third time")
+        chat.type(ENTER)
+        chat.wait_for("held      third time")
+        chat.type(ENTER)
+        chat.wait_for("» first", "» third time", "Well.")
+
+
+def test_a_message_that_is_sent_while_it_is_edited(home: Home, provider: FakeProvider) -> None:
+    """A message that leaves the inbox while it is in the line to be changed was sent as it was. The change stays in the
+    line, and it says so: it is another message now.
+    """
+    provider.script(answer(chunks=["One ", "two."], interval=1.0), answer("Well."), answer("Good."))
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        chat.send("Count.")
+        chat.wait_for("One")
+        chat.type("more\t")
+        chat.wait_for("queued    more")
+        chat.type(ALT_UP)
+        chat.wait_for_line("> more")
+        chat.type("!")
+        chat.wait_for("» more", "Well.")
+        chat.wait_for_line("> more!")
+        chat.type(ENTER)
+        chat.wait_notice("it was sent before you were done")
+        chat.type(ENTER)
+        chat.wait_for("» more!", "Good.")
