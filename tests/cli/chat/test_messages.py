@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 
-from halter.events import ApprovalAnswered, MessageApplied, QuestionAnswered
+from halter.events import MessageApplied, QuestionAnswered
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
+from halter.tools.events import ApprovalAnswered
 from tests.cli.chat.screen import ALT_UP, CTRL_U, ENTER, ESC, ChatScreen
 from tests.cli.kit import Home
 

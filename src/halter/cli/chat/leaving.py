@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from halter.cancel.blocking import run_blocking_async
 from halter.cancel.exit import FORCED
 from halter.cancel.token import NEVER, CancellationToken
-from halter.cli.chat.words import Said, count
+from halter.cli.chat.words import Said, count, of_user
 from halter.errors import HalterError
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _last_words(host: Host) -> list[Said]:
     from halter.cli.chat.past import read_turns  # noqa: PLC0415  (only where there is a past)
 
     turns = read_turns(host.store, host.session.id)
-    said = [Said(text, "user", "» ") for text in turns[-1].texts] if turns else []
+    said = [of_user(text) for text in turns[-1].texts] if turns else []
     if host.session.text:
         said.append(Said(host.session.text))
     return said

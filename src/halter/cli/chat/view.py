@@ -176,7 +176,7 @@ class View:
         letter = self._letters.pop(data.id, None)
         text = letter.text if letter is not None else "(a message)"
         self._end_answer()
-        self.shown.append(Said(text, "user", "» "))
+        self.shown.append(words.of_user(text))
         if data.question:
             self.say("it answered the question", lead="↳ ")
             return

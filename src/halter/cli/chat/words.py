@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from halter.tools.events import ToolFinished
     from halter.tools.outcome import ToolOutcome
 
-__all__ = ["Said", "brief", "count", "of_late_end", "of_outcome", "of_steer", "of_turn"]
+__all__ = ["Said", "brief", "count", "of_late_end", "of_outcome", "of_steer", "of_turn", "of_user"]
 
 _ARGUMENT: Final = 48
 _DETAIL: Final = 200
+_LINES: Final = 20  # of a message
 _MARKS: Final[dict[str, tuple[str, Tone]]] = {
     "completed": ("✓", "good"),
     "partial": ("◐", "warn"),
@@ -64,6 +65,14 @@ def brief(arguments: str, most: int = _ARGUMENT) -> str:
     if isinstance(values, dict):
         return short(", ".join(str(value) for value in values.values()), most)
     return short(arguments, most)
+
+
+def of_user(text: str) -> Said:
+    """What a person has said, as far as they need to see it again."""
+    lines = text.split("\n")
+    if len(lines) > _LINES + 1:
+        lines[_LINES:] = [f"… and {len(lines) - _LINES:,} more lines"]
+    return Said("\n".join(lines), "user", "» ")
 
 
 def of_outcome(event: ToolFinished, arguments: str) -> Said:
