@@ -78,14 +78,14 @@ def test_demo_is_itself_stopped(mark: str, number: signal.Signals, code: int) ->
     assert alive(mark) == []
 
 
-def test_no_command(mark: str) -> None:
-    """Without a command, halter says what it can do now and what it cannot yet."""
-    with start(mark) as halter:
+def test_help(mark: str) -> None:
+    """The option --help says what halter can do, and that without a command it is a chat."""
+    with start(mark, "--help") as halter:
         output, errors = halter.communicate(timeout=60)
     assert halter.returncode == 0
     assert errors == ""
     assert "demo" in output
-    assert "not written yet" in output
+    assert "a chat" in output
 
 
 def test_version(mark: str) -> None:

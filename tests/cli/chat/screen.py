@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Self
 
 import pyte
+from rich.style import Style
 
 from tests.cli.kit import Home
 
@@ -121,6 +122,17 @@ class ChatScreen:
         above = ["".join(line[x].data for x in range(self._screen.columns)) for line in self._screen.history.top]
         return "\n".join(line.rstrip() for line in [*above, *self._screen.display])
 
+    def cells(self) -> list[list[tuple[str, Style]]]:
+        """The screen as it is now, cell by cell, with what each looks like; without the empty lines at its end."""
+        with self._changed:
+            rows = [
+                [_cell(self._screen.buffer[y][x]) for x in range(self._screen.columns)]
+                for y in range(self._screen.lines)
+            ]
+        while rows and not "".join(text for text, _ in rows[-1]).strip():
+            rows.pop()
+        return rows
+
     def wait(self, condition: Callable[[], object], what: object = "") -> None:
         """Wait until the screen is as it should be."""
         end = time.monotonic() + WAIT
@@ -170,3 +182,11 @@ class ChatScreen:
         code = self.program.wait(WAIT)
         self._reader.join(WAIT)
         return code
+
+
+def _cell(cell: pyte.screens.Char) -> tuple[str, Style]:
+    """One cell in rich's words."""
+    color = {"default": None, "brown": "yellow"}.get(cell.fg, cell.fg.replace("bright", "bright_"))
+    if color is not None and re.fullmatch("[0-9a-f]{6}", color):
+        color = f"#{color}"
+    return cell.data, Style(color=color, bold=cell.bold or None, reverse=cell.reverse or None)

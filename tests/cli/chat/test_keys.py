@@ -110,10 +110,10 @@ def test_enter_while_it_works_steers(chat: ChatScreen, home: Home, provider: Fak
     chat.wait_for("dig garden", "one metre deep")
     chat.send("No, in the cellar.")
     chat.wait_for("» No, in the cellar.")
-    chat.wait_for_match(r"steered, applied after dig was broken off \(\d+\.\d s\)")
+    chat.wait_for_match(r"steered, applied after dig was broken off \(\d+\.\d+ m?s\)")
     chat.wait_for("The cellar is a deep pla")
     chat.send("Enough.")
-    chat.wait_for_match(r"steered, applied after the answer was broken off \(\d+\.\d s\)")
+    chat.wait_for_match(r"steered, applied after the answer was broken off \(\d+\.\d+ m?s\)")
     chat.wait_for("Done.")
     applied = [event.data.mode for event in home.events() if isinstance(event.data, MessageApplied)]
     assert applied == ["queue", "steer", "steer"]

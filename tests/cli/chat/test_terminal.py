@@ -74,7 +74,7 @@ def test_calls_have_a_live_line_that_becomes_their_outcome(home: Home, provider:
         chat.wait_for_match(r"⋯ dig the old garden · \d+\.\d s · one metre deep")
         chat.wait_for_match(r"test · running 1 tool · \d+ tokens · \d+\.\d s")
         chat.type(ESC)
-        chat.wait_for_match(r"■ dig the old garden · cancelled · .* after it was told to stop")
+        chat.wait_for_match(r"■ dig the old garden · cancelled · .* · stopped in ")
         chat.wait_gone("one metre deep")
 
 

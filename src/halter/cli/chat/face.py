@@ -25,12 +25,12 @@ from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.output.color_depth import ColorDepth
 
 from halter.cli.chat.actions import Actions
+from halter.cli.chat.blocks import Block
 from halter.cli.chat.commands import Commands
 from halter.cli.chat.keys import make_keys
 from halter.cli.chat.picture import Picture, elapsed
 from halter.cli.chat.terminal import Paper
 from halter.cli.chat.view import View
-from halter.cli.chat.words import Said
 from halter.events import Missed
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from halter.cli.chat.leaving import Leaving
     from halter.cli.chat.terminal import Terminal
     from halter.cli.chat.view import Shown
+    from halter.cli.chat.words import Said
     from halter.events import Event, Mode
     from halter.listener import Listener
 
@@ -66,6 +67,7 @@ class Face:
         self._loading = 0.0  # since when a model is
         self._is_ticking = False
         self._height = 0
+        self._last_kind = ""  # of what was written last
         self._was_empty = True
         self._listener: Listener = host.session.listen()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -82,12 +84,12 @@ class Face:
             color_depth=ColorDepth.DEPTH_4_BIT if color else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
             terminal_size_polling_interval=None,
+            before_render=self._before_drawing,
         )
         self._app.ttimeoutlen = self._app.timeoutlen = _ESCAPE
         self._picture = self._make_picture()
 
     def _layout(self) -> Layout:
-        most = Dimension(min=0)
         parts: list[Callable[[], list[str]]] = [
             lambda: self._picture.tail(self.view),
             lambda: self._picture.calls(self.view),
@@ -98,14 +100,18 @@ class Face:
             BufferControl(self._buffer),
             wrap_lines=True,
             dont_extend_height=True,
-            height=lambda: Dimension(min=1, max=max(_LEAST_LINES, self._terminal.size().rows // 3)),
+            height=lambda: Dimension(min=1, max=self._most_lines()),
             get_line_prefix=lambda number, wrapped: "> " if not number and not wrapped else "  ",
         )
         above = [_Part(part) for part in parts]
         below = [_Part(lambda: self._picture.hint(self.line)), _Part(self._draw_notice), _Part(self._draw_status)]
         self._parts = [*above, *below]
-        containers = [part.container(most) for part in self._parts]
+        containers = [part.container() for part in self._parts]
         return Layout(HSplit([*containers[: len(above)], typing, *containers[len(above) :]]), focused_element=typing)
+
+    def _most_lines(self) -> int:
+        """How many lines of what is typed are shown at once."""
+        return max(_LEAST_LINES, self._terminal.size().rows // 3)
 
     def _make_picture(self) -> Picture:
         size = self._terminal.size()
@@ -140,7 +146,7 @@ class Face:
     def refresh(self) -> None:
         """Write above what has come to stay, and draw the picture."""
         self._write(self.view.take_shown())
-        self._redraw()
+        self._app.invalidate()
 
     def leave(self, code: int, why: str) -> None:
         """End the program: say so, wait for what has to end, and go."""
@@ -229,7 +235,7 @@ class Face:
     def resize(self) -> None:
         """Draw for another size."""
         self._picture = self._make_picture()
-        self._app.renderer.erase(leave_alternate_screen=False)
+        self._erase()
         self._app.invalidate()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -334,42 +340,52 @@ class Face:
         lines: list[str] = []
         pen = self._picture.pen
         for each in shown:
-            if isinstance(each, Said):
-                lines += pen.say(each.text, each.tone, each.lead)
-                if each.tone == "user":
-                    lines.append("")
-            else:
-                drawn = pen.block(each)
-                lines += drawn if each.kind == "code" and each.continues else [*drawn, ""]
+            kind = "block" if isinstance(each, Block) else "user" if each.tone == "user" else "note"
+            if self._last_kind and _needs_gap(self._last_kind, kind, each):
+                lines.append("")
+            self._last_kind = kind
+            lines += pen.block(each) if isinstance(each, Block) else pen.say(each.text, each.tone, each.lead)
         if lines:
-            self._paper.is_held = True
-            self._app.renderer.erase(leave_alternate_screen=False)
+            self._erase()
             self._paper.write_raw("\r\n".join([*lines, ""]))
-            self._height = 0
 
-    def _redraw(self) -> None:
-        if not self._app.is_running:
-            self._paper.is_held = False
-            self._paper.flush()
-            return
-        height = sum(len(part.lines()) for part in self._parts)
+    def _erase(self) -> None:
+        """Take the picture away; what takes its place is written together with that, by the next drawing."""
+        self._paper.is_held = True
+        self._app.renderer.erase(leave_alternate_screen=False)
+        self._height = 0
+
+    def _before_drawing(self, _app: Application[None]) -> None:
+        """Have each part drawn once. A picture that has become lower would keep its height: it is taken away before."""
+        typed = self._buffer.document.line_count + len(self.line) // self._picture.pen.width
+        height = sum(part.draw() for part in self._parts) + min(typed, self._most_lines())
         if height < self._height:
-            # It would keep its height, with empty lines at its end.
-            self._paper.is_held = True
-            self._app.renderer.erase(leave_alternate_screen=False)
+            self._erase()
         self._height = height
         self._paper.is_held = False
-        self._app.invalidate()
+
+
+def _needs_gap(last: str, kind: str, shown: Shown) -> bool:
+    """Whether there is an empty line in front of something, by what was written last."""
+    if isinstance(shown, Block):
+        return not shown.continues
+    return last != kind and not (last == "user" and shown.lead == "↳ ")
 
 
 class _Part:
     """Some lines of the picture, which may be none."""
 
     def __init__(self, lines: Callable[[], list[str]]) -> None:
-        self.lines = lines
+        self._lines = lines
+        self._drawn: list[str] = []
 
-    def container(self, height: Dimension) -> ConditionalContainer:
-        """The place in the layout."""
-        control = FormattedTextControl(lambda: ANSI("\n".join(self.lines())))
-        window = Window(control, height=height, dont_extend_height=True)
-        return ConditionalContainer(window, filter=Condition(lambda: bool(self.lines())))
+    def draw(self) -> int:
+        """Draw it anew; gives the number of its lines."""
+        self._drawn = self._lines()
+        return len(self._drawn)
+
+    def container(self) -> ConditionalContainer:
+        """Its place in the layout."""
+        control = FormattedTextControl(lambda: ANSI("\n".join(self._drawn)))
+        window = Window(control, height=Dimension(min=0), dont_extend_height=True)
+        return ConditionalContainer(window, filter=Condition(lambda: bool(self._drawn)))

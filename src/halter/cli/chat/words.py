@@ -91,7 +91,7 @@ def of_outcome(event: ToolFinished, arguments: str) -> Said:
     if took:
         parts.append(took)
     if event.after is not None:
-        parts.append(f"{seconds(event.after)} after it was told to stop")
+        parts.append(f"stopped in {seconds(event.after)}")
     return Said(" · ".join(parts), tone, f"{mark} ")
 
 
@@ -115,7 +115,7 @@ def of_late_end(outcome: ToolOutcome) -> Said:
 
 def of_steer(broken: Sequence[str], took: float | None) -> Said:
     """That a message reached the running turn, and what was broken off for it."""
-    when = f" ({took:.1f} s)" if took is not None else ""
+    when = f" ({seconds(took)})" if took is not None else ""
     if not broken:
         return Said(f"steered, applied between two steps{when}", "dim", "↳ ")
     names = collections.Counter(broken)
