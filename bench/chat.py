@@ -3,8 +3,8 @@
     python bench/chat.py [--keys 200]
 
 How it is measured. The program runs in a pseudo-terminal, against a provider in a process of its own. For the start it
-is ended as soon as its line is on the screen, and what the system says it took of the processor is printed, beside a bare
-interpreter. For the echo, keys that occur nowhere else are typed at random moments, one at a time, and the clock runs
+is ended as soon as its line is on the screen, and what the system says it took of the processor is printed, beside a
+bare interpreter. For the echo, keys that occur nowhere else are typed at random moments, one at a time, and the clock runs
 from the write of a key until it comes back: while nothing happens; while 32 tools run, each telling of its progress
 twenty times a second; and while an answer streams 200 pieces a second, many of them whole blocks.
 
@@ -69,7 +69,7 @@ def reply(request):
 with FakeProvider(default=reply) as provider:
     print(provider.openai_url, flush=True)
     sys.stdin.read()
-""" % _TOOLS
+""" .replace("TOOLS", str(_TOOLS))
 
 
 class Chat:
