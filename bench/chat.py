@@ -4,7 +4,7 @@
 
 How it is measured. The program runs in a pseudo-terminal, against a provider in a process of its own. For the start it
 is ended as soon as its line is on the screen, and what the system says it took of the processor is printed, beside a
-bare interpreter. For the echo, keys that occur nowhere else are typed at random moments, one at a time, and the clock runs
+bare interpreter. For the echo, keys that occur nowhere else are typed at random moments, one at a time; the clock runs
 from the write of a key until it comes back: while nothing happens; while 32 tools run, each telling of its progress
 twenty times a second; and while an answer streams 200 pieces a second, many of them whole blocks.
 
