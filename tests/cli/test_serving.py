@@ -51,8 +51,9 @@ def test_the_first_start_shows_a_key_once(home: Home, provider: FakeProvider) ->
     assert stat.S_IMODE((home.path / "keys.json").stat().st_mode) == 0o600
     with home.start("serve", "--port", "0") as program:
         assert program.stdout is not None
-        again = read_until(program.stdout.fileno(), b"\n").decode()
-        assert "key" not in again
+        again = read_until(program.stdout.fileno(), b"makes another.\n").decode()
+        assert "key=" not in again
+        assert key not in again
         assert get(f"{again.split()[3]}v1/sessions", key)[0] == 200
         end(program, signal.SIGTERM)
     assert key not in (home.path / "keys.json").read_text()
@@ -62,9 +63,9 @@ def test_a_key_of_the_environment(home: Home, provider: FakeProvider) -> None:
     """HALTER_KEY is the first key; none is made, and it is written nowhere."""
     with home.start("serve", "--port", "0", HALTER_KEY="from-the-environment") as program:
         assert program.stdout is not None
-        said = read_until(program.stdout.fileno(), b"\n").decode()
-        url = said.split()[3].partition("/#key=")[0]
-        assert get(f"{url}/v1/sessions", "from-the-environment")[0] == 200
+        said = read_until(program.stdout.fileno(), b"makes another.\n").decode()
+        assert "from-the-environment" not in said
+        assert get(f"{said.split()[3]}v1/sessions", "from-the-environment")[0] == 200
         ended = end(program, signal.SIGTERM)
     assert "from-the-environment" not in ended.err
     assert not (home.path / "keys.json").exists()

@@ -89,8 +89,8 @@ def _announce(gateway: Gateway, shown: str) -> None:
     """Say where it is. A key stands behind the #, which no browser sends to anybody and no server logs."""
     url = f"{gateway.url}/#key={shown}" if shown else f"{gateway.url}/"
     print(f"Halter serves at {url}", flush=True)
-    if shown:
-        print("The key in it is shown this once; `halter keys create NAME` makes another.", flush=True)
+    told = "The key in it is shown this once" if shown else "It asks for a key: that in HALTER_KEY, or one made before"
+    print(f"{told}; `halter keys create NAME` makes another.", flush=True)
 
 
 def _keys(configuration: Configuration, host: str) -> tuple[Keys, str]:
@@ -109,9 +109,7 @@ def _keys(configuration: Configuration, host: str) -> tuple[Keys, str]:
     if not is_local and not keys.are_explicit:
         msg = f"{host} can be reached by others: set HALTER_KEY, or make a key with `halter keys create NAME`"
         raise SettingsError(msg)
-    shown = own if own and is_local else ""
-    if not keys:
-        shown = file.create("page", "admin", auto=True)
+    shown = "" if keys else file.create("page", "admin", auto=True)  # what somebody has set is theirs to know
     return keys, shown
 
 
