@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from halter.stores import MemoryStore, SQLiteStore
 from halter.testing import Gate
 from halter.voice.hearing import TRANSCRIBING, Hearing, echo
 from halter.voice.phrases import StopPhrases
+from tests.helpers import run_python
 from tests.sessionkit import HookedStore, agent_of, data_of, kinds, model_of, said
 from tests.tools.looped import looped
 from tests.voice.hearkit import done, echoes, heard, serving, until
@@ -258,6 +260,24 @@ async def test_a_spoken_stop_does_not_hit_what_began_after_another_stop() -> Non
 
 
 @looped
+async def test_a_spoken_stop_does_not_wait_for_a_long_recording_before_it() -> None:
+    """It is heard beside that one, stops the turn at once, and holds the long one, which came before it."""
+    first, words = Gate(), Gate()
+    hearing = Hearing(Scribe(words=words))
+    async with serving(["one ", first]) as session:
+        session.post("begin")
+        await first.await_reached()
+        long = await hearing.hear(session, sound("words", "a long story"), id="long")
+        await words.await_reached()
+        stop = await hearing.hear(session, sound("Stop."))
+        end = await until(session, "turn.finished")
+        assert (end.reason, stop.stopped, long.state) == ("stop", True, "held")
+        words.open()
+        await heard(session, "long")
+        assert [(letter.state, letter.text) for letter in session.inbox] == [("held", "a long story")]
+
+
+@looped
 async def test_a_spoken_stop_for_a_turn_that_is_over_stops_no_other() -> None:
     """expect_turn holds for what a message turns out to be as well."""
     gate = Gate()
@@ -316,6 +336,48 @@ def test_what_an_end_cuts_off_is_transcribed_when_the_session_is_opened_again(wh
 
     asyncio.run(asyncio.wait_for(before(), 20))
     asyncio.run(asyncio.wait_for(after(), 20))
+
+
+_CRASH = """
+import asyncio, os, sys
+from halter import Agent
+from halter.stores import SQLiteStore
+from halter.testing import Gate, ScriptedModel
+from halter.voice.hearing import Hearing
+from tests.voice.scribe import Scribe, sound
+
+async def main():
+    gate = Gate()
+    session = Agent(ScriptedModel()).session("s", SQLiteStore(sys.argv[1]))
+    hearing = Hearing(Scribe(gate=gate))
+    for number in range(3):
+        await hearing.hear(session, sound("gate", f"said {number}"), id=f"v{number}")
+    await gate.await_reached()
+    os.kill(os.getpid(), 9)
+
+asyncio.run(main())
+"""
+
+
+@looped
+async def test_a_killed_program_has_lost_no_recording(tmp_path: Path) -> None:
+    """What had its receipt is transcribed by the next one, in its order, once; sent again, it is the same message."""
+    path = tmp_path / "s.db"
+    ended = await asyncio.to_thread(run_python, _CRASH, str(path), env=os.environ | {"PYTHONPATH": os.getcwd()})
+    assert ended.returncode == -9, ended.stderr
+    gate = Gate()
+    gate.open()
+    scribe = Scribe(gate=gate)
+    hearing = Hearing(scribe)
+    with SQLiteStore(path) as store:
+        async with agent_of("ok", "ok", "ok").session("s", store, prepares=[TRANSCRIBING]) as session:
+            assert hearing.resume(session) == 3
+            assert (await hearing.hear(session, sound("gate", "said 1"), id="v1")).state == "accepted"
+            task = asyncio.ensure_future(session.serve())
+            await until(session, "message.applied", lambda data: data.id == "v2")
+            assert said(session.history) == ["said 0", "said 1", "said 2"]
+            assert scribe.began == ["gate|said 0", "gate|said 1", "gate|said 2"]
+        await task
 
 
 @looped
