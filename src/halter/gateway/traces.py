@@ -80,7 +80,8 @@ class Traces:
 
         about = {"halter.session": event.session, "halter.turn": event.turn, "halter.model": data.model}
         span = tracer.start_span("turn", attributes=about, start_time=_nanoseconds(event.time))
-        self._turns[event.turn] = _Turn(span, trace.set_span_in_context(span))
+        if span.is_recording():  # else nobody has set up where they go
+            self._turns[event.turn] = _Turn(span, trace.set_span_in_context(span))
 
     def _end(self, event: Event, data: TurnFinished) -> None:
         from opentelemetry.trace import StatusCode  # noqa: PLC0415  (as above)
