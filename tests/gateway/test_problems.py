@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from halter.errors import SessionOwned, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 from halter.events import Event
+from halter.gateway import messages
 from halter.gateway.problems import MEDIA_TYPE
 from halter.stores import Lease, MemoryStore
 from tests.gateway.kit import gateway_of, kinds, sqlite
@@ -154,6 +157,39 @@ async def test_a_turn_that_the_store_lets_not_begin_begins_when_it_can() -> None
             store.error = None
             events = await stream.until("turn.finished")
         assert kinds(events).count("message.applied") == 1
+
+
+@looped
+async def test_a_body_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends half of a body, or of a form, and then nothing, gets 408."""
+    monkeypatch.setattr(messages, "_PATIENCE", 0.05)
+    monkeypatch.setattr(messages, "_UPLOAD_PATIENCE", 0.05)
+
+    async def half() -> AsyncIterator[bytes]:
+        yield b"--x\r\n"
+        await asyncio.sleep(10)
+
+    async with gateway_of() as (_, client):
+        await client.create()
+        for kind in ("application/json", "multipart/form-data; boundary=x"):
+            answer = await client.ask("POST", "/v1/sessions/s/messages", data=half(), headers={"Content-Type": kind})
+            assert (answer.status, answer.body["field"]) == (408, "body")
+
+
+@looped
+async def test_a_session_that_another_has_taken_is_let_go(tmp_path: Path) -> None:
+    """Whoever lost its lease writes nothing more; who asks again is told whose it is, and then finds it."""
+    with sqlite(tmp_path) as other, sqlite(tmp_path) as store:
+        async with gateway_of("One.", store=store) as (gateway, client):
+            await client.create()
+            session = gateway.hall.rooms["s"].session
+            store.release(session._journal.lease)
+            lease = other.acquire("s")
+            assert (await client.post("x")).status == 503
+            assert (await client.post("x")).status == 409
+            other.release(lease)
+            assert (await client.post("x")).status == 202
+            assert kinds(await client.finished()).count("message.accepted") == 1
 
 
 @looped

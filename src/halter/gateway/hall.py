@@ -93,20 +93,22 @@ class Room:
         inbox = self.session.inbox
         return self.session.is_running or bool(inbox.ready()) or any(letter.preparing for letter in inbox)
 
-    def begin(self, watch: Callable[[Room, Event], None]) -> None:
-        """Let the actor begin."""
+    def begin(self, watch: Callable[[Room, Event], None], drop: Callable[[Room], None]) -> None:
+        """Let the actor begin; *drop* is told if the session is not ours any more."""
         self._watching = asyncio.create_task(self._watch(watch))
-        self._acting = asyncio.create_task(self._act())
+        self._acting = asyncio.create_task(self._act(drop))
 
-    async def _act(self) -> None:
+    async def _act(self, drop: Callable[[Room], None]) -> None:
         """Serve the session to its end. A boundary: a store that fails is tried again, and what waits is not lost."""
         pause = _FIRST_PAUSE
         while not self.session.token.is_cancelled:
             began = time.monotonic()
             try:
                 await self.session.serve()
-            except (LeaseLost, SessionClosed):
-                _log.warning("the session is not ours any more", extra={"session": self.session.id})
+            except SessionClosed:
+                return
+            except LeaseLost:
+                drop(self)
                 return
             except Exception:  # noqa: BLE001
                 _log.exception("a turn could not begin; it is tried again", extra={"session": self.session.id})
@@ -173,6 +175,9 @@ class Hall:
         room.visitors += 1
         try:
             yield room
+        except LeaseLost:
+            self._drop(room)
+            raise
         finally:
             room.visitors -= 1
             self._rest(room)
@@ -184,14 +189,14 @@ class Hall:
             raise Problem(422, msg, field="agent", kind="field")
         self._check_open()
         name = session_id or secrets.token_hex(8)
-        is_new = False
-        while name not in self.rooms:
+        room, is_new = self.rooms.get(name), False
+        while room is None:
             earlier = self._loading.get(name)
             if earlier is None:
-                _, is_new = await self._load(name, agent or next(iter(self.agents)))
-                break
-            await asyncio.wait({earlier})  # it may be one who looks for it and will not find it
-        room = self.rooms[name]
+                room, is_new = await self._load(name, agent or next(iter(self.agents)))
+            else:
+                await asyncio.wait({earlier})  # it may be one who looks for it and will not find it
+                room = self.rooms.get(name)
         if agent is not None and room.agent != agent:
             raise Problem(409, f"session {name!r} was made with another agent", field="agent", kind="conflict")
         self._rest(room)
@@ -225,7 +230,7 @@ class Hall:
         self.hearing.resume(session)
         if room.is_busy:
             self.busy.add(room)
-        room.begin(self._see)
+        room.begin(self._see, self._drop)
         self._rest(room)
         return room, is_new
 
@@ -331,6 +336,12 @@ class Hall:
         self._leaving[session_id] = task
         task.add_done_callback(lambda _: self._has_left(session_id))
         return task
+
+    def _drop(self, room: Room) -> None:
+        """Let go of a session that another process has taken; who asks for it again is told whose it is."""
+        if self.rooms.get(room.session.id) is room:
+            _log.warning("another has taken the session", extra={"session": room.session.id})
+            self._leave(room)
 
     def _has_left(self, session_id: str) -> None:
         self._leaving.pop(session_id, None)

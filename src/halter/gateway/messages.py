@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
@@ -50,6 +51,8 @@ __all__ = [
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~:@-]{0,127}\Z", max_length=128)]
 Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 LONGEST_WAIT: Final = 60.0
+_PATIENCE: Final = 30.0  # seconds for a body of JSON
+_UPLOAD_PATIENCE: Final = 300.0
 _IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _SOUNDS: Final = frozenset({"application/ogg", "video/webm", "video/mp4"})  # what browsers call a recording
 
@@ -277,10 +280,14 @@ async def read_body(request: web.Request, kind: type[Any], limits: Limits, *, ma
     if (request.content_length or 0) > limits.body:
         raise _too_large(limits.body)
     data = bytearray()
-    async for piece in request.content.iter_any():
-        data += piece
-        if len(data) > limits.body:
-            raise _too_large(limits.body)
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            async for piece in request.content.iter_any():
+                data += piece
+                if len(data) > limits.body:
+                    raise _too_large(limits.body)
+    except TimeoutError as error:
+        raise _too_slow() from error
     if not data and may_be_empty:
         return kind()
     return decode(bytes(data), kind)
@@ -294,14 +301,17 @@ async def read_form(request: web.Request, limits: Limits) -> tuple[MessageForm, 
     parts: list[Part] = []
     left = limits.upload
     try:
-        reader = await request.multipart()
-        while (part := await _next(reader)) is not None:
-            data = await _read_part(part, left, limits)
-            left -= len(data)
-            if part.name in ("image", "audio"):
-                parts.append(_part(part.name, part.headers, data))
-            else:
-                fields[part.name or ""] = data.decode()
+        async with asyncio.timeout(_UPLOAD_PATIENCE):
+            reader = await request.multipart()
+            while (part := await _next(reader)) is not None:
+                data = await _read_part(part, left, limits)
+                left -= len(data)
+                if part.name in ("image", "audio"):
+                    parts.append(_part(part.name, part.headers, data))
+                else:
+                    fields[part.name or ""] = data.decode()
+    except TimeoutError as error:
+        raise _too_slow() from error
     except UnicodeDecodeError as error:
         raise Problem(422, "this is not UTF-8", field="text", kind="field") from error
     except (ValueError, AssertionError, RuntimeError) as error:  # what aiohttp's reader raises for broken forms
@@ -342,6 +352,10 @@ def _part(name: str, headers: Mapping[str, str], data: bytes) -> Part:
     if not kind.startswith("audio/") and kind not in _SOUNDS:
         raise Problem(415, "a recording is of type audio/…, as audio/ogg", field=name, kind="media")
     return Audio(data, media_type=kind)
+
+
+def _too_slow() -> Problem:
+    return Problem(408, "the body did not come to its end in time", field="body", kind="too-slow")
 
 
 def _too_large(most: int) -> Problem:

@@ -32,6 +32,7 @@ _TITLES: Final = {
     403: "The key does not allow this",
     404: "There is no such thing",
     405: "This can not be done here",
+    408: "This takes too long",
     409: "It is too late for that",
     413: "This is too large",
     415: "This kind of content is not understood",
