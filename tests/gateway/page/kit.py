@@ -147,9 +147,9 @@ class Tab:
             self.page.screenshot(path=Path(SHOTS) / f"{name}.png")
 
 
-def context_of(browser: Browser, *, phone: bool = False, dark: bool = False, **options: Any) -> BrowserContext:
+def context_of(browser: Browser, *, phone: bool = False, dark: bool = False, height: int = 800) -> BrowserContext:
     """A browser profile of its own: its tabs share the key and nothing else."""
-    form: dict[str, Any] = dict(_PHONE) if phone else {"viewport": {"width": 1280, "height": 800}}
-    context = browser.new_context(color_scheme="dark" if dark else "light", **form, **options)
+    form: dict[str, Any] = _PHONE if phone else {"viewport": {"width": 1280, "height": height}}
+    context = browser.new_context(color_scheme="dark" if dark else "light", **form)
     context.set_default_timeout(WAIT)
     return context

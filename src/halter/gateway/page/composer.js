@@ -44,8 +44,10 @@ export class Composer {
     this.#isRunning = isRunning;
     const { dataset } = find("composer");
     dataset.state = isRunning ? "running" : "idle";
+    const { activeElement } = document;
     for (const id of ["steer", "wait", "interrupt", "stop"]) find(id).hidden = !isRunning;
     find("send").hidden = isRunning;
+    if (activeElement?.hidden && matchMedia("(hover: hover)").matches) this.text.focus(); // the keyboard is not left nowhere
     find("stop").lastElementChild.textContent = isStopping ? "Stopping…" : "Stop";
     find("stop").toggleAttribute("data-busy", isStopping);
     this.text.placeholder = isAsked ? "Answer, or say something else" : isRunning ? "Say something while it works" : "Message";

@@ -204,7 +204,7 @@ function renderCode({ language, text }) {
   const copy = button("Copy", async () => {
     await navigator.clipboard.writeText(code.textContent);
     copy.lastChild.textContent = "Copied";
-  }, { class: "copy" });
+  }, { class: "copy", hidden: !navigator.clipboard }); // there is none over plain http from another machine
   return el("figure", { class: "code" }, el("figcaption", {}, el("span", { text: language.slice(0, 30) }), copy), el("pre", { tabindex: 0 }, code));
 }
 

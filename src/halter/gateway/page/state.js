@@ -120,6 +120,7 @@ const READERS = {
   "message.edited": (state, _turn, data) => {
     const letter = state.waiting.get(data.id);
     if (!letter) return;
+    if (letter.preparing) letter.preparedAt = state.seq;
     Object.assign(letter, contentOf(data.message), { preparing: "", note: data.note || letter.note });
     state.title ||= letter.text;
   },
@@ -131,7 +132,13 @@ const READERS = {
     const letter = state.waiting.get(data.id);
     if (letter) letter.state = "accepted";
   },
-  "message.removed": (state, _turn, data) => state.waiting.delete(data.id),
+  "message.removed": (state, _turn, data) => {
+    const letter = state.waiting.get(data.id);
+    state.waiting.delete(data.id);
+    // A voice message that turned out to be an order, such as "stop", is done with its transcription; it is shown all the same.
+    const wasOrder = letter?.preparedAt === state.seq - 1;
+    if (wasOrder && state.turns.length) state.add(state.turns.at(-1), { ...letter, kind: "message", mode: "order" });
+  },
   "message.applied": (state, turn, data, at) => {
     const letter = state.waiting.get(data.id);
     state.waiting.delete(data.id);

@@ -6,6 +6,7 @@ import { outcome, seconds } from "./words.js";
 
 const NARROW = 560; // pixels; below that, names stand above their bars
 const GAP = 10;
+const FLAG = 36; // pixels, of the word "stop"
 const LEAST = 1e-4; // seconds from one end of the axis to the other
 
 export class TimelineView {
@@ -105,15 +106,21 @@ class Axis {
 
   #scale(height) {
     const zero = this.stop ?? this.turn.started;
-    return marks(this.begin - zero, this.end - zero).map((value) => {
+    const isFree = (value) => this.stop === null || Math.abs(this.x(value + zero) - this.x(this.stop)) > FLAG * 1.3;
+    return marks(this.begin - zero, this.end - zero).filter(isFree).map((value) => {
       const x = this.x(value + zero);
-      return svg("g", {}, svg("line", { class: "grid", x1: x, x2: x, y1: 20, y2: height }), svg("text", { class: "mark", x, y: 13, "text-anchor": "middle", text: `${value > 0 && this.stop !== null ? "+" : ""}${value ? seconds(value) : "0"}` }));
+      return svg("g", {}, svg("line", { class: "grid", x1: x, x2: x, y1: 20, y2: height }), svg("text", { class: "mark", x, y: 13, "text-anchor": "middle", text: this.#mark(value) }));
     });
+  }
+
+  #mark(value) {
+    const sign = value < 0 ? "−" : this.stop !== null && value ? "+" : "";
+    return `${sign}${value ? seconds(Math.abs(value)) : "0"}`;
   }
 
   #stopLine(height) {
     const x = this.x(this.stop);
-    return [svg("line", { class: "cut", x1: x, x2: x, y1: 4, y2: height }), svg("rect", { class: "flag", x: x - 18, y: 1, width: 36, height: 17, rx: 4 }), svg("text", { class: "flagged", x, y: 13, "text-anchor": "middle", text: "stop" })];
+    return [svg("line", { class: "cut", x1: x, x2: x, y1: 4, y2: height }), svg("rect", { class: "flag", x: x - FLAG / 2, y: 1, width: FLAG, height: 17, rx: 4 }), svg("text", { class: "flagged", x, y: 13, "text-anchor": "middle", text: "stop" })];
   }
 
   #steerLine(time, height) {
@@ -158,7 +165,7 @@ class Axis {
 
 /** A few round numbers between two. */
 function marks(from, to) {
-  const rough = (to - from) / 4;
+  const rough = (to - from) / 5;
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((each) => each * size).find((each) => each >= rough);
   const found = [];
