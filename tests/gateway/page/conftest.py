@@ -55,18 +55,34 @@ def house() -> Iterator[Callable[..., House]]:
         each.close()
 
 
+@pytest.fixture(scope="package")
+def ordinary(browser: Browser) -> Tab:
+    """A tab that is used again: each gateway is an origin of its own, so nothing is left of the one before."""
+    return Tab(context_of(browser).new_page())
+
+
 @pytest.fixture
-def tab(browser: Browser) -> Iterator[Callable[..., Tab]]:
-    """Opens tabs, in a profile of their own or beside another. None of them may have made the browser complain."""
+def tab(browser: Browser, ordinary: Tab) -> Iterator[Callable[..., Tab]]:
+    """Opens tabs: the ordinary one first, others in a profile of their own or beside another.
+
+    None of them may have made the browser complain.
+    """
     tabs: list[Tab] = []
 
     def make(address: str, *, beside: Tab | None = None, **form: Any) -> Tab:
-        context = beside.page.context if beside is not None else context_of(browser, **form)
-        tabs.append(Tab(context.new_page()))
+        if beside is None and not form and ordinary not in tabs:
+            tabs.append(ordinary)
+        else:
+            context = beside.page.context if beside is not None else context_of(browser, **form)
+            tabs.append(Tab(context.new_page()))
         return tabs[-1].open(address)
 
     yield make
     wrong = [complaint for each in tabs for complaint in each.wrong]
+    ordinary.wrong = []
     for each in tabs:
-        each.page.context.close()
+        if each is ordinary:
+            each.page.goto("about:blank")
+        else:
+            each.page.close()
     assert not wrong

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+import halter.gateway
 from halter.testing import Gate
 from tests.gateway.page.kit import House, Tab, context_of
 from tests.helpers import wait_until
@@ -63,6 +66,13 @@ tilde
 ~~~
 last **words
 """
+
+
+def test_every_module_is_fetched_at_once() -> None:
+    """The page names all its modules, so that a browser needs not go from one to the next to find them."""
+    folder = Path(halter.gateway.__file__).parent / "page"
+    named = re.findall(r'(?:href|src)="/page/(.+?\.js)"', (folder / "index.html").read_text())
+    assert sorted(named) == sorted(path.name for path in folder.glob("*.js"))
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ def test_sessions_are_made_switched_and_removed(house: MakeHouse, tab: MakeTab) 
     there = house("One.", "Two.")
     page = tab(there.address())
     page.say("first")
-    page.idle()
+    expect(page.answers).to_have_text("One.")
     first = page.session
     page.field.fill("not sent yet")
     page.button("New session").click()
@@ -205,7 +205,7 @@ def test_a_message_that_is_refused_is_kept_and_can_be_taken_back(house: MakeHous
     there = house("One.", limits=Limits(session_messages=1))
     page = tab(there.address())
     page.say("first")
-    page.idle()
+    expect(page.answers).to_have_text("One.")
     page.say("second")
     expect(page.waiting).to_contain_text("too many messages of this session")
     page.shoot("refused")
@@ -218,7 +218,7 @@ def test_a_message_that_is_refused_is_kept_and_can_be_taken_back(house: MakeHous
 def test_a_key_is_asked_for_and_leaves_the_address(house: MakeHouse, tab: MakeTab) -> None:
     """The key is taken out of the address at once; without one, or with a wrong one, the page asks."""
     there = house("Hello.")
-    page = tab(there.gateway.url + "/")
+    page = tab(there.gateway.url + "/", dark=True)
     key = page.page.get_by_role("dialog").get_by_label("Key")
     key.fill("wrong")
     page.button("Go on").click()
