@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -500,4 +499,3 @@ async def test_a_page_beside_the_chat() -> None:
         async with client_session(desk.gateway) as http:
             assert (await Client(http).post("And?", SESSION)).status == 202
         await desk.server.read("Again.")
-        await asyncio.sleep(0)

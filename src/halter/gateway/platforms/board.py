@@ -128,6 +128,11 @@ class Board:
         if self._task is None:
             self._task = asyncio.create_task(self._work())
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing on it that could change."""
+        return self._task is None and not self._notes
+
     async def flush(self) -> None:
         """Wait until everything is shown as it should be. Whoever calls sets the limit."""
         while self._task is not None:

@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "Places"]
 
+_MOST: Final = 10_000  # places that are known at the same time; anybody can write to a bot
 _MOST_TOLD: Final = 1_000
 
 
 class Place:
     """One chat."""
 
-    def __init__(self, name: str, prefix: str, board: Board) -> None:
+    def __init__(self, name: str, prefix: str, board: Board, begun: list[int]) -> None:
         self.name = name
         self.board = board
         self.line = asyncio.Lock()  # of what was said and is not accepted yet: who comes first is served first
         self._prefix = prefix
-        self._begun: list[int] = []  # the orders of each /new, sorted
+        self.begun = begun  # the orders of each /new, sorted
         self._held: tuple[str, Note] | None = None  # what was said last of messages that are held
 
     def session(self, order: int) -> str:
         """Which session something belongs to that was said there."""
-        at = bisect.bisect_right(self._begun, order)
-        return self.session_begun(self._begun[at - 1]) if at else f"{self._prefix}{self.name}"
+        at = bisect.bisect_right(self.begun, order)
+        return self.session_begun(self.begun[at - 1]) if at else f"{self._prefix}{self.name}"
 
     def session_begun(self, order: int) -> str:
         """The session that a /new has begun."""
         return f"{self._prefix}{self.name}~{order}"
 
-    def begin(self, order: int) -> None:
-        """From here on it is another session."""
-        if not self.has_begun(order):
-            bisect.insort(self._begun, order)
-
     def has_begun(self, order: int) -> bool:
         """Whether this /new was done."""
-        at = bisect.bisect_left(self._begun, order)
-        return self._begun[at : at + 1] == [order]
+        return order in self.begun
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing would be missed if it were forgotten, and made anew when it is needed."""
+        return self._held is None and self.board.is_idle and not self.line.locked()
 
     def say_held(self, text: str, button: Button) -> None:
         """Say that messages are held, with a button."""
@@ -76,13 +76,16 @@ class Places:
         self._prefix = f"{platform.name}-"
         self._shared = Bucket(platform.a_second, platform.a_second)
         self._places: dict[str, Place] = {}
+        self._begun: dict[str, list[int]] = {}  # of those with a /new
         self._told: OrderedDict[str, None] = OrderedDict()  # who and what was told once, and need not be again
 
     def __getitem__(self, name: str) -> Place:
         place = self._places.get(name)
         if place is None:
+            if len(self._places) >= _MOST:
+                self._places = {each.name: each for each in self if not each.is_idle}
             board = Board(self._platform, name, Pace(self._platform.every, self._shared))
-            place = self._places[name] = Place(name, self._prefix, board)
+            place = self._places[name] = Place(name, self._prefix, board, self._begun.get(name, []))
         return place
 
     def __iter__(self) -> Iterator[Place]:
@@ -94,11 +97,17 @@ class Places:
 
     def of(self, session_id: str) -> Place:
         """The place of a session."""
+        return self[session_id.removeprefix(self._prefix).partition("~")[0]]
+
+    def learn(self, session_id: str) -> None:
+        """Know a session of theirs, which may have been begun by a /new."""
         name, _, order = session_id.removeprefix(self._prefix).partition("~")
-        place = self[name]
         if order.isdecimal():
-            place.begin(int(order))
-        return place
+            begun = self._begun.setdefault(name, [])
+            if int(order) not in begun:
+                bisect.insort(begun, int(order))
+            if name in self._places:
+                self._places[name].begun = begun
 
     def tell_once(self, place: Place, key: str, text: str) -> None:
         """Say something, unless that was done."""

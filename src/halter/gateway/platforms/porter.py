@@ -42,7 +42,8 @@ _PATIENCE: Final = 30.0  # seconds for which the answer to a stop waits for the 
 _STOPPING: Final = 3.0  # seconds for a platform to end
 _FIRST_PAUSE: Final = 0.5  # seconds after which something is tried again; longer each time
 _LONGEST_PAUSE: Final = 30.0
-_LOOK_BACK: Final = 50  # events, among which is one of the last turn
+_LAST: Final = 50  # events, among which is one of the last turn
+_DAY: Final = 86_400.0
 _DELTAS: Final = ("text.delta", "reasoning.delta")
 _RELEASE: Final = "release"
 _GONE: Final = Answer("This is not asked any more.", is_over=True)
@@ -74,25 +75,32 @@ class Porter:
         A boundary: a platform that fails is told, and the gateway goes on without it.
         """
         try:
-            for session_id, is_open in await run_blocking_async(self._find, token=NEVER):
-                place = self._places.of(session_id)
-                if is_open:
-                    self._follower.do(self._open_broken(session_id, place))
+            known, broken = await run_blocking_async(self._find, token=NEVER)
+            for session_id in known:
+                self._places.learn(session_id)
+            for session_id in broken:
+                self._follower.do(self._open_broken(session_id))
             await self._platform.run(self)
         except Exception:  # noqa: BLE001
             _log.exception("%s has ended", self._platform.name)
 
-    def _find(self) -> list[tuple[str, bool]]:
-        """All sessions of this platform, and whether each has a turn that its gateway did not live to end."""
-        read = self._hall.store.read
-        found = [each for each in self._hall.store.sessions() if self._places.has(each.id)]
-        return [(each.id, _is_open(read(each.id, max(each.events - _LOOK_BACK, 0), without=_DELTAS))) for each in found]
+    def _find(self) -> tuple[list[str], list[str]]:
+        """All sessions of this platform, and those of them that have a turn which its gateway did not live to end.
 
-    async def _open_broken(self, session_id: str, place: Place) -> None:
+        Such a turn has said something shortly before that end, so that not every session has to be read.
+        """
+        store = self._hall.store
+        found = [each for each in store.sessions() if self._places.has(each.id)]
+        since = max((each.updated_at for each in found), default=0.0) - _DAY
+        recent = [each for each in found if each.updated_at >= since]
+        broken = [each for each in recent if _is_open(store.read(each.id, each.events - _LAST))]
+        return [each.id for each in found], [each.id for each in broken]
+
+    async def _open_broken(self, session_id: str) -> None:
         """Open a session in which a turn was broken off, and tell. A boundary: else it is told at the next message."""
         try:
             async with self._hall.visit(session_id) as room:
-                self._follower.tell_if_broken(place, room.session.turn)
+                self._follower.tell_if_broken(self._places.of(session_id), room.session.turn)
         except Exception:  # noqa: BLE001
             _log.warning("a session could not be opened", extra={"session": session_id})
 
@@ -189,17 +197,18 @@ class Porter:
             return
         old = place.session(incoming.order)
         await self._hall.create(place.session_begun(incoming.order), None)
-        place.begin(incoming.order)
+        self._places.learn(place.session_begun(incoming.order))
         place.board.say("A new conversation begins.")
         with contextlib.suppress(Problem):  # there was none before
             async with self._hall.visit(old) as room:
                 await self._commands.stop(room, self._key, StopBody())
 
     async def _why(self, place: Place, incoming: Incoming) -> None:
-        session_id = place.session(incoming.order)
-        events = await run_blocking_async(self._hall.store.read, session_id, without=_DELTAS, token=NEVER)
-        text, is_drawing = why(events)
+        text, is_drawing = why(await self._read(place.session(incoming.order)))
         place.board.say(text, fixed=is_drawing)
+
+    async def _read(self, session_id: str) -> list[Event]:
+        return await run_blocking_async(self._hall.store.read, session_id, without=_DELTAS, token=NEVER)
 
     # -- stops -------------------------------------------------------------------------------------------------------
 
@@ -207,7 +216,7 @@ class Porter:
         try:
             async with self._hall.visit(place.session(incoming.order)) as room:
                 session = room.session
-                if incoming.again and await run_blocking_async(_was_done, session, incoming.order, token=NEVER):
+                if incoming.again and _was_done(await self._read(session.id), incoming.order):
                     return
                 turn = session.turn
                 receipt = await self._commands.stop(room, self._key, StopBody())
@@ -226,8 +235,7 @@ class Porter:
         await CancellationToken.any_of(turn.ended, CancellationToken(timeout=_PATIENCE)).wait_async()
         text = "⏹ Stopped."
         with contextlib.suppress(HalterError):
-            events = await run_blocking_async(self._hall.store.read, session.id, without=_DELTAS, token=NEVER)
-            text = stopped(timeline_of(events, turn.id))
+            text = stopped(timeline_of(await self._read(session.id), turn.id))
         self._say_stopped(place, session, text)
 
     def _say_stopped(self, place: Place, session: Session, text: str) -> None:
@@ -269,9 +277,9 @@ class Porter:
         return Answer()
 
 
-def _was_done(session: Session, order: int) -> bool:
+def _was_done(events: Sequence[Event], order: int) -> bool:
     """Whether a stop that is delivered again was done: something that was said after it has been accepted."""
-    ids = (event.data.id for event in session.events() if isinstance(event.data, MessageAccepted))
+    ids = (event.data.id for event in events if isinstance(event.data, MessageAccepted))
     return any(_order_of(each) > order for each in ids)
 
 
