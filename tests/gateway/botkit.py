@@ -13,6 +13,7 @@ from halter.gateway.platforms.telegram import Telegram
 from halter.models import Backoff, UserMessage
 from halter.stores import MemoryStore, Store
 from halter.testing import ScriptedModel
+from halter.voice.hearing import Hearing
 from tests.gateway.botserver import TOKEN, USER, BotServer
 from tests.gateway.kit import OWN
 
@@ -45,6 +46,7 @@ async def bot_of(
     approve: Any = None,
     users: Sequence[int] = (USER,),
     every: float = QUICK,
+    hearing: Hearing | None = None,
     **options: Any,
 ) -> AsyncIterator[Desk]:
     """A bot whose model follows a script."""
@@ -55,5 +57,5 @@ async def bot_of(
     async with contextlib.AsyncExitStack() as stack:
         there = server if server is not None else await stack.enter_async_context(BotServer())
         bot = Telegram(TOKEN, users, server=there.url, every=every, **options)
-        gateway = await stack.enter_async_context(Gateway(agent, kept, Keys(own=OWN), platforms=[bot]))
+        gateway = await stack.enter_async_context(Gateway(agent, kept, Keys(own=OWN), platforms=[bot], hearing=hearing))
         yield Desk(there, gateway, kept, model)

@@ -82,7 +82,8 @@ def _platforms(configuration: Configuration) -> list[Platform]:
         raise SettingsError(str(error)) from error
     from halter.gateway.platforms.telegram import Telegram  # noqa: PLC0415  (it takes half a second to import)
 
-    return [Telegram(token, wanted.users, busy=configuration.settings.busy, server=wanted.server)]
+    settings = configuration.settings
+    return [Telegram(token, wanted.users, busy=settings.busy, stop_phrases=settings.stop_phrases, server=wanted.server)]
 
 
 def _announce(gateway: Gateway, shown: str) -> None:

@@ -33,6 +33,7 @@ class Place:
         self.name = name
         self.board = board
         self.line = asyncio.Lock()  # of what was said and is not accepted yet: who comes first is served first
+        self.stopped = -1  # the order of the last stop
         self._prefix = prefix
         self.begun = begun  # the orders of each /new, sorted
         self._held: tuple[str, Note] | None = None  # what was said last of messages that are held

@@ -128,6 +128,8 @@ class Platform(Protocol):
     """Who may speak to the agent. Nobody else may."""
     busy: Mode
     """What becomes of a message that comes while a turn runs."""
+    stop_phrases: Collection[str]
+    """Texts that mean the same as the command "stop"."""
     longest: int
     """The longest text of one message, in UTF-16 units."""
     every: float

@@ -1,7 +1,7 @@
 """Carries what people say in the chats of one platform into their sessions.
 
 Messages of one place are accepted one after the other, in their order. A stop does not wait for them: it is done at
-once, and if something is on its way that was said before it, once more behind that.
+once, and what it has overtaken on the way, such as a picture that was still being fetched, is held when it comes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,21 @@ from halter.errors import HalterError
 from halter.events import MessageAccepted, TurnFinished, TurnRolledBack
 from halter.gateway.commands import Commands
 from halter.gateway.keys import Key
-from halter.gateway.messages import MessageForm, StopBody
+from halter.gateway.messages import MessageBody, MessageForm, StopBody
 from halter.gateway.platforms.follower import Follower
 from halter.gateway.platforms.places import Places
 from halter.gateway.platforms.platform import Answer, Button, Unfetched
 from halter.gateway.platforms.replies import HELP, NOTHING_RAN, no_user, queued, refusal, stopped, why
 from halter.gateway.problems import Problem, of_error
+from halter.models.model import Image, Part
+from halter.voice.phrases import StopPhrases
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from halter.events import Event, Mode
-    from halter.gateway.hall import Hall
+    from halter.gateway.hall import Hall, Room
+    from halter.gateway.messages import ReceiptView
     from halter.gateway.platforms.places import Place
     from halter.gateway.platforms.platform import Incoming, Platform, Pressed
     from halter.session import Session
@@ -58,6 +61,7 @@ class Porter:
         self._hall = hall
         self._commands = Commands(hall)
         self._key = Key(platform.name, platform.name, "write", "")
+        self._phrases = StopPhrases(platform.stop_phrases)
         self._places = Places(platform)
         self._follower = Follower(platform, self._places)
         self._running: asyncio.Task[None] | None = None
@@ -123,14 +127,13 @@ class Porter:
     async def take(self, incoming: Incoming) -> None:
         """Take what was said. It is safe when this returns."""
         place = self._places[incoming.place]
+        says_stop = not incoming.command and incoming.fetch is None and self._phrases.are_all(incoming.text)
         if incoming.sender not in self._platform.users:
             told = no_user(self._platform.name, incoming.sender)
             self._places.tell_once(place, f"user {incoming.sender}", told)
-        elif incoming.command == "stop":
+        elif incoming.command == "stop" or says_stop:
+            place.stopped = max(place.stopped, incoming.order)
             await self._surely(place, lambda: self._stop(place, incoming))
-            if place.line.locked():
-                async with place.line:
-                    await self._surely(place, lambda: self._stop(place, incoming, is_second=True))
         elif incoming.command == "why":
             await self._surely(place, lambda: self._why(place, incoming))
         elif incoming.unknown:
@@ -175,7 +178,10 @@ class Porter:
             async with self._hall.visit(session_id) as room:
                 is_busy, is_known = room.is_busy, room.session.inbox.find(message_id) is not None
                 form = MessageForm(text=incoming.text, id=message_id, mode=mode)
-                receipt = await self._commands.hear(room, self._key, form, parts)
+                if incoming.order < place.stopped and not is_known:
+                    await self._accept_held(place, room, form, parts)
+                    return
+                receipt = await self._accept(room, form, parts)
                 turn = room.session.turn
         except Unfetched as error:
             place.board.say(f"⚠️ What you sent could not be fetched, and was not passed on: {error}.")
@@ -191,6 +197,23 @@ class Porter:
             told = queued(receipt, incoming.command, is_busy=is_busy)
             if told:
                 place.board.say(told)
+
+    async def _accept(self, room: Room, form: MessageForm, parts: list[Part]) -> ReceiptView:
+        if parts:
+            return await self._commands.hear(room, self._key, form, parts)
+        return self._commands.message(room, self._key, MessageBody(text=form.text, id=form.id, mode=form.mode))
+
+    async def _accept_held(self, place: Place, room: Room, form: MessageForm, parts: list[Part]) -> None:
+        """Accept what a stop has overtaken, and hold it.
+
+        Nothing is awaited between the two, so that no turn begins; but for a recording, which can not begin one yet.
+        """
+        if any(isinstance(part, Image) for part in parts):
+            room.session.post([form.text, *parts], form.mode, form.id)
+        else:
+            await self._accept(room, form, parts)
+        await self._commands.stop(room, self._key, StopBody())
+        self._say_stopped(place, room.session, "📥 This came behind your stop.")
 
     async def _new(self, place: Place, incoming: Incoming) -> None:
         if place.has_begun(incoming.order):
@@ -212,7 +235,7 @@ class Porter:
 
     # -- stops -------------------------------------------------------------------------------------------------------
 
-    async def _stop(self, place: Place, incoming: Incoming, *, is_second: bool = False) -> None:
+    async def _stop(self, place: Place, incoming: Incoming) -> None:
         try:
             async with self._hall.visit(place.session(incoming.order)) as room:
                 session = room.session
@@ -227,7 +250,7 @@ class Porter:
             return
         if receipt.stopped and turn is not None:
             self._follower.do(self._answer_stop(place, session, turn))
-        elif not is_second:
+        else:
             self._say_stopped(place, session, NOTHING_RAN)
 
     async def _answer_stop(self, place: Place, session: Session, turn: Turn) -> None:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cli.output import plain
 from halter.cli.timeline import seconds
-from halter.events import MessageApplied, QuestionAnswered, QuestionAsked, TurnFinished, TurnStarted
+from halter.events import (
+    MessageApplied,
+    MessageEdited,
+    QuestionAnswered,
+    QuestionAsked,
+    TurnFinished,
+    TurnStarted,
+)
 from halter.gateway.platforms.platform import Button
 from halter.models.model import TextDelta
 from halter.models.progress import RequestStarted
@@ -25,6 +32,7 @@ from halter.tools.events import (
     ToolProgress,
     ToolStarted,
 )
+from halter.voice.hearing import echo
 
 if TYPE_CHECKING:
     from halter.events import Event
@@ -68,6 +76,10 @@ class Scribe:
         elif isinstance(data, MessageApplied):
             if self._is_in_turn and not data.question and self._sheet is not None:
                 self._sheet = None  # it goes on below
+        elif isinstance(data, MessageEdited):
+            heard = echo(data)  # empty if it was no recording
+            if heard:
+                self._board.say(heard)
         elif isinstance(data, RequestStarted):
             if self._sheet is not None:
                 self._sheet.begin_request(is_again=data.attempt > 1)

@@ -76,11 +76,13 @@ class Telegram:
         users: Collection[int | str],
         *,
         busy: Mode = "steer",
+        stop_phrases: Collection[str] = (),
         server: str = _SERVER,
         every: float = 1.0,
     ) -> None:
         self.users: Collection[str] = frozenset(map(str, users))
         self.busy: Mode = busy
+        self.stop_phrases = stop_phrases
         self.every = every
         self._token = token
         self._veil = _Veil(token)

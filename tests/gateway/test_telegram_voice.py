@@ -1,0 +1,122 @@
+"""Voice messages to a Telegram bot: heard once, shown, and then messages like any other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from halter import ToolContext, tool
+from halter.events import MessageApplied, MessageEdited, TurnFinished
+from halter.models import Audio, ToolCall, UserMessage
+from halter.stores import MemoryStore
+from halter.testing import Gate
+from halter.voice.hearing import Hearing
+from halter.voice.transcriber import Transcriber
+from tests.gateway.botkit import Desk, bot_of
+from tests.gateway.botserver import BotServer
+from tests.tools.looped import looped
+from tests.voice.scribe import Scribe, sound
+from tests.voice.sounds import packed
+
+
+async def speak(server: BotServer, data: bytes, name: str = "v", **fields: Any) -> int:
+    """Somebody sends a voice message."""
+    server.files[name] = data
+    voice = {"file_id": name, "file_unique_id": name, "duration": 1, "mime_type": "audio/ogg"}
+    return await server.say(voice=voice, **fields)
+
+
+def echoes(desk: Desk) -> list[str]:
+    return [text for text in desk.server.texts() if text.startswith("🎙️")]
+
+
+def test_a_voice_message_steers() -> None:
+    """Real speech, really transcribed: it goes into the running turn, with one transcription and one echo."""
+
+    async def main() -> None:
+        gate = Gate()
+        async with bot_of(["I paint it red, ", gate], "Blue it is.", hearing=Hearing(Transcriber())) as desk:
+            await desk.server.say("Paint the door.")
+            await desk.server.read("I paint it red,")
+            await speak(desk.server, packed("ogg", "Take the blue one."))
+            echo = await desk.server.until(lambda: echoes(desk))
+            assert "blue" in echo[0].lower()
+            await desk.server.read("Blue it is.")
+            assert len([data for data in desk.events() if isinstance(data, MessageEdited)]) == 1
+            assert [data.mode for data in desk.events() if isinstance(data, MessageApplied)] == ["queue", "steer"]
+            assert desk.server.texts() == ["I paint it red,", echo[0], "Blue it is."]
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@looped
+async def test_a_voice_message_that_says_stop() -> None:
+    """It stops the turn, is shown, and no model sees it."""
+    gate = Gate()
+    hearing = Hearing(Scribe(), stop_phrases=["stop"])
+    async with bot_of(["One, ", gate], hearing=hearing) as desk:
+        await desk.server.say("Count.")
+        await desk.server.read("One,")
+        await speak(desk.server, sound("Stop!").data)
+        await desk.server.read('🎙️ "Stop!"')
+        await desk.server.read("One,", "⏹ stopped in")
+        assert len(desk.model.requests) == 1
+
+
+@tool
+async def name_it(ctx: ToolContext) -> str:
+    """Give it a name."""
+    return f"named {await ctx.ask('Which name?')}"
+
+
+@looped
+async def test_a_voice_message_answers_a_question() -> None:
+    """What was said is the answer of the question that is open."""
+    async with bot_of(ToolCall("c1", "name_it", "{}"), "Nice.", tools=[name_it], hearing=Hearing(Scribe())) as desk:
+        await desk.server.say("Name it.")
+        asked = await desk.server.read("❓ Which name?")
+        await speak(desk.server, sound("Rosinante").data)
+        await desk.server.read("Nice.")
+        await desk.server.until(lambda: asked.text.endswith("✅ Rosinante"))
+        assert echoes(desk) == ['🎙️ "Rosinante"']
+
+
+@looped
+async def test_a_voice_message_that_can_not_be_understood() -> None:
+    """The person and the model are told so, and nothing is dropped."""
+    async with bot_of("Pardon?", hearing=Hearing(Scribe())) as desk:
+        await speak(desk.server, sound("fail").data)
+        await desk.server.read("Pardon?")
+        assert "could not be transcribed: the pen broke" in echoes(desk)[0]
+        assert "could not be transcribed" in desk.said()[0]
+
+
+@looped
+async def test_a_voice_message_that_is_delivered_again() -> None:
+    """It is transcribed and shown once, by this gateway and the next, which goes on with what was not done."""
+    store, scribe, gate = MemoryStore(), Scribe(), Gate()
+    async with BotServer() as server:
+        server.acknowledges = False
+        async with bot_of(server=server, store=store, hearing=Hearing(Scribe(gate=gate))):
+            await speak(server, sound("gate", "Hello").data)
+            await gate.await_reached()
+        async with bot_of("Hi.", server=server, store=store, hearing=Hearing(scribe)) as desk:
+            await server.read("Hi.")
+            server.acknowledges = True
+            await server.acknowledged(await server.say("/help"))
+            assert len(scribe.began) == len(echoes(desk)) == len(desk.model.requests) == 1
+            [message] = [each for each in desk.model.requests[0].messages if isinstance(each, UserMessage)]
+            assert not any(isinstance(part, Audio) for part in message.parts)
+
+
+@looped
+async def test_a_word_that_means_stop() -> None:
+    """Typed, it is the same as the command."""
+    gate = Gate()
+    async with bot_of(["One, ", gate], stop_phrases=["stop"]) as desk:
+        await desk.server.say("Count.")
+        await desk.server.read("One,")
+        await desk.server.say("STOP!")
+        await desk.server.read("⏹ Stopped in")
+        [end] = [data for data in desk.events() if isinstance(data, TurnFinished)]
+        assert end.reason == "stop"
