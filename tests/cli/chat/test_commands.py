@@ -39,10 +39,12 @@ def test_completing_and_unknown_ones(chat: ChatScreen, provider: FakeProvider) -
     chat.wait_for_line("> /resume")
     chat.type("\x15/qeue" + ENTER)
     chat.wait_for("there is no command /qeue; did you mean /queue")
+    chat.wait_for_line("> /qeue")
+    chat.type("\x15")
     chat.send("/etc/passwd is a file")
     chat.wait_for("there is no command /etc/passwd")
     assert not provider.requests
-    chat.type(" /etc/passwd is a file" + ENTER)
+    chat.type("\x15 /etc/passwd is a file" + ENTER)
     assert provider.wait_for_request(1).body["messages"][-1]["content"] == " /etc/passwd is a file"
 
 

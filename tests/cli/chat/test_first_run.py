@@ -49,6 +49,6 @@ def test_a_bad_setting(tmp_path: Path) -> None:
     """A mistake in the settings is told with its line, and nothing is opened."""
     home = Home(tmp_path)
     (tmp_path / "config.toml").write_text('busy = "never"\n')
-    with ChatScreen(home) as chat:
+    with ChatScreen(home, columns=200) as chat:
         assert chat.end() == 1
-        assert "config.toml, line 1: busy" in chat.text.replace("\n", "")
+        assert "config.toml, line 1: busy: invalid enum value 'never'" in chat.text

@@ -21,7 +21,7 @@ def test_each_line_is_a_message(home: Home, provider: FakeProvider) -> None:
     ended = home.run(stdin="first\n/busy\n/nonsense\nsecond")
     assert ended.code == 0
     assert ended.out == "**One.**\nTwo.\n"
-    assert "(busy = steer)" in ended.err
+    assert "(busy = queue)" in ended.err
     assert "there is no command /nonsense" in ended.err
     assert "To go on: halter --session" in ended.err
     assert "\x1b" not in ended.out + ended.err

@@ -43,6 +43,7 @@ def test_a_message_in_the_last_milliseconds_of_a_turn(tmp_path: Path, busy: str)
                 chat.type(text + ENTER)
                 wait_until(lambda: any(_asks(request, text) for request in provider.requests[-3:]))
                 pause.wait(chance.uniform(0, 2.5 * DELAY))  # the answer is on its way: each round is another moment
+            wait_until(lambda: _is_over(home, ROUNDS))
             chat.wait_ready()
         events = [event.data for event in home.events()]
     texts = [f"message {number}." for number in range(ROUNDS)]
@@ -59,6 +60,13 @@ def test_a_message_in_the_last_milliseconds_of_a_turn(tmp_path: Path, busy: str)
     assert any(isinstance(data, RequestFinished) for data in events[-3:])
     assert isinstance(events[-1], TurnFinished)
     assert events[-1].status == "done"
+
+
+def _is_over(home: Home, messages: int) -> bool:
+    """Whether so many messages have been applied, and the last turn is over."""
+    events = home.events()
+    applied = sum(isinstance(event.data, MessageApplied) for event in events)
+    return applied == messages and isinstance(events[-1].data, TurnFinished)
 
 
 def _asks(request: SeenRequest, text: str) -> bool:
@@ -83,6 +91,7 @@ def test_a_stop_in_the_last_milliseconds_of_a_turn(tmp_path: Path) -> None:
                 pause.wait(chance.uniform(0, 2 * DELAY))
                 chat.type(ESC)
                 pause.wait(0.06)  # or the key behind it would make it an Alt
+            wait_until(lambda: _is_over(home, rounds))
             chat.wait_ready()
         events = [event.data for event in home.events()]
     accepted = {data.id: data.message.text for data in events if isinstance(data, MessageAccepted)}

@@ -44,8 +44,21 @@ class Screen(Protocol):
         """Show what has changed."""
         ...
 
-    def remember(self, text: str) -> None:
-        """Have a text come back by the arrow keys."""
+    @property
+    def width(self) -> int:
+        """The columns that can be written in."""
+        ...
+
+    def clear_line(self) -> None:
+        """Take away what is being typed; the arrow keys bring it back."""
+        ...
+
+    def show_session(self) -> None:
+        """Show the host's session, which is another one now."""
+        ...
+
+    def load_model(self) -> None:
+        """Begin to load a model that runs here, and show that it is being loaded."""
         ...
 
     def leave(self, code: int, why: str) -> None:
@@ -142,10 +155,10 @@ class Actions:
         return True
 
     def _release(self) -> None:
-        """Let held messages go on."""
+        """Let held messages go on; and try again what had failed."""
+        self._host.serve()
         if any(letter.state == "held" for letter in self._host.session.inbox):
             number = self._host.session.release()
-            self._host.serve()
             self._screen.notice(f"{count(number, 'held message')} sent")
 
     # -- stopping ----------------------------------------------------------------------------------------------------
@@ -165,7 +178,8 @@ class Actions:
     def escape(self) -> None:
         """Stop the turn; if nothing runs, leave a message that was to be edited as it was."""
         if self._edited and not self._host.session.is_running:
-            self._edited = self._screen.line = ""
+            self._edited = ""
+            self._screen.clear_line()
             self._screen.notice("the message stays as it was")
             return
         self.stop("Esc")
@@ -176,8 +190,8 @@ class Actions:
             self._screen.leave_at_once()
             return
         if self._screen.line:
-            self._screen.remember(self._screen.line)
-            was_edited, self._edited, self._screen.line = self._edited, "", ""
+            self._screen.clear_line()
+            was_edited, self._edited = self._edited, ""
             self._pressed = -_TWICE
             self._screen.notice("the message stays as it was" if was_edited else "line cleared; Up brings it back")
             return

@@ -77,11 +77,10 @@ def complete(text: str) -> list[str]:
 class Commands:
     """Does what the commands say."""
 
-    def __init__(self, host: Host, screen: Screen, actions: Actions, on_switch: Callable[[], object]) -> None:
+    def __init__(self, host: Host, screen: Screen, actions: Actions) -> None:
         self._host = host
         self._screen = screen
         self._actions = actions
-        self._on_switch = on_switch  # called when there is another session
 
     async def run(self, line: str) -> None:
         """Do what one line says. A boundary: what goes wrong is told, and nothing else happens."""
@@ -91,6 +90,8 @@ class Commands:
             near = difflib.get_close_matches(name, COMMANDS, n=3, cutoff=0.5)
             guess = f"; did you mean {' or '.join('/' + each for each in near)}?" if near else "; /help lists them"
             self._say(f"there is no command /{name}{guess} (a line that begins with a space is no command)", "bad")
+            if not self._screen.line:
+                self._screen.line = line  # to be mended
             return
         do: Callable[[str], Awaitable[None]] = getattr(self, f"_{name}")
         try:
@@ -143,8 +144,7 @@ class Commands:
     async def _undo(self, _rest: str) -> None:
         turn = await self._take_back()
         if turn is not None:
-            if self._screen.line:
-                self._screen.remember(self._screen.line)
+            self._screen.clear_line()
             self._screen.line = "\n\n".join(turn.texts)
 
     async def _retry(self, _rest: str) -> None:
@@ -186,7 +186,8 @@ class Commands:
         session = self._host.session
         events = await run_blocking_async(lambda: self._host.store.read(session.id, without=PASSING), token=NEVER)
         stop = last_stop(events)
-        self._say(render(stop) if stop is not None else "no turn of this session was ever stopped")
+        none = "no turn of this session was ever stopped"
+        self._say(render(stop, width=self._screen.width) if stop is not None else none)
 
     async def _tools(self, _rest: str) -> None:
         tools = self._host.agent.tools.values()
@@ -197,6 +198,7 @@ class Commands:
     async def _model(self, rest: str) -> None:
         if rest:
             self._host.use_model(rest)
+            self._screen.load_model()
             self._say(f"{rest} answers from the next turn on")
         else:
             others = COMMANDS["model"].help.partition("; ")[2]
@@ -231,7 +233,7 @@ class Commands:
             self._say("a turn runs: stop it first (Esc), or let it end", "bad")
             return
         await self._host.switch(session_id)
-        self._on_switch()
+        self._screen.show_session()
 
     async def _export(self, rest: str) -> None:
         session = self._host.session

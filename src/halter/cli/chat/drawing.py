@@ -23,10 +23,18 @@ _TAB: Final = 4
 
 
 def warm_up() -> None:
-    """Import what drawing needs, for whoever has a thread for it before the first answer comes."""
-    import rich.console
-    import rich.markdown
-    import rich.syntax  # noqa: F401
+    """Import what drawing needs, for whoever has a thread for it before the first answer comes.
+
+    None of it is garbage, ever: looking through it again would take as long as a key may.
+    """
+    import gc
+
+    from halter.cli.chat.blocks import Block
+
+    pen = Pen(_LEAST, color=True)
+    pen.block(Block("text", "- **warm** `up`"))
+    pen.block(Block("code", "pass", "python"))
+    gc.freeze()
 
 
 def short(text: str, most: int) -> str:

@@ -13,6 +13,8 @@ from halter import engine
 from halter.cancel.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.cli.agents import make_agent
+from halter.cli.chat.past import read_turns
+from halter.cli.chat.words import Said, count, of_user
 from halter.cli.choose import Choice
 from halter.cli.output import plain
 from halter.errors import HalterError, SessionClosed
@@ -99,11 +101,25 @@ class Host:
             for text in texts:
                 session.post(text)
 
+    def describe(self) -> list[Said]:
+        """What the session is, for somebody who has just opened it: what was said last, and what waits."""
+        session = self.session
+        if session.turn is None:
+            return [Said("A new session.", "dim")]
+        said = [Said(f"Session {session.id}, where you left it:", "dim")]
+        turns = read_turns(self.store, session.id)
+        said += [of_user(text) for text in turns[-1].texts] if turns else []
+        if session.text:
+            said.append(Said(session.text))
+        if len(session.inbox):
+            said.append(Said(f"{count(len(session.inbox), 'message waits', 'messages wait')} in it.", "dim"))
+        return said
+
     def farewell(self) -> list[str]:
         """Where the conversation is, and how to go on with it; nothing if there was none."""
         name = self.session.id
         if not self.store.read(name, limit=1):
             return []
         number = len(self.store.inbox(name))
-        waiting = f" {number} message{'s wait' if number != 1 else ' waits'} in it." if number else ""
+        waiting = f" {count(number, 'message waits', 'messages wait')} in it." if number else ""
         return [f"Session {plain(name)} is saved.{waiting}", f"To go on: halter --session {shlex.quote(plain(name))}"]

@@ -6,13 +6,11 @@ While it ends, messages can still be typed: they are kept in the session for the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.blocking import run_blocking_async
 from halter.cancel.exit import FORCED
 from halter.cancel.token import NEVER, CancellationToken
-from halter.cli.chat.words import Said, count, of_user
 from halter.errors import HalterError
 
 if TYPE_CHECKING:
@@ -79,28 +77,3 @@ class Leaving:
             self.code = self.code or 1
             self.lines.append(f"The session could not be closed well: {error}")
             self.lines += [f"Not kept: {text}" for text in late]
-
-    @staticmethod
-    def describe(host: Host) -> list[Said]:
-        """What a session is that has just been opened: how far it is, and what was said last."""
-        session = host.session
-        turn = session.turn
-        if turn is None:
-            return [Said("A new session.", "dim")]
-        said = [Said(f"Session {session.id}, where you left it:", "dim")]
-        with contextlib.suppress(HalterError):
-            said += _last_words(host)
-        waiting = len(session.inbox)
-        if waiting:
-            said.append(Said(f"{count(waiting, 'message waits', 'messages wait')} in it.", "dim"))
-        return said
-
-
-def _last_words(host: Host) -> list[Said]:
-    from halter.cli.chat.past import read_turns  # noqa: PLC0415  (only where there is a past)
-
-    turns = read_turns(host.store, host.session.id)
-    said = [of_user(text) for text in turns[-1].texts] if turns else []
-    if host.session.text:
-        said.append(Said(host.session.text))
-    return said

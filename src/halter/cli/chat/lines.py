@@ -1,8 +1,10 @@
 """The chat without a terminal: each line is a message or a command, and the end of the input is the end of the chat.
 
-Answers are plain text on standard output, all else is on standard error. A line that comes while a turn runs waits for
-its end; /steer and /stop do not. At the end of the input, what waits is still answered. Three hands: one thread reads,
-one writes, and the main one does what the lines say, so that a reader who is slow, or gone, holds up no turn.
+Answers are plain text on standard output, all else is on standard error. One line that comes while a turn runs waits
+in the session for its end, and what comes behind that waits for this one to begin, so that each has a turn of its own;
+/steer and /stop do what they say to the one that runs. At the end of the input, what waits is still answered.
+Three hands: one thread reads, one writes, and the main one does what the lines say, so that a reader who is slow, or
+gone, holds up no turn.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from halter.cli.chat.leaving import Leaving
 from halter.cli.chat.view import View
 from halter.cli.chat.words import Said
 from halter.cli.choose import NoModel, choose
+from halter.cli.listing import PASSING
 from halter.cli.output import Output, complain
 from halter.cli.settings import SettingsError
 from halter.errors import HalterError
 from halter.events import Event, Missed, QuestionAsked, TurnFinished
+from halter.models.errors import ModelError
 from halter.models.model import TextDelta
 from halter.models.progress import RequestStarted
 from halter.stores import SQLiteStore
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["talk_in_lines"]
 
 _PIPE_CLOSED: Final = 141
+_WIDTH: Final = 80
+_URGENT: Final = ("/stop", "/steer", "/quit")
 
 
 def talk_in_lines(configuration: Configuration, session_id: str | None) -> int:
@@ -66,6 +72,8 @@ def talk_in_lines(configuration: Configuration, session_id: str | None) -> int:
 class _Lines:
     """The chat, in lines."""
 
+    width = _WIDTH
+
     def __init__(self, host: Host, leaving: Leaving, output: Output) -> None:
         self.line = ""  # what could not be sent, for commands that put something back
         self.view = View()
@@ -73,7 +81,8 @@ class _Lines:
         self._leaving = leaving
         self._output = output
         self._actions = Actions(host, self)
-        self._commands = Commands(host, self, self._actions, self._on_switch)
+        self._actions.busy = "queue"  # lines that were written beforehand are no afterthoughts
+        self._commands = Commands(host, self, self._actions)
         self._listener: Listener = host.session.listen()
         self._is_ended = False  # the input
         self._has_failed = False
@@ -84,12 +93,14 @@ class _Lines:
         self._loop = asyncio.get_running_loop()
         self._over = self._loop.create_future()
         self._heard: asyncio.Queue[str | None] = asyncio.Queue()
+        self._moved = asyncio.Event()  # something has happened
         self._host.on_failure = lambda error: self._call(lambda: self._on_failure(error))
         for letter in self._host.session.inbox:
             self.view.know(letter.id, letter.text, letter.accepted_at)
         self._begin_to_write()
         threading.Thread(target=self._read, name="halter-chat-read", daemon=True).start()
         self._host.serve()
+        self.load_model()
         self._start(self._obey())
         await self._over
         self._listener.close()
@@ -116,8 +127,19 @@ class _Lines:
             if isinstance(each, Said) and each.tone != "user":
                 self._output.say(f"{each.lead}{each.text}")
 
-    def remember(self, text: str) -> None:
-        """Nothing comes back here."""
+    def clear_line(self) -> None:
+        """Forget what could not be sent."""
+        self.line = ""
+
+    def load_model(self) -> None:
+        """Begin to load a model that runs here, and say so."""
+        try:
+            loading = self._host.load_model()
+        except ModelError as error:
+            self._output.say(f"halter: {error}")
+            return
+        if loading is not None and not loading.done():
+            self._output.say("Loading the model…")
 
     def leave(self, code: int, why: str) -> None:
         """End the program."""
@@ -154,15 +176,28 @@ class _Lines:
 
     async def _obey(self) -> None:
         while (text := await self._heard.get()) is not None:
+            await self._until_next(is_urgent=text.startswith(_URGENT))
             if text.startswith("/"):
                 await self._commands.run(text)
             elif text.strip():
                 self._actions.begin_line()
-                self._actions.send(text, None if self.view.prompt is not None else "queue")
+                self._actions.send(text)
         self._is_ended = True
         self._stop_asking()
         await self._until_answered()
         self.leave(int(self._has_failed), "the end of the input")
+
+    async def _until_next(self, *, is_urgent: bool) -> None:
+        """Wait until the line before has begun a turn of its own, or something is asked that this one may answer.
+
+        What is urgent is meant for the turn that runs, if one does.
+        """
+        session = self._host.session
+        while session.inbox.ready() and not self.view.prompts and not self.is_leaving:
+            if is_urgent and session.is_running:
+                return
+            self._moved.clear()
+            await self._moved.wait()
 
     async def _until_answered(self) -> None:
         session = self._host.session
@@ -179,8 +214,15 @@ class _Lines:
 
     def _stop_asking(self) -> None:
         """Stop a turn that asks when nobody is there to answer."""
-        if self._is_ended and self.view.prompts:
+        if self._is_ended and self.view.prompts and self._is_asked():
             self._host.session.stop(detail="nobody is there to answer")
+
+    def _is_asked(self) -> bool:
+        """Whether something is still asked, by the log: the thread that hears and writes may be behind."""
+        view = View()
+        for event in self._host.store.read(self._host.session.id, without=PASSING):
+            view.take(event)
+        return bool(view.prompts)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -215,6 +257,7 @@ class _Lines:
             self._has_failed = data.status == "failed"
         self.view.take(event)
         self.refresh()
+        self._call(self._moved.set)
         if isinstance(data, (ApprovalAsked, QuestionAsked)) and self.view.prompt is not None:
             choices = "".join(f"\n  {number}. {each}" for number, each in enumerate(self.view.prompt.choices or (), 1))
             self._output.say(f"? {self.view.prompt.text}{choices}")
@@ -226,11 +269,12 @@ class _Lines:
         """Leave, in a signal's handler."""
         return self._call(lambda: self.leave(128 + number, "a signal"))
 
-    def _on_switch(self) -> None:
+    def show_session(self) -> None:
+        """Go on with another session."""
         self._listener = self._host.session.listen()
         self.view = View()
         self._begin_to_write()
-        for said in self._leaving.describe(self._host):
+        for said in self._host.describe():
             self._output.say(said.text)
         self._host.serve()
 

@@ -22,6 +22,7 @@ __all__ = ["Picture"]
 
 _TAIL: Final = 12
 _QUEUE: Final = 5
+_CALLS: Final = 8
 _PROMPT: Final = 8
 _DRAWN: Final = 2000  # characters of an unfinished block that are drawn as what they will be
 _MINUTE: Final = 60
@@ -51,7 +52,7 @@ class Picture:
 
     def calls(self, view: View) -> list[str]:
         """A line for each call that runs, as far as there is room."""
-        most = max(3, self._rows // 3)
+        most = max(3, min(_CALLS, self._rows // 3))
         calls = list(view.calls.values())
         shown = calls if len(calls) <= most else calls[: most - 1]
         now = time.time()

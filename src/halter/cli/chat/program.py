@@ -35,8 +35,8 @@ __all__ = ["open_chat"]
 
 # Imports make many objects and no garbage: to look through them every 700 takes a tenth of the start.
 _OBJECTS: Final = 50_000
-# A thread that draws must not wait long for those that work: half of the usual turn at Python's lock is plenty.
-_TURN: Final = 0.001
+# A thread that draws must not wait long for those that work; Python's own turn is longer.
+_TURN: Final = 0.002
 
 
 def open_chat(options: argparse.Namespace) -> int:
@@ -76,6 +76,8 @@ class _Voice:
         is_forced = text.startswith("Forced")
         if is_forced:
             self._terminal.calm()
+            for late in self.face.actions.late if self.face is not None else ():
+                self._terminal.say(f"Not kept: {late}\r\n".encode())
         face = self.face
         if face is not None and not is_forced and face.call(lambda: face.say(text)):
             return
@@ -118,7 +120,7 @@ class _Chat:
         leaving = Leaving(self._guard, host)
         face = Face(host, self._terminal, leaving, color=may_color())
         greeting = [Said(line, "dim") for line in choice.lines]
-        greeting += leaving.describe(host) if host.session.turn is not None else [Said(_HELLO, "dim")]
+        greeting += host.describe() if host.session.turn is not None else [Said(_HELLO, "dim")]
         drawing = threading.Thread(target=self._draw, args=(face, greeting), name="halter-chat", daemon=True)
         self._voice.face = face
         self._guard.on_signal = lambda number: self._on_signal(face, number)
