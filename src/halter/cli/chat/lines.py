@@ -85,7 +85,7 @@ class _Lines:
         self._commands = Commands(host, self, self._actions)
         self._listener: Listener = host.session.listen()
         self._is_ended = False  # the input
-        self._has_failed = False
+        self._past = host.session.turn  # the last one of earlier times
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
@@ -185,7 +185,9 @@ class _Lines:
         self._is_ended = True
         self._stop_asking()
         await self._until_answered()
-        self.leave(int(self._has_failed), "the end of the input")
+        turn = self._host.session.turn
+        has_failed = turn is not None and turn is not self._past and turn.status == "failed"
+        self.leave(int(has_failed), "the end of the input")
 
     async def _until_next(self, *, is_urgent: bool) -> None:
         """Wait until the line before has begun a turn of its own, or something is asked that this one may answer.
@@ -253,8 +255,6 @@ class _Lines:
             return
         if isinstance(data, (RequestStarted, TurnFinished)):
             self._output.end_line()
-        if isinstance(data, TurnFinished):
-            self._has_failed = data.status == "failed"
         self.view.take(event)
         self.refresh()
         self._call(self._moved.set)
