@@ -30,6 +30,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         print(f"halter {version()}")
         return 0
     if options.command is None:
+        if options.json:
+            parser.error("--json goes with -p")
         from halter.cli.chat.program import open_chat
 
         return open_chat(options)

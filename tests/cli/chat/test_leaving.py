@@ -150,6 +150,18 @@ def test_a_message_during_the_shutdown_is_kept(home: Home, provider: FakeProvide
     assert accepted == ["Go.", "One more thing."]
 
 
+def test_what_was_typed_and_not_sent_is_told(home: Home, provider: FakeProvider) -> None:
+    """Half a message that is in the line when a signal comes is no message; it is shown once more at the end."""
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        chat.type("half a thought")
+        chat.wait_for_line("> half a thought")
+        chat.program.send_signal(signal.SIGTERM)
+        assert chat.end() == 143
+        assert "Not sent: half a thought" in chat.text
+    assert not home.events()
+
+
 def test_leaving_and_coming_back(home: Home, provider: FakeProvider) -> None:
     """A session that is gone on with shows where it was, its held messages, and the model has what was said."""
     provider.script(hang_mid_stream(1, text="Once upon a "), answer("time there was a horse."))

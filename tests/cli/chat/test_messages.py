@@ -168,6 +168,37 @@ def test_editing_what_waits(home: Home, provider: FakeProvider) -> None:
         chat.wait_for("» first", "» third time", "Well.")
 
 
+def test_a_command_while_a_message_is_edited(home: Home, provider: FakeProvider) -> None:
+    """A command in place of the edited text is a command; the message that waits is as it was."""
+    provider.script(hang_mid_stream(1, text="Once upon a "), hang_mid_stream(1, text="Ahoy, it was "))
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        chat.send("A story.")
+        chat.wait_for("Once upon a")
+        chat.type("more\t")
+        chat.wait_for("queued    more")
+        chat.type(ALT_UP)
+        chat.wait_for_line("> more")
+        chat.type(CTRL_U)
+        chat.wait_gone("> more")
+        chat.send("/steer like a pirate")
+        chat.wait_for("» like a pirate", "Ahoy, it was", "queued    more")
+
+
+def test_a_stop_phrase(home: Home, provider: FakeProvider) -> None:
+    """A message that only says stop stops the turn that runs, and is not sent; when nothing runs, it is a message."""
+    provider.script(hang_mid_stream(1, text="Once upon a "), answer("Stop what?"))
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        chat.send("A story.")
+        chat.wait_for("Once upon a")
+        chat.send("Stop!")
+        chat.wait_for("■ stopped in")
+        chat.wait_ready()
+        chat.send("Stop!")
+        chat.wait_for("Stop what?")
+
+
 def test_a_message_that_is_sent_while_it_is_edited(home: Home, provider: FakeProvider) -> None:
     """A message that leaves the inbox while it is in the line to be changed was sent as it was. The change stays in the
     line, and it says so: it is another message now.

@@ -171,6 +171,28 @@ def test_what_a_model_says_is_not_obeyed(home: Home, provider: FakeProvider) -> 
         assert chat.end() == 0
 
 
+def test_what_others_print_is_said_above(home: Home, provider: FakeProvider) -> None:
+    """A tool of the user's that prints, or warns, does not write into the picture: its lines are above it."""
+    home.write_module(
+        "import logging, sys\nfrom halter import tool\n"
+        "@tool\ndef shout() -> str:\n    'Shout.'\n    print('printed by a tool')\n"
+        "    logging.getLogger('mine').warning('warned by a tool')\n    print('no end', end='')\n    return 'ok'\n"
+        "tools = [shout]\n"
+    )
+    provider.script(tool_calls([ToolCall("1", "shout", "{}")]), answer("Done."))
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        chat.send("Shout.")
+        chat.wait_for("printed by a tool", "warned by a tool", "Done.")
+        chat.wait_ready()
+        lines = chat.text.split("\n")
+        assert "printed by a tool" in lines
+        assert "warned by a tool" in lines
+        chat.type(CTRL_D)
+        assert chat.end() == 0
+        assert "Traceback" not in chat.text
+
+
 def test_the_terminal_is_left_as_it_was(home: Home, provider: FakeProvider) -> None:
     """After the end the terminal echoes and knows lines again, and pasting is not bracketed any more."""
     import termios  # noqa: PLC0415

@@ -107,7 +107,7 @@ class Actions:
         if mode is None and self._host.session.is_running and not is_choice and self._means_stop(text):
             self.stop(f"the word {text.strip()!r}")
             return True
-        return self._post(text, mode or self._mode_for(prompt))
+        return self.post(text, mode or self._mode_for(prompt))
 
     def _mode_for(self, prompt: Prompt | None) -> Mode:
         """As what a line is sent. One that interrupts is never an answer, so with a question open it waits instead."""
@@ -117,7 +117,8 @@ class Actions:
     def _means_stop(self, text: str) -> bool:
         return text.strip().rstrip(".!").casefold() in self._phrases
 
-    def _post(self, text: str, mode: Mode) -> bool:
+    def post(self, text: str, mode: Mode) -> bool:
+        """Leave a message for the agent; False if it could not be kept."""
         try:
             receipt = self._host.post(text, mode)
         except SessionClosed:
@@ -157,9 +158,12 @@ class Actions:
     def _release(self) -> None:
         """Let held messages go on; and try again what had failed."""
         self._host.serve()
-        if any(letter.state == "held" for letter in self._host.session.inbox):
-            number = self._host.session.release()
-            self._screen.notice(f"{count(number, 'held message')} sent")
+        if not any(letter.state == "held" for letter in self._host.session.inbox):
+            return
+        try:
+            self._screen.notice(f"{count(self._host.session.release(), 'held message')} sent")
+        except HalterError as error:
+            self._screen.notice(f"not sent: {error}", "bad")
 
     # -- stopping ----------------------------------------------------------------------------------------------------
 
@@ -204,6 +208,10 @@ class Actions:
             self.stop("Ctrl+C")
         else:
             self._screen.notice("nothing runs; Ctrl+C once more leaves")
+
+    def leave_edit(self) -> None:
+        """Leave a message that is in the line to be changed as it is."""
+        self._edited = ""
 
     # -- editing what waits ------------------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class Commands:
     def _send(self, text: str, mode: Mode) -> None:
         if not text:
             self._say(f"/{mode} TEXT", "bad")
-        elif not self._actions.send(text, mode):
+        elif not self._actions.post(text, mode):
             self._screen.line = text
 
     async def _busy(self, rest: str) -> None:

@@ -136,6 +136,7 @@ class Face:
         self._notice = ("", "dim")
         if text.startswith("/") and mode is None:
             self.clear_line()
+            self.actions.leave_edit()
             self._start(self._commands.run(text))
         elif self.actions.send(text, mode):
             self.clear_line()
@@ -190,9 +191,9 @@ class Face:
             return False
         return True
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, tone: Tone = "warn") -> None:
         """Say something that stays."""
-        self.view.say(text, "warn")
+        self.view.say(text, tone)
         self.refresh()
 
     def resize(self) -> None:

@@ -114,6 +114,7 @@ class _Chat:
     def _talk(self, host: Host, choice: Choice) -> int:
         from halter.cli.chat.face import Face  # noqa: PLC0415  (as above)
         from halter.cli.chat.leaving import Leaving  # noqa: PLC0415
+        from halter.cli.chat.stray import caught  # noqa: PLC0415
         from halter.cli.chat.words import Said  # noqa: PLC0415
 
         sys.setswitchinterval(_TURN)
@@ -125,8 +126,9 @@ class _Chat:
         self._voice.face = face
         self._guard.on_signal = lambda number: self._on_signal(face, number)
         signal.signal(signal.SIGWINCH, _telling(face))
-        drawing.start()
-        self._over.wait()
+        with caught(lambda text: face.call(lambda: face.say(text, "dim"))):
+            drawing.start()
+            self._over.wait()
         self._voice.face = None
         self._terminal.restore()
         if self._failure is not None:
