@@ -60,7 +60,7 @@ def test_the_first_start_shows_a_key_once(home: Home, provider: FakeProvider) ->
 
 
 def test_a_key_of_the_environment(home: Home, provider: FakeProvider) -> None:
-    """HALTER_KEY is the first key; none is made, and it is written nowhere."""
+    """HALTER_KEY is the first key; none is made, and it is written and shown nowhere."""
     with home.start("serve", "--port", "0", HALTER_KEY="from-the-environment") as program:
         assert program.stdout is not None
         said = read_until(program.stdout.fileno(), b"makes another.\n").decode()

@@ -121,7 +121,7 @@ async def live(lives: Lives, chance: random.Random) -> list[Person]:
         for _ in range(KILLS):
             saying = [asyncio.create_task(person.say(A_LIFE)) for person in people]
             async with lives.life(signal.SIGKILL):
-                await asyncio.wait(saying, timeout=chance.uniform(0.0, 1.5))
+                await asyncio.wait(saying, timeout=chance.uniform(0.0, 1.0))
             for task in saying:
                 task.cancel()
             await asyncio.wait(saying)
