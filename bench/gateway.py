@@ -72,7 +72,7 @@ async def serve(path: str, turns: int) -> None:
 
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)  # as `halter serve` does
-    limits = Limits(turns=turns, key_turns=turns, key_messages=10_000_000, streams=100_000)
+    limits = Limits(turns=turns, key_turns=turns, key_messages=10_000_000, key_sessions=10_000_000, streams=100_000)
     with SQLiteStore(path) as store:
         async with Gateway(Agent(Ticking()), store, Keys(own=_KEY), limits=limits, idle_after=3600) as gateway:
             print(gateway.url.rpartition(":")[2], flush=True)

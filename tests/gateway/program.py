@@ -30,7 +30,7 @@ class Talking:
 
 
 def main() -> None:
-    limits = Limits(session_messages=10_000, key_messages=1_000_000)
+    limits = Limits(session_messages=10_000, key_messages=1_000_000, key_sessions=1_000_000)
     with SQLiteStore(sys.argv[1]) as store:
         serve(
             lambda: Gateway(Agent(Talking()), store, Keys(own=OWN), port=int(sys.argv[2]), limits=limits),

@@ -76,6 +76,15 @@ async def test_too_many_messages_of_a_key(tmp_path: Path) -> None:
 
 
 @looped
+async def test_too_many_sessions_of_a_key() -> None:
+    """Making sessions without end is refused."""
+    async with gateway_of(limits=Limits(key_sessions=2)) as (_, client):
+        await client.create("a")
+        await client.create("b")
+        assert refused(await client.ask("POST", "/v1/sessions"), "sessions")
+
+
+@looped
 async def test_a_full_inbox() -> None:
     """Messages that wait are bounded; when one is taken out there is room again."""
     gate = Gate()

@@ -56,7 +56,7 @@ class Running:
 
     async def _run(self) -> None:
         self._end = asyncio.Event()
-        limits = Limits(session_messages=100_000, key_messages=100_000)
+        limits = Limits(session_messages=100_000, key_messages=100_000, key_sessions=100_000)
         async with Gateway(Agent(Talking()), MemoryStore(), Keys(own=OWN), limits=limits) as gateway:
             async with client_session(gateway) as http:
                 await Client(http).create("s")

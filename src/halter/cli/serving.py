@@ -95,7 +95,10 @@ def _announce(gateway: Gateway, shown: str) -> None:
 
 
 def _keys(configuration: Configuration, host: str) -> tuple[Keys, str]:
-    """The keys that hold, and the one that was just made, to be shown. Raises `SettingsError`, rather than let in whoever comes."""
+    """The keys that hold, and the one that was just made, to be shown.
+
+    Raises `SettingsError` rather than let in whoever comes.
+    """
     from halter.gateway.guard import is_loopback  # noqa: PLC0415
     from halter.gateway.keys import KeyFile, Keys  # noqa: PLC0415
 

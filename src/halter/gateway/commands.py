@@ -17,7 +17,15 @@ from halter.models.model import Text
 if TYPE_CHECKING:
     from halter.gateway.hall import Hall, Room
     from halter.gateway.keys import Key
-    from halter.gateway.messages import EditBody, LetterView, MessageBody, MessageForm, ReceiptView, StopBody
+    from halter.gateway.messages import (
+        EditBody,
+        LetterView,
+        MessageBody,
+        MessageForm,
+        ReceiptView,
+        SessionBody,
+        StopBody,
+    )
     from halter.models.model import Part
     from halter.turn import Turn
 
@@ -29,7 +37,20 @@ class Commands:
 
     def __init__(self, hall: Hall) -> None:
         self._hall = hall
-        self._allowances: dict[str, Allowance] = {}  # of keys
+        self._messages: dict[str, Allowance] = {}  # of keys
+        self._sessions: dict[str, Allowance] = {}
+
+    async def create(self, key: Key, body: SessionBody) -> tuple[Room, bool]:
+        """Make a session, or find it; True if it is new."""
+        allowance = self._sessions.get(key.id)
+        if allowance is None:
+            allowance = self._sessions[key.id] = Allowance(self._hall.limits.key_sessions)
+        wait = allowance.wait()
+        if wait:
+            msg = "too many sessions of this key in a minute"
+            raise TooMany(msg, "sessions", wait)
+        allowance.take()
+        return await self._hall.create(body.id, body.agent)
 
     def message(self, room: Room, key: Key, body: MessageBody) -> ReceiptView:
         """Accept a message, or say why not. When this returns, it is durable."""
@@ -73,9 +94,9 @@ class Commands:
             msg = f"{limits.inbox} messages wait in this session"
             raise TooMany(msg, "inbox")
         hall.check_turns(room, key.id)
-        ours = self._allowances.get(key.id)
+        ours = self._messages.get(key.id)
         if ours is None:
-            ours = self._allowances[key.id] = Allowance(limits.key_messages)
+            ours = self._messages[key.id] = Allowance(limits.key_messages)
         for who, allowance in (("this session", room.messages), ("this key", ours)):
             wait = allowance.wait()
             if wait:

@@ -89,7 +89,7 @@ class Handlers:
 
     async def create(self, request: web.Request) -> web.Response:
         body: SessionBody = await read_body(request, SessionBody, self._hall.limits, may_be_empty=True)
-        room, is_new = await self._hall.create(body.id, body.agent)
+        room, is_new = await self._commands.create(request[KEY], body)
         return _json(_view(room), status=201 if is_new else 200)
 
     async def sessions(self, request: web.Request) -> web.Response:

@@ -25,6 +25,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of one session in a minute."""
     key_messages: int = 6_000
     """Messages of one key in a minute."""
+    key_sessions: int = 600
+    """Sessions that one key makes in a minute."""
     inbox: int = 100
     """Messages that wait in one session."""
     turns: int = 2_000

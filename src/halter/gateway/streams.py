@@ -59,6 +59,7 @@ async def follow(listener: Listener, session_id: str, store: Store, after: int) 
         while piece := store.read(session_id, last, limit=_AT_ONCE):
             last = piece[-1].seq
             yield piece
+            await asyncio.sleep(0)  # a long log is read in pieces, and others have their turn in between
         async for event in listener:
             fresh = [event]
             while (more := listener.get_nowait()) is not None:
