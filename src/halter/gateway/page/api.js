@@ -1,4 +1,5 @@
-// The gateway's routes. What it refuses is a Problem with its own words; what never arrived is Unreached, and may be sent again.
+// The gateway's routes. What it refuses is a Problem, in its own words; what may not have arrived is Unreached, and can
+// be sent again.
 
 /** The gateway has said no, and why. */
 export class Problem extends Error {
@@ -34,13 +35,23 @@ export class Api {
 
   /** Leave a message; the same id twice is the same message. With `audio`, a Blob, it is a voice message. */
   send(session, { id, text, mode, expect, audio }) {
-    if (!audio) return this.#ask("POST", `${path(session)}/messages`, { id, text, mode, ...(expect ? { expect_turn: expect } : {}) });
+    if (!audio)
+      return this.#ask("POST", `${path(session)}/messages`, {
+        id,
+        text,
+        mode,
+        ...(expect ? { expect_turn: expect } : {}),
+      });
     const form = new FormData();
     form.set("id", id);
     form.set("mode", mode);
     if (text) form.set("text", text);
     if (expect) form.set("expect_turn", expect);
-    form.set("audio", audio, `voice.${audio.type.includes("mp4") ? "m4a" : audio.type.includes("ogg") ? "ogg" : "webm"}`);
+    form.set(
+      "audio",
+      audio,
+      `voice.${audio.type.includes("mp4") ? "m4a" : audio.type.includes("ogg") ? "ogg" : "webm"}`,
+    );
     return this.#ask("POST", `${path(session)}/messages`, form);
   }
 
@@ -86,7 +97,13 @@ export class Api {
     const headers = { ...options.headers, Authorization: `Bearer ${this.key}` };
     let response;
     try {
-      response = await fetch(`/v1/sessions${where}`, { ...options, method, headers, credentials: "omit", redirect: "error" });
+      response = await fetch(`/v1/sessions${where}`, {
+        ...options,
+        method,
+        headers,
+        credentials: "omit",
+        redirect: "error",
+      });
     } catch (error) {
       if (error.name === "AbortError") throw error;
       throw new Unreached(error.message);

@@ -1,5 +1,5 @@
-// One tool call: its name and what it was given, how it goes, how it ended, and the two things a person can do about it:
-// stop it alone, and allow or refuse it.
+// One tool call: its name and what it was given, how it goes, how it ended, and what a person can do about it: stop it
+// alone, and allow or refuse it.
 
 import { button, el } from "./dom.js";
 import { partsOf } from "./media.js";
@@ -24,11 +24,29 @@ export class CallView {
     parts.progress = el("pre", { class: "progress", tabindex: 0, "aria-label": "What it reports" });
     parts.result = el("div", { class: "result" });
     parts.note = el("p", { class: "note" });
-    parts.stop = button("Stop this", () => act.stopCall(item), { class: "small", title: "Stop this call; the turn goes on" });
+    parts.stop = button("Stop this", () => act.stopCall(item), {
+      class: "small",
+      title: "Stop this call; the turn goes on",
+    });
     parts.ask = el("div", { class: "ask" });
-    parts.summary = el("summary", {}, el("span", { class: "dot", "aria-hidden": "true" }), el("b", { text: item.name }), parts.given, parts.took, parts.state);
+    parts.summary = el(
+      "summary",
+      {},
+      el("span", { class: "dot", "aria-hidden": "true" }),
+      el("b", { text: item.name }),
+      parts.given,
+      parts.took,
+      parts.state,
+    );
     parts.details = el("details", {}, parts.summary, parts.arguments, parts.progress, parts.result);
-    this.node = el("section", { class: "call", "aria-label": `Tool ${item.name}` }, parts.details, parts.note, parts.stop, parts.ask);
+    this.node = el(
+      "section",
+      { class: "call", "aria-label": `Tool ${item.name}` },
+      parts.details,
+      parts.note,
+      parts.stop,
+      parts.ask,
+    );
   }
 
   update() {
@@ -80,7 +98,11 @@ export class CallView {
       value = null;
     }
     const isObject = value !== null && typeof value === "object";
-    const short = isObject ? Object.values(value).map((each) => (typeof each === "string" ? each : JSON.stringify(each))).join(", ") : text;
+    const short = isObject
+      ? Object.values(value)
+          .map((each) => (typeof each === "string" ? each : JSON.stringify(each)))
+          .join(", ")
+      : text;
     given.textContent = short.replace(/\s+/g, " ").slice(0, 200);
     whole.textContent = isObject ? JSON.stringify(value, null, 2) : text;
     whole.hidden = !text || text === "{}";
@@ -93,9 +115,13 @@ export class CallView {
     if (item.after !== null) said.push(`ended ${seconds(item.after)} after it was told to stop`);
     if (item.state === "abandoned") said.push("did not end in time, and may still have effects");
     if (item.rungs.includes("killed")) said.push("its process was killed");
-    if (item.late) said.push(`ended after all, ${seconds(item.late.seconds)} after the stop${item.late.error ? `, with an error: ${item.late.error}` : ""}`);
+    if (item.late)
+      said.push(
+        `ended after all, ${seconds(item.late.seconds)} after the stop`,
+        item.late.error ? `with an error: ${item.late.error}` : "",
+      );
     if (["failed", "denied", "timed_out"].includes(item.state) && item.detail) said.push(item.detail);
-    return said.join("; ");
+    return said.filter(Boolean).join("; ");
   }
 
   #showApproval() {
@@ -108,8 +134,20 @@ export class CallView {
     }
     const answer = (value) => () => this.#act.answer(approval.id, value);
     ask.replaceChildren(
-      el("p", {}, "May ", el("b", { text: name }), " run?", approval.reason ? el("span", { class: "why", text: ` ${approval.reason}` }) : null),
-      el("div", { class: "row" }, button("Allow", answer(true), { class: "main", icon: "check" }), button("Refuse", answer(false), { icon: "close" })),
+      el(
+        "p",
+        {},
+        "May ",
+        el("b", { text: name }),
+        " run?",
+        approval.reason ? el("span", { class: "why", text: ` ${approval.reason}` }) : null,
+      ),
+      el(
+        "div",
+        { class: "row" },
+        button("Allow", answer(true), { class: "main", icon: "check" }),
+        button("Refuse", answer(false), { icon: "close" }),
+      ),
     );
     this.#parts.details.open = true;
   }
@@ -118,16 +156,23 @@ export class CallView {
 /** What a call has given: its text, and its pictures and sounds. */
 function resultOf(content) {
   if (typeof content === "string") return content ? [textOf(content)] : [];
-  const text = content.filter((part) => part.type === "text").map((part) => part.text).join("\n");
+  const text = content
+    .filter((part) => part.type === "text")
+    .map((part) => part.text)
+    .join("\n");
   return [...(text ? [textOf(text)] : []), ...partsOf(content)];
 }
 
 function textOf(text) {
   const shown = el("pre", { tabindex: 0, text: text.slice(0, MOST_SHOWN) });
   if (text.length <= MOST_SHOWN) return shown;
-  const more = button(`Show all ${text.length.toLocaleString()} characters`, () => {
-    shown.textContent = text;
-    more.remove();
-  }, { class: "small" });
+  const more = button(
+    `Show all ${text.length.toLocaleString()} characters`,
+    () => {
+      shown.textContent = text;
+      more.remove();
+    },
+    { class: "small" },
+  );
   return el("div", {}, shown, more);
 }

@@ -1,7 +1,7 @@
 // Where one writes or speaks. While a turn runs there are three ways to send, and Stop; else there is one.
 //
-// What is written is kept for each session, over a reload too, until it was sent. Escape stops only from an empty field:
-// who clears a line means the line.
+// What is written is kept for each session, over a reload too, until it was sent. Escape stops only from an empty
+// field: who clears a line means the line.
 
 import { find, icon } from "./dom.js";
 import { Recorder } from "./recorder.js";
@@ -47,10 +47,15 @@ export class Composer {
     const { activeElement } = document;
     for (const id of ["steer", "wait", "interrupt", "stop"]) find(id).hidden = !isRunning;
     find("send").hidden = isRunning;
-    if (activeElement?.hidden && matchMedia("(hover: hover)").matches) this.text.focus(); // the keyboard is not left nowhere
+    // A button that goes away takes the focus with it; on a phone this would only bring up the keyboard.
+    if (activeElement?.hidden && matchMedia("(hover: hover)").matches) this.text.focus();
     find("stop").lastElementChild.textContent = isStopping ? "Stopping…" : "Stop";
     find("stop").toggleAttribute("data-busy", isStopping);
-    this.text.placeholder = isAsked ? "Answer, or say something else" : isRunning ? "Say something while it works" : "Message";
+    this.text.placeholder = isAsked
+      ? "Answer, or say something else"
+      : isRunning
+        ? "Say something while it works"
+        : "Message";
     this.text.disabled = isLost;
     this.#ready();
   }
@@ -113,8 +118,10 @@ export class Composer {
 
   #key(event) {
     if (event.isComposing) return;
-    if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey) this.#enter(event, this.#isRunning ? "steer" : "queue");
-    else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.#enter(event, event.shiftKey ? "interrupt" : "queue");
+    if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey)
+      this.#enter(event, this.#isRunning ? "steer" : "queue");
+    else if (event.key === "Enter" && (event.ctrlKey || event.metaKey))
+      this.#enter(event, event.shiftKey ? "interrupt" : "queue");
   }
 
   #enter(event, mode) {

@@ -98,7 +98,14 @@ export class ConversationView {
 }
 
 function viewOf(item, act) {
-  const kinds = { message: MessageView, text: TextView, thought: ThoughtView, call: CallView, question: QuestionView, child: ChildView };
+  const kinds = {
+    message: MessageView,
+    text: TextView,
+    thought: ThoughtView,
+    call: CallView,
+    question: QuestionView,
+    child: ChildView,
+  };
   return new (kinds[item.kind] ?? NoteView)(item, act);
 }
 
@@ -108,7 +115,12 @@ class TurnView {
     this.items = el("div", { class: "items" });
     this.phase = el("p", { class: "phase", hidden: true });
     this.end = el("span", { class: "end" });
-    this.more = button("Timeline", () => this.toggleTimeline(), { class: "small quiet", icon: "time", "aria-expanded": "false", title: "What took how long ( Alt+T: of the latest turn )" });
+    this.more = button("Timeline", () => this.toggleTimeline(), {
+      class: "small quiet",
+      icon: "time",
+      "aria-expanded": "false",
+      title: "What took how long ( Alt+T: of the latest turn )",
+    });
     this.timeline = new TimelineView(turn, clock);
     this.error = el("p", { class: "error", hidden: true });
     this.since = el("span", { "data-since": turn.started });
@@ -126,9 +138,13 @@ class TurnView {
     const isRunning = turn.status === "running";
     this.node.dataset.status = turn.rolledBack ? "rolled_back" : turn.stopping && isRunning ? "stopping" : turn.status;
     this.phase.hidden = !isRunning || !(turn.phase || turn.stopping);
-    this.phase.textContent = turn.stopping ? "Stopping" : turn.phase === "thinking" ? "Thinking" : "Waiting for the model";
+    this.phase.textContent = turn.stopping
+      ? "Stopping"
+      : turn.phase === "thinking"
+        ? "Thinking"
+        : "Waiting for the model";
     this.error.hidden = turn.status !== "failed";
-    this.error.textContent = `${because(turn.reason)}${turn.error ? `: ${turn.error}` : turn.detail ? `: ${turn.detail}` : "."}`;
+    this.error.textContent = [because(turn.reason), turn.error || turn.detail].filter(Boolean).join(": ");
     this.end.textContent = this.#told();
     this.since.hidden = !isRunning;
     this.timeline.draw();
@@ -139,7 +155,8 @@ class TurnView {
     const said = [];
     if (turn.rolledBack) said.push("Taken back: no part of the conversation any more");
     else if (turn.status === "interrupted") said.push(because(turn.reason));
-    if (turn.status === "interrupted" && turn.after !== null) said.push(`control was back after ${seconds(turn.after)}`);
+    if (turn.status === "interrupted" && turn.after !== null)
+      said.push(`control was back after ${seconds(turn.after)}`);
     if (turn.ended !== null && turn.status === "done") said.push(seconds(turn.ended - turn.started));
     if (turn.tokens) said.push(`${turn.tokens.toLocaleString()} tokens`);
     if (turn.model) said.push(turn.model);
@@ -156,11 +173,14 @@ class MessageView {
     this.item = item;
     const label = { steer: "Steer", interrupt: "Stop and send", rollback: "Take back and send" }[item.mode];
     const words = item.voice ? (item.text ? `🎙️ “${item.text}”` : "🎙️ Voice message") : item.text;
-    this.node = el("div", { class: "message" },
+    this.node = el(
+      "div",
+      { class: "message" },
       label ? el("span", { class: "mode", text: label }) : null,
       words ? el("p", { text: words }) : null,
       ...partsOf(item.media),
-      item.note ? el("p", { class: "note", text: item.note }) : null);
+      item.note ? el("p", { class: "note", text: item.note }) : null,
+    );
     this.node.dataset.mode = item.mode;
   }
 
@@ -197,7 +217,14 @@ class ChildView {
   constructor(item) {
     this.item = item;
     this.state = el("span", { class: "state" });
-    this.node = el("p", { class: "child" }, el("span", { class: "dot", "aria-hidden": "true" }), "Another agent: ", el("b", { text: item.agent }), this.state);
+    this.node = el(
+      "p",
+      { class: "child" },
+      el("span", { class: "dot", "aria-hidden": "true" }),
+      "Another agent: ",
+      el("b", { text: item.agent }),
+      this.state,
+    );
   }
 
   update() {

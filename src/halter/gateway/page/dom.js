@@ -2,7 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element: `on` has listeners, `text` its text, and all else are attributes; null, false and undefined are left out. */
+/** An element: `on` has listeners, `text` its text, all else are attributes; null and false are left out. */
 export function el(tag, options = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(options)) {

@@ -11,7 +11,9 @@ const MARKS = [
 ];
 const SPECIAL = /[`*_~[\]!\\\nh]/g;
 const ADDRESS = /^https?:\/\/[^\s<>"'`\\^{|}]+/i;
-const LINK = /^!?\[((?:[^[\]\\]|\\.|\[[^[\]]{0,200}\]){0,2000})\]\(\s*<?([^\s<>()]*(?:\([^\s()]*\)[^\s<>()]*)*)>?(?:\s+["'][^"'\n]{0,300}["'])?\s*\)/;
+const LABEL = /\[((?:[^[\]\\]|\\.|\[[^[\]]{0,200}\]){0,2000})\]/; // brackets may be in it, one deep
+const TARGET = /\(\s*<?([^\s<>()]*(?:\([^\s()]*\)[^\s<>()]*)*)>?(?:\s+["'][^"'\n]{0,300}["'])?\s*\)/;
+const LINK = new RegExp(`^!?${LABEL.source}${TARGET.source}`);
 const DEEPEST = 6;
 
 /** A piece of text, as nodes. */

@@ -1,5 +1,5 @@
-// The page: one session is open at a time. Its events make its state, the state is drawn once in a frame, and what people
-// do is told to the gateway; what comes of it comes back as events. Nothing here guesses what the gateway will do.
+// The page: one session is open at a time. Its events make its state, the state is drawn once in a frame, and what
+// people do is told to the gateway; what comes of it comes back as events. Nothing here guesses what that will be.
 
 import { Api, newId, Problem } from "./api.js";
 import { Composer } from "./composer.js";
@@ -34,11 +34,21 @@ class Page {
     this.sessions = [];
     this.notices = new Notices(find("notices"));
     this.outbox = new Outbox(this.api, { onChange: () => this.schedule(), onMade: (session) => this.#made(session) });
-    this.composer = new Composer({ send: (...all) => this.send(...all), stop: () => this.stop(), complain: (text) => this.notices.say(text) });
+    this.composer = new Composer({
+      send: (...all) => this.send(...all),
+      stop: () => this.stop(),
+      complain: (text) => this.notices.say(text),
+    });
     this.list = new SessionsView(find("list"), { onOpen: (id) => this.go(id), onRemove: (id) => this.remove(id) });
     const act = this.#acts();
     this.queue = new QueueView(find("queue"), act, () => this.schedule());
-    this.view = new ConversationView({ log: find("log"), turns: find("turns"), newest: find("newest"), act, clock: () => this.now() });
+    this.view = new ConversationView({
+      log: find("log"),
+      turns: find("turns"),
+      newest: find("newest"),
+      act,
+      clock: () => this.now(),
+    });
     this.tabs = new BroadcastChannel("halter");
   }
 
@@ -93,10 +103,15 @@ class Page {
   }
 
   #acts() {
-    const at = (fn) => (...all) => this.#try(() => fn(this.session, ...all));
+    const at =
+      (fn) =>
+      (...all) =>
+        this.#try(() => fn(this.session, ...all));
     return {
       answer: at((session, id, value) => this.api.answer(session, id, value)),
-      stopCall: at((session, item) => this.api.stop(session, { scope: "call", call_id: item.id, expect_turn: item.turn })),
+      stopCall: at((session, item) =>
+        this.api.stop(session, { scope: "call", call_id: item.id, expect_turn: item.turn }),
+      ),
       edit: at((session, id, text) => this.api.edit(session, id, { text })),
       remove: at((session, id) => this.api.remove(session, id)),
       release: at((session, id) => this.api.edit(session, id, { state: "accepted" })),
@@ -185,7 +200,8 @@ class Page {
     if (this.link !== "live") return;
     if (kinds.has("turn.started")) this.#say("Working.");
     if (kinds.has("turn.finished") && !state.running) this.#announce(state.turns.at(-1));
-    if (state.asked.size && (kinds.has("question.asked") || kinds.has("approval.asked"))) this.#say("A question waits for your answer.");
+    if (state.asked.size && (kinds.has("question.asked") || kinds.has("approval.asked")))
+      this.#say("A question waits for your answer.");
     if (["turn.started", "turn.finished", "session.created"].some((kind) => kinds.has(kind))) this.refresh(true);
   }
 
@@ -200,7 +216,14 @@ class Page {
 
   #linkIs(link, detail) {
     this.link = link;
-    const texts = { idle: "", joining: "Connecting", live: "", waiting: "Connection lost, trying again", gone: "This session is gone", refused: detail ?? "Not allowed" };
+    const texts = {
+      idle: "",
+      joining: "Connecting",
+      live: "",
+      waiting: "Connection lost, trying again",
+      gone: "This session is gone",
+      refused: detail ?? "Not allowed",
+    };
     const node = find("link");
     node.dataset.state = link;
     node.textContent = texts[link];
@@ -224,7 +247,12 @@ class Page {
     this.view.render();
     welcome(find("turns"), this.isNew || (this.link === "live" && !state.turns.length && !state.waiting.size));
     this.queue.render(state, this.outbox.of(this.session));
-    this.composer.update({ isRunning, isStopping: Boolean(this.stopAsked || turn?.stopping), isAsked: [...state.asked.values()].some((item) => item.kind === "question"), isLost: this.link === "gone" });
+    this.composer.update({
+      isRunning,
+      isStopping: Boolean(this.stopAsked || turn?.stopping),
+      isAsked: [...state.asked.values()].some((item) => item.kind === "question"),
+      isLost: this.link === "gone",
+    });
     const title = state.title.replace(/\s+/g, " ").slice(0, 80);
     this.list.render(this.sessions, { id: this.session, isRunning, title });
     this.#name(title || nameOf(this.sessions.find((each) => each.id === this.session) ?? {}), isRunning);
@@ -239,7 +267,8 @@ class Page {
   #tick() {
     if (!this.state.running || document.hidden) return;
     for (const node of document.querySelectorAll("[data-since]")) {
-      if (node.dataset.since) node.textContent = seconds(Math.max(0, Math.floor(this.now() - Number(node.dataset.since))));
+      if (node.dataset.since)
+        node.textContent = seconds(Math.max(0, Math.floor(this.now() - Number(node.dataset.since))));
     }
     this.view.tick();
   }

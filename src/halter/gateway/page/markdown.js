@@ -1,8 +1,8 @@
 // Markdown, as elements, while it is being written.
 //
-// A Markdown keeps the blocks that are whole as they are and makes only the last one anew, so that a long answer costs no
-// more at its end than at its beginning. Elements are built, and text is only ever text; a link leads to http or https, or
-// is none. What is not known stays as it was written.
+// A Markdown keeps the blocks that are whole as they are and makes only the last one anew, so that a long answer costs
+// no more at its end than at its beginning. Elements are built, and text is only ever text; a link leads to http or
+// https, or is none. What is not known stays as it was written.
 
 import { button, el } from "./dom.js";
 import { inline } from "./inline.js";
@@ -42,7 +42,8 @@ export class Markdown {
     this.#from = blocks.at(-open).from;
     this.#stable = this.node.childNodes.length - open;
     const hasBegun = text.indexOf("\n", last.from) >= 0; // else the name of the language is still being written
-    if (last.kind === "code" && last.open && hasBegun) this.#fence = { mark: last.mark, body: this.node.lastChild.querySelector("code").firstChild };
+    if (last.kind === "code" && last.open && hasBegun)
+      this.#fence = { mark: last.mark, body: this.node.lastChild.querySelector("code").firstChild };
   }
 
   #reset() {
@@ -99,7 +100,13 @@ function readCode(lines, at) {
   const end = new RegExp(`^ {0,3}${mark[0]}{${mark.length},}\\s*$`);
   let next = at + 1;
   while (next < lines.length && !end.test(lines[next])) next += 1;
-  const block = { kind: "code", mark, language: info.trim().split(/\s/)[0], open: next >= lines.length, text: lines.slice(at + 1, next).join("\n") };
+  const block = {
+    kind: "code",
+    mark,
+    language: info.trim().split(/\s/)[0],
+    open: next >= lines.length,
+    text: lines.slice(at + 1, next).join("\n"),
+  };
   return [block, next + 1];
 }
 
@@ -116,7 +123,16 @@ function readQuote(lines, at) {
   if (!QUOTE.test(lines[at])) return null;
   let next = at;
   while (next < lines.length && QUOTE.test(lines[next])) next += 1;
-  return [{ kind: "quote", text: lines.slice(at, next).map((line) => line.replace(QUOTE, "")).join("\n") }, next];
+  return [
+    {
+      kind: "quote",
+      text: lines
+        .slice(at, next)
+        .map((line) => line.replace(QUOTE, ""))
+        .join("\n"),
+    },
+    next,
+  ];
 }
 
 function readList(lines, at) {
@@ -136,7 +152,8 @@ function readList(lines, at) {
     } else if (!line.trim()) {
       // An empty line ends the list, unless it goes on behind it.
       const behind = lines[next + 1] ?? "";
-      const goesOn = behind.trim() && (behind.startsWith(" ".repeat(margin + 2)) || (ITEM.test(behind) && !RULE.test(behind)));
+      const goesOn =
+        behind.trim() && (behind.startsWith(" ".repeat(margin + 2)) || (ITEM.test(behind) && !RULE.test(behind)));
       if (!goesOn) break;
       items.at(-1).lines.push("");
     } else if (indent >= margin + 2 || found || lines[next - 1].trim()) {
@@ -146,14 +163,26 @@ function readList(lines, at) {
     } else break;
     next += 1;
   }
-  return [{ kind: "list", ordered, first: Number(first[3] ?? 1), items: items.map((item) => item.lines.join("\n")) }, next];
+  return [
+    { kind: "list", ordered, first: Number(first[3] ?? 1), items: items.map((item) => item.lines.join("\n")) },
+    next,
+  ];
 }
 
 function readTable(lines, at) {
-  if (!lines[at].includes("|") || at + 1 >= lines.length || !lines[at + 1].includes("-") || !ALIGN.test(lines[at + 1])) return null;
+  if (!lines[at].includes("|") || at + 1 >= lines.length || !lines[at + 1].includes("-") || !ALIGN.test(lines[at + 1]))
+    return null;
   let next = at + 2;
   while (next < lines.length && lines[next].includes("|")) next += 1;
-  return [{ kind: "table", head: cells(lines[at]), sides: cells(lines[at + 1]).map(side), rows: lines.slice(at + 2, next).map(cells) }, next];
+  return [
+    {
+      kind: "table",
+      head: cells(lines[at]),
+      sides: cells(lines[at + 1]).map(side),
+      rows: lines.slice(at + 2, next).map(cells),
+    },
+    next,
+  ];
 }
 
 function readParagraph(lines, at) {
@@ -164,7 +193,14 @@ function readParagraph(lines, at) {
 
 function interrupts(lines, at) {
   const line = lines[at];
-  return FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.exec(line)?.[4] || readTable(lines, at);
+  return (
+    FENCE.test(line) ||
+    HEADING.test(line) ||
+    RULE.test(line) ||
+    QUOTE.test(line) ||
+    ITEM.exec(line)?.[4] ||
+    readTable(lines, at)
+  );
 }
 
 function cells(line) {
@@ -184,7 +220,11 @@ function render(block, depth) {
   if (kind === "quote") return el("blockquote", {}, ...nested(text, depth));
   if (kind === "list") {
     const items = block.items.map((item) => el("li", {}, ...tight(nested(item, depth))));
-    return el(block.ordered ? "ol" : "ul", { start: block.ordered && block.first !== 1 ? block.first : null }, ...items);
+    return el(
+      block.ordered ? "ol" : "ul",
+      { start: block.ordered && block.first !== 1 ? block.first : null },
+      ...items,
+    );
   }
   if (kind === "table") return renderTable(block);
   return el("p", {}, ...(text.length > LONGEST ? [text] : inline(text)));
@@ -201,15 +241,30 @@ function tight(nodes) {
 
 function renderCode({ language, text }) {
   const code = el("code", {}, document.createTextNode(text));
-  const copy = button("Copy", async () => {
-    await navigator.clipboard.writeText(code.textContent);
-    copy.lastChild.textContent = "Copied";
-  }, { class: "copy", hidden: !navigator.clipboard }); // there is none over plain http from another machine
-  return el("figure", { class: "code" }, el("figcaption", {}, el("span", { text: language.slice(0, 30) }), copy), el("pre", { tabindex: 0 }, code));
+  const copy = button(
+    "Copy",
+    async () => {
+      await navigator.clipboard.writeText(code.textContent);
+      copy.lastChild.textContent = "Copied";
+    },
+    { class: "copy", hidden: !navigator.clipboard },
+  ); // there is none over plain http from another machine
+  return el(
+    "figure",
+    { class: "code" },
+    el("figcaption", {}, el("span", { text: language.slice(0, 30) }), copy),
+    el("pre", { tabindex: 0 }, code),
+  );
 }
 
 function renderTable({ head, sides, rows }) {
-  const row = (tag, line) => el("tr", {}, ...head.map((_, at) => el(tag, { class: sides[at] ?? "left" }, ...inline(line[at] ?? ""))));
-  const table = el("table", {}, el("thead", {}, row("th", head)), el("tbody", {}, ...rows.map((line) => row("td", line))));
+  const row = (tag, line) =>
+    el("tr", {}, ...head.map((_, at) => el(tag, { class: sides[at] ?? "left" }, ...inline(line[at] ?? ""))));
+  const table = el(
+    "table",
+    {},
+    el("thead", {}, row("th", head)),
+    el("tbody", {}, ...rows.map((line) => row("td", line))),
+  );
   return el("div", { class: "table", tabindex: 0 }, table);
 }

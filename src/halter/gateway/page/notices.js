@@ -12,7 +12,12 @@ export class Notices {
 
   say(text) {
     const drop = () => notice.remove();
-    const notice = el("div", { class: "notice" }, el("span", { text }), button("", drop, { class: "icon", icon: "close", "aria-label": "Dismiss" }));
+    const notice = el(
+      "div",
+      { class: "notice" },
+      el("span", { text }),
+      button("", drop, { class: "icon", icon: "close", "aria-label": "Dismiss" }),
+    );
     this.node.append(notice);
     while (this.node.childNodes.length > MOST) this.node.firstChild.remove();
     setTimeout(drop, SHOWN);

@@ -1,5 +1,5 @@
-// Messages on their way to the gateway. Each is sent until it is known to have arrived: with the same id, so it is there
-// once; one after the other, so the order stays. What the gateway refuses is kept and shown, never dropped.
+// Messages on their way to the gateway. Each is sent until it is known to have arrived: with the same id, so it is
+// there once; one after the other, so the order stays. What the gateway refuses is kept and shown, never dropped.
 
 import { Problem } from "./api.js";
 
@@ -16,7 +16,7 @@ export class Outbox {
     this.api = api;
     this.onChange = onChange;
     this.onMade = onMade;
-    this.all = []; // {session, isNew, id, text, mode, expect, audio, state: "sending" | "waiting" | "refused", error, since}
+    this.all = []; // as they were added, with a `state` ("sending", "waiting" or "refused"), an `error`, and `since`
   }
 
   /** Go on with what was on its way when the page was left. Recordings are not kept over that. */
@@ -106,7 +106,9 @@ export class Outbox {
   }
 
   #changed() {
-    const kept = this.all.filter((entry) => !entry.audio).map(({ session, isNew, id, text, mode, expect }) => ({ session, isNew, id, text, mode, expect }));
+    const kept = this.all
+      .filter((entry) => !entry.audio)
+      .map(({ session, isNew, id, text, mode, expect }) => ({ session, isNew, id, text, mode, expect }));
     if (kept.length) sessionStorage.setItem(KEPT, JSON.stringify(kept));
     else sessionStorage.removeItem(KEPT);
     this.onChange();

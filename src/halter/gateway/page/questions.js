@@ -9,7 +9,12 @@ export class QuestionView {
     this.item = item;
     this.act = act;
     this.body = el("div", { class: "body" });
-    this.node = el("section", { class: "question", "aria-label": "A question" }, el("p", { class: "asked", text: item.question }), this.body);
+    this.node = el(
+      "section",
+      { class: "question", "aria-label": "A question" },
+      el("p", { class: "asked", text: item.question }),
+      this.body,
+    );
   }
 
   update() {
@@ -33,13 +38,21 @@ export class QuestionView {
     const { item, act } = this;
     if (item.choices?.length) {
       const choices = item.choices.map((choice) => button(choice, () => act.answer(item.id, choice)));
-      return [el("div", { class: "row" }, ...choices), el("p", { class: "note", text: "Or write: your next message is the answer." })];
+      return [
+        el("div", { class: "row" }, ...choices),
+        el("p", { class: "note", text: "Or write: your next message is the answer." }),
+      ];
     }
-    const line = el("input", { type: "text", "aria-label": "Your answer", placeholder: "Your answer", on: {
-      keydown: (event) => {
-        if (event.key === "Enter" && !event.isComposing) give();
+    const line = el("input", {
+      type: "text",
+      "aria-label": "Your answer",
+      placeholder: "Your answer",
+      on: {
+        keydown: (event) => {
+          if (event.key === "Enter" && !event.isComposing) give();
+        },
       },
-    } });
+    });
     const give = () => line.value.trim() && act.answer(item.id, line.value);
     return [el("div", { class: "row" }, line, button("Answer", give, { class: "main" }))];
   }

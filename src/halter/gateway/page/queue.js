@@ -29,9 +29,14 @@ export class QueueView {
       letter.since ??= now;
       return letter.state === "held" || letter.preparing || !isNews(letter.since);
     });
-    const leaving = outbox.filter((entry) => !state.waiting.has(entry.id) && (entry.state !== "sending" || now - entry.since >= FLASH));
+    const leaving = outbox.filter(
+      (entry) => !state.waiting.has(entry.id) && (entry.state !== "sending" || now - entry.since >= FLASH),
+    );
     if (letters.length + leaving.length < state.waiting.size + outbox.length) this.#later();
-    const rows = [...letters.map((letter) => [letter.id, LetterRow, letter]), ...leaving.map((entry) => [`out ${entry.id}`, LeavingRow, entry])];
+    const rows = [
+      ...letters.map((letter) => [letter.id, LetterRow, letter]),
+      ...leaving.map((entry) => [`out ${entry.id}`, LeavingRow, entry]),
+    ];
     this.#show(rows);
     const held = letters.filter((letter) => letter.state === "held").length;
     this.node.hidden = !rows.length;
@@ -74,8 +79,21 @@ class LetterRow {
     this.note = el("span", { class: "note" });
     this.release = button("Release", () => act.release(this.letter.id), { class: "small main" });
     this.edit = button("", () => this.#begin(), { class: "icon", icon: "edit", "aria-label": "Edit", title: "Edit" });
-    this.remove = button("", () => act.remove(this.letter.id), { class: "icon", icon: "trash", "aria-label": "Remove", title: "Remove" });
-    this.shown = el("div", { class: "shown" }, this.mode, el("span", { class: "words" }, this.text, this.note), this.release, this.edit, this.remove);
+    this.remove = button("", () => act.remove(this.letter.id), {
+      class: "icon",
+      icon: "trash",
+      "aria-label": "Remove",
+      title: "Remove",
+    });
+    this.shown = el(
+      "div",
+      { class: "shown" },
+      this.mode,
+      el("span", { class: "words" }, this.text, this.note),
+      this.release,
+      this.edit,
+      this.remove,
+    );
     this.editor = el("div", { class: "editor", hidden: true });
     this.node = el("li", {}, this.shown, this.editor);
   }
@@ -84,27 +102,45 @@ class LetterRow {
     this.letter = letter;
     this.node.dataset.state = letter.preparing ? "preparing" : letter.state;
     this.mode.textContent = letter.state === "held" ? "Held" : (MODES[letter.mode] ?? letter.mode);
-    this.text.textContent = letter.preparing ? `🎙️ ${capital(letter.preparing)}…` : letter.voice ? (letter.text ? `🎙️ “${letter.text}”` : "🎙️ Voice message") : letter.text || "(a picture)";
+    this.text.textContent = letter.preparing
+      ? `🎙️ ${capital(letter.preparing)}…`
+      : letter.voice
+        ? letter.text
+          ? `🎙️ “${letter.text}”`
+          : "🎙️ Voice message"
+        : letter.text || "(a picture)";
     this.note.textContent = letter.note;
     this.release.hidden = letter.state !== "held";
     this.edit.hidden = Boolean(letter.preparing);
   }
 
   #begin() {
-    const area = el("textarea", { rows: 2, "aria-label": "Edit the message", on: {
-      keydown: (event) => {
-        if (event.key === "Escape") this.#end();
-        else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) save();
-        else return;
-        event.preventDefault();
-        event.stopPropagation();
+    const area = el("textarea", {
+      rows: 2,
+      "aria-label": "Edit the message",
+      on: {
+        keydown: (event) => {
+          if (event.key === "Escape") this.#end();
+          else if (event.key === "Enter" && !event.shiftKey && !event.isComposing) save();
+          else return;
+          event.preventDefault();
+          event.stopPropagation();
+        },
       },
-    } });
+    });
     area.value = this.letter.text;
     const save = async () => {
       if (area.value.trim() && (await this.act.edit(this.letter.id, area.value))) this.#end();
     };
-    this.editor.replaceChildren(area, el("div", { class: "row" }, button("Save", save, { class: "small main" }), button("Cancel", () => this.#end(), { class: "small" })));
+    this.editor.replaceChildren(
+      area,
+      el(
+        "div",
+        { class: "row" },
+        button("Save", save, { class: "small main" }),
+        button("Cancel", () => this.#end(), { class: "small" }),
+      ),
+    );
     this.editor.hidden = false;
     this.shown.hidden = true;
     area.focus();
@@ -123,12 +159,24 @@ class LeavingRow {
     this.note = el("span", { class: "note" });
     this.again = button("Send again", () => act.sendAgain(entry.id), { class: "small" });
     this.back = button(entry.audio ? "Discard" : "Take back", () => act.takeBack(entry.id), { class: "small" });
-    this.node = el("li", {}, el("div", { class: "shown" }, el("span", { class: "mode", text: "Sending" }), el("span", { class: "words" }, this.text, this.note), this.again, this.back));
+    this.node = el(
+      "li",
+      {},
+      el(
+        "div",
+        { class: "shown" },
+        el("span", { class: "mode", text: "Sending" }),
+        el("span", { class: "words" }, this.text, this.note),
+        this.again,
+        this.back,
+      ),
+    );
   }
 
   update(entry) {
     this.node.dataset.state = entry.state;
-    this.note.textContent = entry.error || (entry.state === "waiting" ? "The gateway can not be reached; it is tried again." : "");
+    this.note.textContent =
+      entry.error || (entry.state === "waiting" ? "The gateway can not be reached; it is tried again." : "");
     this.again.hidden = entry.state === "sending";
     this.back.hidden = !entry.error; // nobody knows whether what was not answered has arrived
   }

@@ -23,11 +23,17 @@ export class Recorder {
 
   /** Begin. Throws a sentence for people if there is no microphone, or it is not allowed. */
   async start() {
-    if (!navigator.mediaDevices || !window.MediaRecorder) throw new Error("This browser lets a page record only over https or on this machine.");
+    if (!navigator.mediaDevices || !window.MediaRecorder)
+      throw new Error("This browser lets a page record only over https or on this machine.");
     try {
-      this.#stream = await navigator.mediaDevices.getUserMedia({ audio: { echoCancellation: true, noiseSuppression: true } });
+      this.#stream = await navigator.mediaDevices.getUserMedia({
+        audio: { echoCancellation: true, noiseSuppression: true },
+      });
     } catch (error) {
-      throw new Error(error.name === "NotAllowedError" ? "The microphone is not allowed for this page." : "There is no microphone.", { cause: error });
+      throw new Error(
+        error.name === "NotAllowedError" ? "The microphone is not allowed for this page." : "There is no microphone.",
+        { cause: error },
+      );
     }
     const mimeType = TYPES.find((type) => MediaRecorder.isTypeSupported(type));
     const pieces = []; // of this recording: the last piece of one that was discarded may come after the next has begun

@@ -1,5 +1,5 @@
-// The sessions on the left, the latest used first. The list is asked for when something has changed: here, in another tab
-// of this browser, or while nobody looked.
+// The sessions on the left, the latest used first. The list is asked for when something has changed: here, in another
+// tab of this browser, or while nobody looked.
 
 import { button, el } from "./dom.js";
 import { ago } from "./words.js";
@@ -41,8 +41,18 @@ export class SessionsView {
   }
 
   #row(id) {
-    const row = { dot: el("span", { class: "dot", "aria-hidden": "true" }), title: el("span", { class: "title" }), when: el("span", { class: "when" }) };
-    row.open = el("button", { type: "button", class: "open", on: { click: () => this.onOpen(id) } }, row.dot, row.title, row.when);
+    const row = {
+      dot: el("span", { class: "dot", "aria-hidden": "true" }),
+      title: el("span", { class: "title" }),
+      when: el("span", { class: "when" }),
+    };
+    row.open = el(
+      "button",
+      { type: "button", class: "open", on: { click: () => this.onOpen(id) } },
+      row.dot,
+      row.title,
+      row.when,
+    );
     row.remove = button("", () => this.onRemove(id), { class: "icon", icon: "trash", title: "Remove" });
     row.node = el("li", {}, row.open, row.remove);
     return row;

@@ -10,7 +10,14 @@ export function listen(act) {
 }
 
 function withAlt(event, act) {
-  const acts = { KeyN: act.newSession, KeyT: act.timeline, KeyR: act.record, KeyQ: act.question, ArrowUp: () => act.beside(-1), ArrowDown: () => act.beside(1) };
+  const acts = {
+    KeyN: act.newSession,
+    KeyT: act.timeline,
+    KeyR: act.record,
+    KeyQ: act.question,
+    ArrowUp: () => act.beside(-1),
+    ArrowDown: () => act.beside(1),
+  };
   acts[event.code]?.();
   return event.code in acts;
 }

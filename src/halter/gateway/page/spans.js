@@ -66,9 +66,11 @@ const READERS = {
   },
   "child.started": (spans, data, at) => spans.begin(`child ${data.session}`, "child", data.agent, at),
   "child.finished": (spans, data, at) => spans.end(`child ${data.session}`, at, data.status, data.reason),
-  "approval.asked": (spans, data, at) => spans.begin(`asked ${data.request.id}`, "question", `approve ${data.request.tool}`, at),
+  "approval.asked": (spans, data, at) =>
+    spans.begin(`asked ${data.request.id}`, "question", `approve ${data.request.tool}`, at),
   "approval.answered": (spans, data, at) =>
     spans.end(`asked ${data.request_id}`, at, data.granted ? "granted" : "denied", data.note),
   "question.asked": (spans, data, at) => spans.begin(`asked ${data.id}`, "question", data.question, at),
-  "question.answered": (spans, data, at) => spans.end(`asked ${data.id}`, at, data.withdrawn ? "withdrawn" : "answered"),
+  "question.answered": (spans, data, at) =>
+    spans.end(`asked ${data.id}`, at, data.withdrawn ? "withdrawn" : "answered"),
 };

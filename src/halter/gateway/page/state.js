@@ -62,8 +62,22 @@ export class State {
     const known = turn.calls.get(id);
     if (known) return known;
     const item = this.add(turn, {
-      kind: "call", id, name, turn: turn.id, arguments: "", state: "planned", start: null, end: null, progress: "",
-      content: "", detail: "", reason: "", after: null, late: null, rungs: [], approval: null,
+      kind: "call",
+      id,
+      name,
+      turn: turn.id,
+      arguments: "",
+      state: "planned",
+      start: null,
+      end: null,
+      progress: "",
+      content: "",
+      detail: "",
+      reason: "",
+      after: null,
+      late: null,
+      rungs: [],
+      approval: null,
     });
     turn.calls.set(id, item);
     return item;
@@ -73,9 +87,27 @@ export class State {
 class Turn {
   constructor(id, at) {
     Object.assign(this, {
-      kind: "turn", id, started: at, ended: null, model: "", status: "running", reason: "", detail: "", error: "",
-      after: null, tokens: 0, stopping: null, rolledBack: false, items: [], calls: new Map(), spans: new Spans(),
-      text: null, thought: null, superseded: null, phase: "", steers: [],
+      kind: "turn",
+      id,
+      started: at,
+      ended: null,
+      model: "",
+      status: "running",
+      reason: "",
+      detail: "",
+      error: "",
+      after: null,
+      tokens: 0,
+      stopping: null,
+      rolledBack: false,
+      items: [],
+      calls: new Map(),
+      spans: new Spans(),
+      text: null,
+      thought: null,
+      superseded: null,
+      phase: "",
+      steers: [],
     });
   }
 }
@@ -84,7 +116,10 @@ class Turn {
 function contentOf(message) {
   const parts = message?.parts ?? [];
   return {
-    text: parts.filter((part) => part.type === "text").map((part) => part.text).join("\n"),
+    text: parts
+      .filter((part) => part.type === "text")
+      .map((part) => part.text)
+      .join("\n"),
     media: parts.filter((part) => part.type !== "text"),
   };
 }
@@ -114,8 +149,17 @@ const READERS = {
     const content = contentOf(data.message);
     const voice = Boolean(data.preparing) || content.media.some((part) => part.type === "audio");
     state.title ||= content.text;
-    state.waiting.set(data.id, { kind: "letter", id: data.id, mode: data.mode, state: "accepted", note: data.note ?? "",
-      preparing: data.preparing ?? "", voice, at, ...content });
+    state.waiting.set(data.id, {
+      kind: "letter",
+      id: data.id,
+      mode: data.mode,
+      state: "accepted",
+      note: data.note ?? "",
+      preparing: data.preparing ?? "",
+      voice,
+      at,
+      ...content,
+    });
   },
   "message.edited": (state, _turn, data) => {
     const letter = state.waiting.get(data.id);
@@ -135,7 +179,7 @@ const READERS = {
   "message.removed": (state, _turn, data) => {
     const letter = state.waiting.get(data.id);
     state.waiting.delete(data.id);
-    // A voice message that turned out to be an order, such as "stop", is done with its transcription; it is shown all the same.
+    // A voice message that turned out to be an order, such as "stop", is done when it is heard, and shown all the same.
     const wasOrder = letter?.preparedAt === state.seq - 1;
     if (wasOrder && state.turns.length) state.add(state.turns.at(-1), { ...letter, kind: "message", mode: "order" });
   },
@@ -163,8 +207,16 @@ const READERS = {
   "turn.finished": (state, turn, data, at) => {
     endText(state, turn);
     const usage = data.usage ?? {};
-    Object.assign(turn, { status: data.status, reason: data.reason ?? "", detail: data.detail ?? "", error: data.error ?? "",
-      after: data.after ?? null, ended: at, phase: "", tokens: (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0) });
+    Object.assign(turn, {
+      status: data.status,
+      reason: data.reason ?? "",
+      detail: data.detail ?? "",
+      error: data.error ?? "",
+      after: data.after ?? null,
+      ended: at,
+      phase: "",
+      tokens: (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0),
+    });
     if (data.reason === "crash") {
       turn.spans.crash(at);
       turn.ended = turn.spans.lastSeen || turn.started;
@@ -206,7 +258,10 @@ const READERS = {
     endText(state, turn);
     turn.phase = "waiting";
     const when = data.delay >= 0.1 ? ` in ${Number(data.delay.toFixed(1))} s` : "";
-    state.add(turn, { kind: "note", text: `${data.error}; trying again${when} (${data.model}, attempt ${data.attempt}).` });
+    state.add(turn, {
+      kind: "note",
+      text: `${data.error}; trying again${when} (${data.model}, attempt ${data.attempt}).`,
+    });
   },
   "request.cancelled": (state, turn) => {
     endText(state, turn);
@@ -239,9 +294,17 @@ const READERS = {
   "tool.finished": (state, turn, data) => {
     const outcome = data.outcome;
     const item = state.call(turn, outcome.call_id, outcome.name);
-    Object.assign(item, { state: outcome.status, content: outcome.content ?? "", detail: outcome.detail ?? "",
-      reason: outcome.reason ?? "", start: outcome.started_at ?? item.start, end: outcome.ended_at, after: data.after ?? null,
-      rungs: outcome.rungs ?? [], late: outcome.late ?? null });
+    Object.assign(item, {
+      state: outcome.status,
+      content: outcome.content ?? "",
+      detail: outcome.detail ?? "",
+      reason: outcome.reason ?? "",
+      start: outcome.started_at ?? item.start,
+      end: outcome.ended_at,
+      after: data.after ?? null,
+      rungs: outcome.rungs ?? [],
+      late: outcome.late ?? null,
+    });
     state.touched.add(item);
   },
   "tool.finished_late": (state, turn, data) => {
@@ -264,8 +327,17 @@ const READERS = {
     if (item && item.state === "asking") item.state = "planned";
   },
   "question.asked": (state, turn, data) => {
-    const item = { kind: "question", id: data.id, question: data.question, choices: data.choices ?? null, state: "open",
-      value: null, note: "", said: "", voice: false };
+    const item = {
+      kind: "question",
+      id: data.id,
+      question: data.question,
+      choices: data.choices ?? null,
+      state: "open",
+      value: null,
+      note: "",
+      said: "",
+      voice: false,
+    };
     if (!turn) return;
     state.asked.set(data.id, state.add(turn, item));
   },
@@ -273,7 +345,11 @@ const READERS = {
     settle(state, data.id, data.withdrawn ? "withdrawn" : "answered", data.value);
   },
   "child.started": (state, turn, data) => {
-    if (turn) turn.children = { ...turn.children, [data.session]: state.add(turn, { kind: "child", agent: data.agent, state: "running", reason: "" }) };
+    if (turn)
+      turn.children = {
+        ...turn.children,
+        [data.session]: state.add(turn, { kind: "child", agent: data.agent, state: "running", reason: "" }),
+      };
   },
   "child.finished": (state, turn, data) => {
     const item = turn?.children?.[data.session];

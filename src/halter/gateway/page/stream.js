@@ -1,7 +1,7 @@
 // The events of one session, as they come, over connections that may break.
 //
-// Each connection goes on behind the last event that was seen, so nothing is missed and nothing comes twice. A connection
-// that is silent for longer than the gateway ever is counts as broken. Closing a stream stops no turn.
+// Each connection goes on behind the last event that was seen, so nothing is missed and nothing comes twice. One that
+// is silent for longer than the gateway ever is counts as broken. Closing a stream stops no turn.
 
 import { Problem } from "./api.js";
 
@@ -114,7 +114,10 @@ export class Parser {
     const blocks = (this.#pieces.join("") + piece).split("\n\n");
     const rest = blocks.pop();
     this.#pieces = rest ? [rest] : [];
-    return blocks.map(dataOf).filter(Boolean).map((data) => JSON.parse(data));
+    return blocks
+      .map(dataOf)
+      .filter(Boolean)
+      .map((data) => JSON.parse(data));
   }
 }
 

@@ -1,5 +1,5 @@
-// The timeline of a turn: requests, tools, children and questions on one axis of time, the stop as a line across it, and
-// behind each bar how it ended and how long after the stop.
+// The timeline of a turn: requests, tools, children and questions on one axis of time, the stop as a line across it,
+// and behind each bar how it ended and how long after the stop.
 
 import { button, el, svg } from "./dom.js";
 import { outcome, seconds } from "./words.js";
@@ -17,13 +17,22 @@ export class TimelineView {
     this.turn = turn;
     this.clock = clock;
     this.title = el("p", { class: "story" });
-    this.zoom = button("", () => {
-      this.#near = !this.#isNear;
-      this.draw();
-    }, { class: "small" });
+    this.zoom = button(
+      "",
+      () => {
+        this.#near = !this.#isNear;
+        this.draw();
+      },
+      { class: "small" },
+    );
     this.zoom.append(el("span"));
     this.drawing = el("div", { class: "drawing" });
-    this.node = el("section", { class: "timeline", "aria-label": "Timeline of this turn", hidden: true }, el("div", { class: "top" }, this.title, this.zoom), this.drawing);
+    this.node = el(
+      "section",
+      { class: "timeline", "aria-label": "Timeline of this turn", hidden: true },
+      el("div", { class: "top" }, this.title, this.zoom),
+      this.drawing,
+    );
   }
 
   get isOpen() {
@@ -59,7 +68,8 @@ export class TimelineView {
 
 function story(turn) {
   const { stopping } = turn;
-  if (!stopping) return turn.ended === null ? "Running." : `${outcome(turn.status)} after ${seconds(turn.ended - turn.started)}.`;
+  if (!stopping)
+    return turn.ended === null ? "Running." : `${outcome(turn.status)} after ${seconds(turn.ended - turn.started)}.`;
   const back = turn.after === null ? "it is not over yet" : `control was back ${seconds(turn.after)} later`;
   const why = [stopping.reason === "stop" ? "" : stopping.reason, stopping.detail].filter(Boolean).join(": ");
   return `Asked to stop ${seconds(stopping.at - turn.started)} after its beginning${why ? ` (${why})` : ""}; ${back}.`;
@@ -79,7 +89,9 @@ class Axis {
     this.left = this.isNarrow ? 0 : Math.min(190, width * 0.26);
     this.right = width - (this.isNarrow ? 0 : 150);
     const last = lastOf(turn, now);
-    this.begin = isNear ? Math.min(this.stop, Math.max(turn.started, this.stop - 1.5 * Math.max(last - this.stop, LEAST))) : turn.started;
+    this.begin = isNear
+      ? Math.min(this.stop, Math.max(turn.started, this.stop - 1.5 * Math.max(last - this.stop, LEAST)))
+      : turn.started;
     this.end = Math.max(last, this.begin + LEAST);
   }
 
@@ -90,13 +102,27 @@ class Axis {
 
   draw() {
     const { turn } = this;
-    const whole = { kind: "turn", name: "turn", start: turn.started, end: turn.ended, how: turn.status, detail: "", late: null };
+    const whole = {
+      kind: "turn",
+      name: "turn",
+      start: turn.started,
+      end: turn.ended,
+      how: turn.status,
+      detail: "",
+      late: null,
+    };
     const shown = turn.spans.list.filter((span) => span.end === null || span.end >= this.begin);
     const rows = [...shown, whole];
     const step = this.isNarrow ? 42 : 28;
     const top = 30;
     const height = top + rows.length * step + 8;
-    const drawing = svg("svg", { width: this.width, height, viewBox: `0 0 ${this.width} ${height}`, role: "img", "aria-label": `${story(turn)} ${rows.map((span) => this.#told(span)).join(" ")}` });
+    const drawing = svg("svg", {
+      width: this.width,
+      height,
+      viewBox: `0 0 ${this.width} ${height}`,
+      role: "img",
+      "aria-label": `${story(turn)} ${rows.map((span) => this.#told(span)).join(" ")}`,
+    });
     drawing.append(...this.#scale(height));
     rows.forEach((span, at) => drawing.append(...this.#row(span, top + at * step)));
     for (const at of turn.steers.filter((each) => each >= this.begin)) drawing.append(this.#steerLine(at, height));
@@ -107,10 +133,17 @@ class Axis {
   #scale(height) {
     const zero = this.stop ?? this.turn.started;
     const isFree = (value) => this.stop === null || Math.abs(this.x(value + zero) - this.x(this.stop)) > FLAG * 1.3;
-    return marks(this.begin - zero, this.end - zero).filter(isFree).map((value) => {
-      const x = this.x(value + zero);
-      return svg("g", {}, svg("line", { class: "grid", x1: x, x2: x, y1: 20, y2: height }), svg("text", { class: "mark", x, y: 13, "text-anchor": "middle", text: this.#mark(value) }));
-    });
+    return marks(this.begin - zero, this.end - zero)
+      .filter(isFree)
+      .map((value) => {
+        const x = this.x(value + zero);
+        return svg(
+          "g",
+          {},
+          svg("line", { class: "grid", x1: x, x2: x, y1: 20, y2: height }),
+          svg("text", { class: "mark", x, y: 13, "text-anchor": "middle", text: this.#mark(value) }),
+        );
+      });
   }
 
   #mark(value) {
@@ -120,19 +153,39 @@ class Axis {
 
   #stopLine(height) {
     const x = this.x(this.stop);
-    return [svg("line", { class: "cut", x1: x, x2: x, y1: 4, y2: height }), svg("rect", { class: "flag", x: x - FLAG / 2, y: 1, width: FLAG, height: 17, rx: 4 }), svg("text", { class: "flagged", x, y: 13, "text-anchor": "middle", text: "stop" })];
+    return [
+      svg("line", { class: "cut", x1: x, x2: x, y1: 4, y2: height }),
+      svg("rect", { class: "flag", x: x - FLAG / 2, y: 1, width: FLAG, height: 17, rx: 4 }),
+      svg("text", { class: "flagged", x, y: 13, "text-anchor": "middle", text: "stop" }),
+    ];
   }
 
   #steerLine(time, height) {
     const x = this.x(time);
-    return svg("g", {}, svg("title", { text: "steer" }), svg("line", { class: "steer", x1: x, x2: x, y1: 20, y2: height }));
+    return svg(
+      "g",
+      {},
+      svg("title", { text: "steer" }),
+      svg("line", { class: "steer", x1: x, x2: x, y1: 20, y2: height }),
+    );
   }
 
   #row(span, y) {
     const middle = this.isNarrow ? y + 28 : y + 13;
     const label = span.kind === "turn" || span.kind === "request" ? span.kind : `${span.kind} ${span.name}`;
-    const name = svg("text", { class: "name", x: this.isNarrow ? GAP / 2 : 0, y: this.isNarrow ? y + 13 : middle + 4, text: clip(label, this.isNarrow ? this.width - 150 : this.left - 12) });
-    const tail = svg("text", { class: `tail ${toneOf(span.how)}`, x: this.isNarrow ? this.width - GAP / 2 : this.width, y: this.isNarrow ? y + 13 : middle + 4, "text-anchor": "end", text: this.#tail(span) });
+    const name = svg("text", {
+      class: "name",
+      x: this.isNarrow ? GAP / 2 : 0,
+      y: this.isNarrow ? y + 13 : middle + 4,
+      text: clip(label, this.isNarrow ? this.width - 150 : this.left - 12),
+    });
+    const tail = svg("text", {
+      class: `tail ${toneOf(span.how)}`,
+      x: this.isNarrow ? this.width - GAP / 2 : this.width,
+      y: this.isNarrow ? y + 13 : middle + 4,
+      "text-anchor": "end",
+      text: this.#tail(span),
+    });
     const title = svg("title", { text: this.#told(span) });
     return [svg("g", { class: `span ${span.kind}` }, title, name, ...this.#bar(span, middle), tail)];
   }
@@ -141,11 +194,21 @@ class Axis {
     if (span.start === null) return [];
     const from = this.x(Math.max(span.start, this.begin));
     const to = this.x(span.end ?? this.end);
-    const bar = svg("rect", { class: `bar ${toneOf(span.how)}${span.end === null ? " open" : ""}`, x: from, y: middle - 6, width: Math.max(3, to - from), height: 12, rx: 3 });
+    const bar = svg("rect", {
+      class: `bar ${toneOf(span.how)}${span.end === null ? " open" : ""}`,
+      x: from,
+      y: middle - 6,
+      width: Math.max(3, to - from),
+      height: 12,
+      rx: 3,
+    });
     const over = this.stop !== null && span.end !== null && span.end > this.stop && span.start < this.stop;
     if (!over) return [bar];
     const cut = this.x(this.stop);
-    return [bar, svg("rect", { class: "ending", x: cut, y: middle - 6, width: Math.max(2, to - cut), height: 12, rx: 2 })];
+    return [
+      bar,
+      svg("rect", { class: "ending", x: cut, y: middle - 6, width: Math.max(2, to - cut), height: 12, rx: 2 }),
+    ];
   }
 
   #tail(span) {
@@ -158,7 +221,10 @@ class Axis {
 
   #told(span) {
     const took = span.start !== null && span.end !== null ? `, ${seconds(span.end - span.start)}` : "";
-    const after = this.stop !== null && span.end !== null && span.end >= this.stop ? `, ended ${seconds(span.end - this.stop)} after the stop` : "";
+    const after =
+      this.stop !== null && span.end !== null && span.end >= this.stop
+        ? `, ended ${seconds(span.end - this.stop)} after the stop`
+        : "";
     return `${span.kind} ${span.name}: ${outcome(span.how)}${took}${after}${span.detail ? ` (${span.detail})` : ""}.`;
   }
 }
