@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from halter import Agent, ToolContext, tool
 from halter.cli.timeline import timeline_of
@@ -108,6 +108,29 @@ def test_stop_and_send_starts_the_next_turn_with_the_words(house: MakeHouse, tab
     expect(page.page.locator(".turn")).to_have_count(2)
     expect(page.ends.first).to_contain_text("Stopped by a new message")
     expect(page.calls).to_have_attribute("data-state", "cancelled")
+
+
+def test_a_stop_that_was_not_heard_is_said_again(house: MakeHouse, tab: MakeTab) -> None:
+    """If the network swallows a stop, the page goes on saying it, for this turn and no other, until it is heard."""
+    there = house(digs(), tools=[dig])
+    page = tab(there.address())
+    page.say("dig")
+    expect(page.calls).to_have_attribute("data-state", "running")
+    bodies: list[Any] = []
+
+    def swallow(route: Route) -> None:
+        bodies.append(route.request.post_data_json)
+        if len(bodies) == 1:
+            route.abort()
+        else:
+            route.continue_()
+
+    page.page.route("**/stop", swallow)
+    page.button("Stop").click()
+    page.idle()
+    page.page.unroute("**/stop")
+    assert bodies == [{}, {"expect_turn": there.store.read(page.session)[-1].turn}]
+    page.wrong.clear()  # of the request that failed
 
 
 def test_one_call_is_stopped_and_the_turn_goes_on(house: MakeHouse, tab: MakeTab) -> None:

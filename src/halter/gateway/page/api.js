@@ -1,6 +1,8 @@
 // The gateway's routes. What it refuses is a Problem, in its own words; what may not have arrived is Unreached, and can
 // be sent again.
 
+const KEPT_ALIVE = 30_000; // characters; browsers allow 64 KiB in all
+
 /** The gateway has said no, and why. */
 export class Problem extends Error {
   constructor(status, body) {
@@ -35,24 +37,8 @@ export class Api {
 
   /** Leave a message; the same id twice is the same message. With `audio`, a Blob, it is a voice message. */
   send(session, { id, text, mode, expect, audio }) {
-    if (!audio)
-      return this.#ask("POST", `${path(session)}/messages`, {
-        id,
-        text,
-        mode,
-        ...(expect ? { expect_turn: expect } : {}),
-      });
-    const form = new FormData();
-    form.set("id", id);
-    form.set("mode", mode);
-    if (text) form.set("text", text);
-    if (expect) form.set("expect_turn", expect);
-    form.set(
-      "audio",
-      audio,
-      `voice.${audio.type.includes("mp4") ? "m4a" : audio.type.includes("ogg") ? "ogg" : "webm"}`,
-    );
-    return this.#ask("POST", `${path(session)}/messages`, form);
+    const fields = { id, mode, ...(text ? { text } : {}), ...(expect ? { expect_turn: expect } : {}) };
+    return this.#ask("POST", `${path(session)}/messages`, audio ? formOf(fields, audio) : fields);
   }
 
   edit(session, message, change) {
@@ -83,6 +69,7 @@ export class Api {
     else if (body !== undefined) {
       options.body = JSON.stringify(body);
       options.headers["Content-Type"] = "application/json";
+      options.keepalive = options.body.length < KEPT_ALIVE; // also if the tab is closed in this moment
     }
     const response = await this.#fetch(method, where, options);
     if (response.status === 204) return null;
@@ -113,6 +100,13 @@ export class Api {
     if (response.status === 401) this.onRefused();
     throw new Problem(response.status, body);
   }
+}
+
+function formOf(fields, audio) {
+  const form = new FormData();
+  for (const [name, value] of Object.entries(fields)) form.set(name, value);
+  form.set("audio", audio, "voice");
+  return form;
 }
 
 /** A name that nobody else has. */

@@ -93,7 +93,12 @@ export function showHelp() {
 }
 
 function open(content, buttons, done, { mustAnswer = false } = {}) {
-  const dialog = el("dialog", {}, ...content, el("div", { class: "row" }, ...buttons));
+  const dialog = el(
+    "dialog",
+    { "aria-label": content[0].textContent },
+    ...content,
+    el("div", { class: "row" }, ...buttons),
+  );
   const close = (value) => {
     dialog.close();
     dialog.remove();

@@ -10,18 +10,19 @@ import { keepKey, readKey } from "./key.js";
 import { Notices } from "./notices.js";
 import { Outbox } from "./outbox.js";
 import { QueueView } from "./queue.js";
-import { nameOf, SessionsView } from "./sessions.js";
+import { nameOf, Sessions, SessionsView } from "./sessions.js";
 import { listen } from "./shortcuts.js";
 import { State } from "./state.js";
 import { EventStream } from "./stream.js";
 import { welcome } from "./welcome.js";
 import { because, seconds } from "./words.js";
 
+const UNSEEN = 500; // milliseconds between drawings in a tab that nobody sees
+const AGAIN = 500; // milliseconds until a stop that was not heard is said again
+
 class Page {
-  #frame = 0;
+  #isDue = false; // something has changed that is not drawn yet
   #offset = 0; // seconds by which this clock is ahead of the gateway's
-  #isListing = false;
-  #listAgain = false;
 
   constructor() {
     this.api = new Api(readKey());
@@ -31,7 +32,7 @@ class Page {
     this.isNew = true;
     this.link = "idle";
     this.stopAsked = "";
-    this.sessions = [];
+    this.sessions = new Sessions(this.api, () => this.schedule());
     this.notices = new Notices(find("notices"));
     this.outbox = new Outbox(this.api, { onChange: () => this.schedule(), onMade: (session) => this.#made(session) });
     this.composer = new Composer({
@@ -49,7 +50,6 @@ class Page {
       act,
       clock: () => this.now(),
     });
-    this.tabs = new BroadcastChannel("halter");
   }
 
   async start() {
@@ -57,7 +57,7 @@ class Page {
     if (!this.api.key) await this.#askKey(false);
     this.outbox.restore();
     this.#follow();
-    this.refresh();
+    this.sessions.refresh();
   }
 
   now() {
@@ -74,22 +74,33 @@ class Page {
     if (wasNew) this.#settle();
   }
 
+  /** Stop what runs. What was not heard is said again, and then means this turn and no later one. */
   async stop() {
+    const { session } = this;
     const turn = this.state.running;
     if (!turn) return;
     this.stopAsked = turn.id; // shown as being asked for, until the gateway says that it is
     this.schedule();
-    const receipt = await this.#try(() => this.api.stop(this.session));
-    if (!receipt) this.stopAsked = "";
-    this.schedule();
+    for (let body = {}; this.stopAsked === turn.id; body = { expect_turn: turn.id }) {
+      try {
+        await this.api.stop(session, body);
+        return;
+      } catch (error) {
+        if (error instanceof Problem) {
+          this.stopAsked = "";
+          this.notices.say(error.message);
+          this.schedule();
+        } else await new Promise((resolve) => setTimeout(resolve, AGAIN));
+      }
+    }
   }
 
   async remove(id) {
-    const session = this.sessions.find((each) => each.id === id);
+    const session = this.sessions.find(id);
     if (!session || !(await confirmRemoval(nameOf(session)))) return;
     if ((await this.#try(() => this.api.erase(id).then(() => true))) === undefined) return;
     if (id === this.session) this.go("");
-    await this.refresh(true);
+    await this.sessions.refresh(true);
   }
 
   /** Open a session; none is a new one, which is made with its first message. */
@@ -190,7 +201,7 @@ class Page {
 
   #made(session) {
     if (session === this.session) this.#stream();
-    this.refresh(true);
+    this.sessions.refresh(true);
   }
 
   #heard(events, state) {
@@ -202,7 +213,8 @@ class Page {
     if (kinds.has("turn.finished") && !state.running) this.#announce(state.turns.at(-1));
     if (state.asked.size && (kinds.has("question.asked") || kinds.has("approval.asked")))
       this.#say("A question waits for your answer.");
-    if (["turn.started", "turn.finished", "session.created"].some((kind) => kinds.has(kind))) this.refresh(true);
+    if (["turn.started", "turn.finished", "session.created"].some((kind) => kinds.has(kind)))
+      this.sessions.refresh(true);
   }
 
   #announce(turn) {
@@ -232,14 +244,21 @@ class Page {
 
   // -- drawing --------------------------------------------------------------------------------------------------------
 
+  /** Draw in the next frame; in a tab that nobody sees there are none, but its title tells how it stands. */
   schedule() {
-    this.#frame ||= requestAnimationFrame(() => {
-      this.#frame = 0;
-      this.#draw();
-    });
+    if (this.#isDue) return;
+    this.#isDue = true;
+    this.#drawSoon();
+  }
+
+  #drawSoon() {
+    if (document.hidden) setTimeout(() => this.#draw(), UNSEEN);
+    else requestAnimationFrame(() => this.#draw());
   }
 
   #draw() {
+    if (!this.#isDue) return;
+    this.#isDue = false;
     const { state } = this;
     const turn = state.running;
     if (!turn || turn.id !== this.stopAsked) this.stopAsked = "";
@@ -254,8 +273,8 @@ class Page {
       isLost: this.link === "gone",
     });
     const title = state.title.replace(/\s+/g, " ").slice(0, 80);
-    this.list.render(this.sessions, { id: this.session, isRunning, title });
-    this.#name(title || nameOf(this.sessions.find((each) => each.id === this.session) ?? {}), isRunning);
+    this.list.render(this.sessions.all, { id: this.session, isRunning, title });
+    this.#name(title || nameOf(this.sessions.find(this.session) ?? {}), isRunning);
   }
 
   #name(title, isRunning) {
@@ -275,28 +294,6 @@ class Page {
 
   // -- around it ------------------------------------------------------------------------------------------------------
 
-  /** Ask for the list of sessions; `tell` other tabs to do so too. */
-  async refresh(tell = false) {
-    if (tell) this.tabs.postMessage("sessions");
-    if (this.#isListing) {
-      this.#listAgain = true;
-      return;
-    }
-    this.#isListing = true;
-    try {
-      this.sessions = (await this.api.sessions()).sessions;
-      this.schedule();
-    } catch {
-      // The stream says it if the gateway is gone, and the next refresh comes.
-    } finally {
-      this.#isListing = false;
-      if (this.#listAgain) {
-        this.#listAgain = false;
-        this.refresh();
-      }
-    }
-  }
-
   #listen() {
     find("new").prepend(icon("plus"));
     find("menu").append(icon("menu"));
@@ -312,8 +309,10 @@ class Page {
     });
     window.addEventListener("online", () => this.#wake());
     window.addEventListener("focus", () => this.#wake());
-    document.addEventListener("visibilitychange", () => document.hidden || this.#wake());
-    this.tabs.addEventListener("message", () => this.refresh());
+    document.addEventListener("visibilitychange", () => {
+      if (this.#isDue) this.#drawSoon();
+      if (!document.hidden) this.#wake();
+    });
     setInterval(() => this.#tick(), 1000);
     listen({
       stop: () => void this.stop(),
@@ -347,7 +346,7 @@ class Page {
   #wake() {
     this.stream?.nudge();
     this.outbox.nudge();
-    this.refresh();
+    this.sessions.refresh();
   }
 
   #showSessions(shown) {
@@ -367,7 +366,7 @@ class Page {
     if (!wasRefused) return;
     if (!this.isNew) this.#stream();
     this.outbox.nudge();
-    this.refresh();
+    this.sessions.refresh();
   }
 }
 

@@ -4,6 +4,42 @@
 import { button, el } from "./dom.js";
 import { ago } from "./words.js";
 
+/** The list, as the gateway tells it. */
+export class Sessions {
+  #isAsking = false;
+  #isDue = false; // something has changed since it was asked for
+  #tabs = new BroadcastChannel("halter");
+
+  constructor(api, onChange) {
+    this.api = api;
+    this.onChange = onChange;
+    this.all = [];
+    this.#tabs.addEventListener("message", () => this.refresh());
+  }
+
+  find(id) {
+    return this.all.find((each) => each.id === id);
+  }
+
+  /** Ask for it; `tell` other tabs to do so too. */
+  async refresh(tell = false) {
+    if (tell) this.#tabs.postMessage("sessions");
+    this.#isDue = true;
+    if (this.#isAsking) return;
+    this.#isAsking = true;
+    while (this.#isDue) {
+      this.#isDue = false;
+      try {
+        this.all = (await this.api.sessions()).sessions;
+        this.onChange();
+      } catch {
+        // The stream says it if the gateway is gone, and the next change comes.
+      }
+    }
+    this.#isAsking = false;
+  }
+}
+
 export class SessionsView {
   #rows = new Map();
 
