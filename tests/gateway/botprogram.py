@@ -1,8 +1,13 @@
-"""A bot as a program of its own, to be killed: `python -m tests.gateway.botprogram STORE SERVER`."""
+"""Bots as processes of their own, to be killed: `python -m tests.gateway.botprogram STORE SERVER`.
+
+It has everything imported and no threads, and forks a bot for each line that it reads; it tells its number, and then
+how it ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator
 
@@ -29,15 +34,25 @@ class Slow:
         yield Finished("stop")
 
 
-def main() -> None:
-    with SQLiteStore(sys.argv[1]) as store:
-        bot = Telegram(TOKEN, [USER], busy="queue", server=sys.argv[2], every=0.05)
+def bot(path: str, server: str) -> None:
+    with SQLiteStore(path) as store:
+        platform = Telegram(TOKEN, [USER], busy="queue", server=server, every=0.05)
         serve(
-            lambda: Gateway(Agent(Slow()), store, Keys(own=OWN), platforms=[bot]),
+            lambda: Gateway(Agent(Slow()), store, Keys(own=OWN), platforms=[platform]),
             patience=0.5,
             leaving=3.0,
-            on_start=lambda gateway: print(gateway.url, flush=True),
+            on_start=lambda _: None,
         )
+
+
+def main() -> None:
+    for _ in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            bot(*sys.argv[1:])
+        print(pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
 
 
 if __name__ == "__main__":

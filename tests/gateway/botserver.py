@@ -55,7 +55,7 @@ class BotServer:
         self.refuse: Callable[[Call], tuple[int, dict[str, Any]] | None] = lambda _: None
         self.may_download = asyncio.Event()
         self.may_download.set()
-        self.asked: set[str] = set()  # methods that were called, answered or not
+        self.asked: list[str] = []  # methods that were called, answered or not
         self.delivered: set[int] = set()  # updates that the bot has been given
         self.acknowledges = True  # whether an offset has its effect
         self._updates: dict[int, dict[str, Any]] = {}
@@ -163,7 +163,7 @@ class BotServer:
         fields = {key: json.loads(str(value)) if key in _OBJECTS else str(value) for key, value in form.items()}
         call = Call(request.match_info["method"], fields, asyncio.get_running_loop().time())
         async with self._changed:
-            self.asked.add(call.method)
+            self.asked.append(call.method)
             self._changed.notify_all()
         refused = self.refuse(call)
         if refused is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from halter.gateway.platforms.board import Board
 from halter.gateway.platforms.pace import Bucket, Pace
+from halter.gateway.platforms.places import Places
 from halter.gateway.platforms.platform import Button, Refused, Unreachable
 from tests.tools.looped import looped
 
@@ -122,3 +123,18 @@ async def test_nothing_to_be_read_is_not_shown() -> None:
     board.say(" \n ")
     await board.flush()
     assert wall.messages == []
+
+
+def test_all_places_share_a_limit() -> None:
+    """Many chats at once do not have more messages in one second than the platform allows."""
+    wall = Wall()
+    wall.a_second = 30
+    places = Places(wall)  # type: ignore[arg-type]
+    paces = [places[str(number)].board._pace for number in range(100)]
+    shown = 0
+    for pace in paces:
+        if pace.delay(is_change=False) == 0:
+            pace.take()
+            shown += 1
+    assert 10 <= shown < 30
+    assert paces[-1].delay(is_change=False) > 0

@@ -430,11 +430,12 @@ async def test_a_stop_does_not_wait_for_a_download() -> None:
         await desk.server.read("One")
         desk.server.may_download.clear()
         desk.server.files["p"] = b"photo"
-        await desk.server.say(photo=[{"file_id": "p", "file_unique_id": "p", "width": 1, "height": 1}])
+        photo = await desk.server.say(photo=[{"file_id": "p", "file_unique_id": "p", "width": 1, "height": 1}])
         await desk.server.until(lambda: "getFile" in desk.server.of())
         await desk.server.say("What is it?")
         await desk.server.say("/stop")
         await desk.server.read("Stopped in")
+        assert desk.server.offset <= photo  # it is not safe yet
         desk.server.may_download.set()
         await desk.server.acknowledged(await desk.server.say("/help"))
         held = await desk.server.read("This came behind your stop.", "2 messages are held.")
@@ -442,6 +443,20 @@ async def test_a_stop_does_not_wait_for_a_download() -> None:
         assert [data.reason for data in finished] == ["stop"]
         await desk.server.press(held, "Go on with what is held")
         await desk.server.read("It is a horse.")
+
+
+@looped
+async def test_a_session_of_no_chat() -> None:
+    """A session that somebody has named like those of the bot, but for which there is no chat, is shown nowhere."""
+    async with bot_of("Hello.", "Hi.") as desk:
+        async with client_session(desk.gateway) as http:
+            client = Client(http)
+            await client.create("telegram-nowhere")
+            await client.post("Hi.", "telegram-nowhere")
+            await client.finished("telegram-nowhere")
+        await desk.server.say("Hi.")
+        await desk.server.read("Hi.")
+        assert len(desk.server.shown) == 1
 
 
 @looped

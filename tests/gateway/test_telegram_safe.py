@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import random
 import signal
 import sys
 import threading
@@ -25,47 +27,96 @@ from tests.gateway.botkit import SESSION, bot_of
 from tests.gateway.botserver import TOKEN, USER, BotServer, Call
 from tests.tools.looped import looped
 
+KILLS = 40 if os.environ.get("HALTER_EVERY_POINT") else 4
+
+
+class _Bots:
+    """Starts bots as processes of their own, one after the other."""
+
+    def __init__(self, program: asyncio.subprocess.Process) -> None:
+        self._program = program
+
+    async def _read(self) -> int:
+        assert self._program.stdout is not None
+        return int(await self._program.stdout.readline())
+
+    @contextlib.asynccontextmanager
+    async def bot(self, by: signal.Signals = signal.SIGKILL) -> AsyncIterator[None]:
+        """One of them, which is ended by a signal at the end of the block."""
+        assert self._program.stdin is not None
+        self._program.stdin.write(b"\n")
+        pid = await self._read()
+        try:
+            yield
+        finally:
+            os.kill(pid, by)
+            await self._read()
+
 
 @contextlib.asynccontextmanager
-async def _program(store: Path, server: BotServer) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The bot in a process of its own, which is killed at the end of the block, if it still lives."""
+async def _bots(store: Path, server: BotServer) -> AsyncIterator[_Bots]:
     program = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.gateway.botprogram", str(store), server.url, stderr=asyncio.subprocess.DEVNULL
+        sys.executable,
+        *("-m", "tests.gateway.botprogram", str(store), server.url),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        yield program
+        yield _Bots(program)
     finally:
-        if program.returncode is None:
-            program.kill()
-            await program.wait()
+        program.kill()
+        await program.wait()
 
 
 @looped
 async def test_a_bot_that_is_killed(tmp_path: Path) -> None:
     """Killed between receiving and acknowledging, at different moments: nothing is lost, and nothing done twice."""
     store = tmp_path / "sessions.db"
-    async with BotServer() as server:
-        async with _program(store, server):
+    async with BotServer() as server, _bots(store, server) as bots:
+        async with bots.bot():
             await server.until(lambda: "getUpdates" in server.asked)
             await server.say("one")
             await server.until(lambda: server.delivered)  # it may have been accepted by now, or not
         server.acknowledges = False
-        async with _program(store, server):
+        async with bots.bot():
             await server.say("two wait")
             await server.read("You said", "two wait")  # it was accepted, and not acknowledged
         server.acknowledges = True
-        async with _program(store, server) as program:
+        async with bots.bot(by=signal.SIGTERM):
             await server.read("The gateway ended in the middle of its answer.")
             await server.acknowledged(await server.say("three"))
             await server.read("You said", "three")
-            program.send_signal(signal.SIGTERM)
-            await program.wait()
+    assert _applied_once(store) == ["one", "two wait", "three"]
+
+
+@looped
+async def test_a_bot_that_is_killed_anywhere(tmp_path: Path) -> None:
+    """Killed again and again, each time when it has asked for so much of Telegram: all is applied once, in order."""
+    store, chance, sent = tmp_path / "sessions.db", random.Random(7), list[str]()
+    async with BotServer() as server, _bots(store, server) as bots:
+        for _ in range(KILLS):
+            end = len(server.asked) + chance.randint(1, 7)
+            async with bots.bot():
+                for _ in range(chance.randint(1, 3)):
+                    sent.append(f"message {len(sent)}{chance.choice(['', '', ' wait'])}")
+                    await server.say(sent[-1])
+                await server.until(lambda: len(server.asked) >= end)
+        async with bots.bot():
+            sent.append("the last one")
+            await server.acknowledged(await server.say(sent[-1]))
+    assert _applied_once(store) == sent
+
+
+def _applied_once(store: Path) -> list[str]:
+    """The texts of all messages, in the order in which they were accepted; each was applied once, or waits for it."""
     with SQLiteStore(store) as left:
         events = [event.data for event in left.read(SESSION)]
-        assert not left.inbox(SESSION)
-    accepted = {data.id: data.message.text for data in events if isinstance(data, MessageAccepted)}
-    assert list(accepted.values()) == ["one", "two wait", "three"]
-    assert Counter(data.id for data in events if isinstance(data, MessageApplied)) == Counter(list(accepted))
+        waiting = [each.id for each in left.inbox(SESSION)]
+    accepted = [(data.id, data.message.text) for data in events if isinstance(data, MessageAccepted)]
+    applied = [data.id for data in events if isinstance(data, MessageApplied)]
+    assert Counter(applied + waiting) == Counter(message for message, _ in accepted)
+    return [text for _, text in accepted]
 
 
 @looped

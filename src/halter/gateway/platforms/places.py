@@ -75,7 +75,8 @@ class Places:
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
         self._prefix = f"{platform.name}-"
-        self._shared = Bucket(platform.a_second, platform.a_second)
+        # Together never more than that in one second: some at once, and what comes into the bucket meanwhile.
+        self._shared = Bucket(platform.a_second / 3, platform.a_second * 2 / 3)
         self._places: dict[str, Place] = {}
         self._begun: dict[str, list[int]] = {}  # of those with a /new
         self._told: OrderedDict[str, None] = OrderedDict()  # who and what was told once, and need not be again

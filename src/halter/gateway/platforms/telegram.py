@@ -48,7 +48,7 @@ __all__ = ["Telegram"]
 _log = logging.getLogger(__name__)
 _SERVER: Final = "https://api.telegram.org"
 _LONG: Final = 50  # seconds for which Telegram may keep a question for updates open
-_SOON: Final = 1.0  # seconds after which it is asked for more while something is still on its way to safety
+_SOON: Final = 0.3  # seconds after which it is asked for more while something is still on its way to safety
 _LAST_WORD: Final = 1.5  # seconds to tell at the end what may be forgotten
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
@@ -127,8 +127,8 @@ class Telegram:
         """Ask for updates, once, and begin to take those that are new.
 
         Telegram does not wait as long as there are some that it was not told to forget. So while one is still on its
-        way to safety, such as a recording that is being fetched, it is asked again each second: what comes behind it
-        may be a stop.
+        way to safety, such as a recording that is being fetched, it is asked again soon: what comes behind it may be a
+        stop.
         """
         offset = self._offset
         updates = await self._ask(
@@ -208,8 +208,8 @@ class Telegram:
 
     async def send(self, place: str, text: str, buttons: Sequence[Button], *, fixed: bool) -> str:
         """Make a message."""
-        chat, thread = _address(place)
         with self._told():
+            chat, thread = _address(place)
             message = await self._bot.send_message(
                 chat,
                 text,
@@ -222,16 +222,16 @@ class Telegram:
 
     async def edit(self, place: str, message: str, text: str, buttons: Sequence[Button]) -> None:
         """Change a message."""
-        chat, _ = _address(place)
         with self._told():
+            chat, _ = _address(place)
             await self._bot.edit_message_text(
                 text, chat, int(message), reply_markup=_keyboard(buttons), link_preview_options=_NO_PREVIEW
             )
 
     async def show_busy(self, place: str) -> None:
         """Show "typing" for some seconds."""
-        chat, thread = _address(place)
         with self._told():
+            chat, thread = _address(place)
             await self._bot.send_chat_action(chat, ChatAction.TYPING, message_thread_id=thread)
 
     @contextlib.contextmanager
@@ -298,7 +298,11 @@ def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
 
 def _address(place: str) -> tuple[int, int | None]:
     chat, _, thread = place.partition(":")
-    return int(chat), int(thread) if thread else None
+    try:
+        return int(chat), int(thread) if thread else None
+    except ValueError:  # somebody has made a session of such a name, over HTTP
+        msg = f"there is no chat {place!r}"
+        raise Refused(msg) from None
 
 
 def _seconds(error: RetryAfter) -> float:

@@ -14,8 +14,7 @@ from halter.models.model import Audio, Image
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from telegram import Bot, Message
-    from telegram._message import MaybeInaccessibleMessage
+    from telegram import Bot, MaybeInaccessibleMessage, Message
 
     from halter.models.model import Part
 
