@@ -121,7 +121,9 @@ class Pen:
         console = self._console()
         with console.capture() as drawn:
             console.print(what)
-        return [line.rstrip() for line in drawn.get().strip("\n").split("\n")]
+        lines = [line.rstrip() for line in drawn.get().split("\n")]
+        used = [number for number, line in enumerate(lines) if line]
+        return lines[used[0] : used[-1] + 1] if used else []
 
     def _console(self) -> Console:
         if self._made is None:

@@ -25,6 +25,8 @@ _QUEUE: Final = 5
 _CALLS: Final = 8
 _PROMPT: Final = 8
 _DRAWN: Final = 2000  # characters of an unfinished block that are drawn as what they will be
+_CLOCK: Final = 16  # columns for how long it runs, and what stands around that
+_LEAST: Final = 8  # columns in which a text is worth showing
 _MINUTE: Final = 60
 
 
@@ -63,11 +65,12 @@ class Picture:
 
     def _call(self, call: Call, now: float) -> str:
         mark, tone = ("■", "warn") if call.is_cancelling else ("⋯", "")
-        text = f"{mark} {call.name} {call.arguments}".rstrip() + f" · {elapsed(now - call.began)}"
+        room = max(self.pen.width - cells(call.name) - _CLOCK, _LEAST)
+        text = f"{mark} {call.name} {short(call.arguments, room)}".rstrip() + f" · {elapsed(now - call.began)}"
         if call.is_cancelling:
             text += " · told to stop"
         room = self.pen.width - cells(text) - 3
-        if call.progress and room > _PROMPT:
+        if call.progress and room > _LEAST:
             text += f" · {short(call.progress, room)}"
         return self.pen.paint(short(text, self.pen.width), tone)
 
