@@ -169,13 +169,14 @@ async def test_streams_are_bounded() -> None:
 @looped
 async def test_ten_times_too_much_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
     """Of what was answered with 202 all is applied, once; what was refused is nowhere."""
+    answered = asyncio.Event()
 
     class Model:
         name = "slow"
 
         async def stream(self, request: ModelRequest) -> object:
+            await answered.wait()
             async for event in ScriptedModel(["Hm ", "so."]).stream(request):
-                await asyncio.sleep(0.01)
                 yield event
 
     sessions = [f"s{number}" for number in range(100)]
@@ -184,7 +185,9 @@ async def test_ten_times_too_much_is_refused_and_nothing_is_lost(tmp_path: Path)
             await asyncio.gather(*(client.create(name) for name in sessions))
             answers = await asyncio.gather(*(client.post("x", name, id=f"m-{name}") for name in sessions))
             taken = {name for name, answer in zip(sessions, answers, strict=True) if answer.status == 202}
+            assert len(taken) == 10
             assert {answer.status for answer in answers} == {202, 429}
+            answered.set()
             for name in taken:
                 await client.finished(name)
         for name in sessions:

@@ -87,11 +87,8 @@ async def test_leaving_a_stream_stops_nothing() -> None:
         assert session.body["state"] == "running"
         gate.open()
         assert (await client.finished())[-1]["data"]["status"] == "done"
-        for _ in range(1000):
-            if not len(gateway.streams):
-                break
-            await asyncio.sleep(0)
-        assert len(gateway.streams) == 0
+        while len(gateway.streams):  # noqa: ASYNC110  (that the other side has gone comes through the system)
+            await asyncio.sleep(0.001)
 
 
 @looped
