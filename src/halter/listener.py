@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 from halter.cancel.token import CancellationToken, call_in_loop
 from halter.events import Event, Missed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
     from types import TracebackType
     from typing import Self
 
@@ -114,6 +116,36 @@ def loop_bell() -> tuple[Callable[[], None], asyncio.Future[None]]:
 
     def ring_here() -> None:
         if not bell.done():
-            bell.set_result(None)
+            with contextlib.suppress(asyncio.InvalidStateError):  # a signal handler has rung it in between
+                bell.set_result(None)
 
-    return lambda: call_in_loop(loop, ring_here), bell
+    def ring() -> None:
+        if asyncio._get_running_loop() is loop and (  # noqa: SLF001  (exported; it raises nothing)
+            _here.is_awake or asyncio.current_task(loop) is not None
+        ):
+            ring_here()
+        else:
+            call_in_loop(loop, ring_here)
+
+    return ring, bell
+
+
+class _Here(threading.local):
+    is_awake = False
+
+
+_here = _Here()
+
+
+@contextlib.contextmanager
+def awake() -> Iterator[None]:
+    """Say that this thread's event loop is at work in here, and does not sleep: so nobody has to wake it.
+
+    Within a task that is known. In a callback it is not: a signal handler that interrupts the loop's sleep looks the
+    same. To wake it takes a system call for each event, and a pipe that such bytes fill up has no room for a signal's.
+    """
+    before, _here.is_awake = _here.is_awake, True
+    try:
+        yield
+    finally:
+        _here.is_awake = before

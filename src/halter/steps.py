@@ -19,6 +19,7 @@ import msgspec
 from halter.cancel.token import CancellationToken, Cancelled, call_in_loop, wake_on_cancel
 from halter.errors import LimitReached, StoreError
 from halter.events import MessageApplied, TurnFinished, TurnRolledBack, TurnStopping
+from halter.listener import awake
 from halter.models.errors import ContextTooLong, ModelError
 from halter.models.model import ModelRequest, ReasoningDelta, TextDelta, Usage
 from halter.models.progress import RequestCancelled, RequestFinished, RequestRetry, RequestStarted
@@ -231,7 +232,8 @@ class Steps:
         if not self._words:
             return
         try:
-            self._write()
+            with awake():
+                self._write()
         except Exception as error:  # noqa: BLE001
             self._failure = error
             self._turn.step.cancel("error", detail=str(error))
