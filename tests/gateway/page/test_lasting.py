@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
 from halter import ToolContext, tool
-from halter.models import ToolCall
+from halter.events import Event, MessageAccepted
+from halter.models import ToolCall, UserMessage
+from halter.stores import MemoryStore
 from halter.testing import Gate
 from tests.gateway.page.kit import House, Tab
 
@@ -112,6 +115,26 @@ def test_a_lost_connection_is_made_again_and_nothing_is_lost(house: MakeHouse, t
     expect(page.messages).to_have_text(["one", "two"])
     expect(page.waiting).to_have_count(0)
     assert again.kinds(page.session).count("message.accepted") == 2
+    page.wrong.clear()  # of the connections that failed
+
+
+def test_another_log_under_the_same_name_is_shown_alone(house: MakeHouse, tab: MakeTab) -> None:
+    """If the gateway comes back with another session of this name, nothing of the one before stays on the screen."""
+    there = house("Old.")
+    page = tab(there.address())
+    page.say("the old one")
+    expect(page.answers).to_have_text("Old.")
+    there.close()
+    expect(page.page.locator("#link")).to_contain_text("Connection lost")
+    store = MemoryStore()
+    lease = store.acquire(page.session)
+    message = MessageAccepted("m", "queue", UserMessage.of("the new one"))
+    store.append(lease, [Event(0, time.time(), page.session, "", message)])
+    store.release(lease)
+    house("New.", store=store, port=there.port)
+    expect(page.answers).to_have_text("New.")
+    expect(page.messages).to_have_text("the new one")
+    expect(page.page.locator(".turn")).to_have_count(1)
     page.wrong.clear()  # of the connections that failed
 
 

@@ -47,8 +47,7 @@ export class Composer {
     const { activeElement } = document;
     for (const id of ["steer", "wait", "interrupt", "stop"]) find(id).hidden = !isRunning;
     find("send").hidden = isRunning;
-    // A button that goes away takes the focus with it; on a phone this would only bring up the keyboard.
-    if (activeElement?.hidden && matchMedia("(hover: hover)").matches) this.text.focus();
+    if (activeElement?.hidden) this.focus(); // a button that goes away takes the focus with it
     find("stop").lastElementChild.textContent = isStopping ? "Stopping…" : "Stop";
     find("stop").toggleAttribute("data-busy", isStopping);
     this.text.placeholder = isAsked
@@ -70,7 +69,13 @@ export class Composer {
     if (!audio && (isVoice || !text.trim())) return;
     this.put("");
     this.act.send(mode, text.trim() ? text : "", audio);
-    this.text.focus();
+    if (isVoice) this.focus();
+    else this.text.focus();
+  }
+
+  /** Go to the field; not on a phone, where that brings up a keyboard which nobody asked for. */
+  focus() {
+    if (matchMedia("(hover: hover)").matches) this.text.focus({ preventScroll: true });
   }
 
   /** Write something into the field. */
@@ -84,11 +89,14 @@ export class Composer {
       await this.send(this.#isRunning ? "steer" : "queue");
       return;
     }
+    find("mic").disabled = true; // until the browser has asked whether it may
     try {
       await this.recorder.start();
     } catch (error) {
       this.act.complain(error.message);
       return;
+    } finally {
+      find("mic").disabled = false;
     }
     find("recording").hidden = false;
     find("mic").setAttribute("aria-pressed", "true");

@@ -14,6 +14,7 @@ const NEAR = 60; // pixels from the end that count as being there
 export class ConversationView {
   #views = new Map(); // of turns and of what is in them
   #isPinned = true;
+  #life = 0;
 
   constructor({ log, turns, newest, act, clock }) {
     Object.assign(this, { log, turns, newest, act, clock });
@@ -27,10 +28,11 @@ export class ConversationView {
   /** Show another session. */
   open(state) {
     this.state = state;
-    this.clear();
+    this.#clear();
   }
 
-  clear() {
+  #clear() {
+    this.#life = this.state.lives;
     for (const view of this.#views.values()) view.close?.();
     this.#views.clear();
     this.turns.replaceChildren();
@@ -40,6 +42,7 @@ export class ConversationView {
 
   render() {
     const { state } = this;
+    if (state.lives !== this.#life) this.#clear();
     const touched = [...state.touched];
     state.touched.clear();
     this.log.setAttribute("aria-busy", String(Boolean(state.running)));
@@ -146,7 +149,7 @@ class TurnView {
     this.error.hidden = turn.status !== "failed";
     this.error.textContent = [because(turn.reason), turn.error || turn.detail].filter(Boolean).join(": ");
     this.end.textContent = this.#told();
-    this.since.hidden = !isRunning;
+    if (!isRunning) this.since.remove();
     this.timeline.draw();
   }
 

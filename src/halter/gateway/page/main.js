@@ -110,7 +110,7 @@ class Page {
     if (url.href !== location.href) history.pushState(null, "", url);
     this.#showSessions(false);
     this.#follow();
-    find("text").focus({ preventScroll: true });
+    this.composer.focus();
   }
 
   #acts() {

@@ -9,10 +9,12 @@ const MOST_PROGRESS = 20_000; // characters of what a call reports; the latest a
 
 export class State {
   constructor() {
+    this.lives = 0; // how often it began anew: what was shown before is of another session then
     this.reset();
   }
 
   reset() {
+    this.lives += 1;
     this.seq = 0;
     this.agent = "";
     this.title = "";

@@ -31,7 +31,7 @@ export class EventStream {
     let pause = FIRST_PAUSE;
     while (!this.#closing.signal.aborted) {
       this.onState("joining");
-      const before = this.last;
+      const began = performance.now();
       try {
         await this.#follow();
       } catch (error) {
@@ -43,7 +43,7 @@ export class EventStream {
         if (error instanceof Problem && error.retryAfter) pause = Math.max(pause, error.retryAfter * 1000);
       }
       if (this.#closing.signal.aborted) return;
-      if (this.last !== before) pause = FIRST_PAUSE;
+      if (performance.now() - began > LONGEST_PAUSE) pause = FIRST_PAUSE;
       this.onState("waiting", pause);
       await this.#rest(pause * (0.75 + Math.random() / 2));
       pause = Math.min(pause * 2, LONGEST_PAUSE);
