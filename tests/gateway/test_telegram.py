@@ -267,6 +267,22 @@ async def test_a_photo_is_a_picture_for_the_model() -> None:
 
 
 @looped
+async def test_an_album_is_one_message() -> None:
+    """Pictures that were sent as one are one message, in their order, and what was said behind them is behind them."""
+    async with bot_of("Three horses.", "Horses.") as desk:
+        for name in ("a", "b", "c"):
+            desk.server.files[name] = name.encode()
+            photo = [{"file_id": name, "file_unique_id": name, "width": 1, "height": 1}]
+            caption: dict[str, Any] = {"caption": "What are these?"} if name == "a" else {}
+            await desk.server.say(photo=photo, media_group_id="1", **caption)
+        await desk.server.acknowledged(await desk.server.say("In one word."))
+        await desk.server.read("Horses.")
+        accepted = [data.message for data in desk.events() if isinstance(data, MessageAccepted)]
+        assert [message.text for message in accepted] == ["What are these?", "In one word."]
+        assert [part.data for part in accepted[0].parts if isinstance(part, Image)] == [b"a", b"b", b"c"]
+
+
+@looped
 async def test_what_can_not_be_passed_on_is_said() -> None:
     """A sticker, a video, a photo that Telegram does not give or that is too large: nothing is dropped in silence."""
     async with bot_of() as desk:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from halter.gateway.messages import ReceiptView
     from halter.gateway.platforms.places import Place
     from halter.gateway.platforms.platform import Incoming, Platform, Pressed
+    from halter.inbox import Letter
     from halter.session import Session
     from halter.turn import Turn
 
@@ -42,7 +43,7 @@ __all__ = ["Porter"]
 
 _log = logging.getLogger(__name__)
 _PATIENCE: Final = 30.0  # seconds for which the answer to a stop waits for the turn's end
-_STOPPING: Final = 3.0  # seconds for a platform to end
+_STOPPING: Final = 2.0  # seconds for a platform to end
 _FIRST_PAUSE: Final = 0.5  # seconds after which something is tried again; longer each time
 _LONGEST_PAUSE: Final = 30.0
 _LAST: Final = 50  # events, among which is one of the last turn
@@ -120,7 +121,9 @@ class Porter:
             async with asyncio.timeout(patience):
                 await self._follower.flush()
         self._follower.close()
-        await self._platform.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOPPING):
+                await self._platform.close()
 
     # -- what people say ---------------------------------------------------------------------------------------------
 
@@ -173,16 +176,19 @@ class Porter:
         session_id = place.session(incoming.order)
         message_id = f"{self._platform.name}-{incoming.id}-{incoming.order}"
         try:
-            parts = await incoming.fetch() if incoming.fetch is not None else []
             await self._hall.create(session_id, None)
             async with self._hall.visit(session_id) as room:
-                is_busy, is_known = room.is_busy, room.session.inbox.find(message_id) is not None
+                known = room.session.inbox.find(message_id)
+                if known is not None:
+                    self._tell_again(place, room.session, known)
+                    return
+                parts = await incoming.fetch() if incoming.fetch is not None else []
                 form = MessageForm(text=incoming.text, id=message_id, mode=mode)
-                if incoming.order < place.stopped and not is_known:
+                if incoming.order < place.stopped:
                     await self._accept_held(place, room, form, parts)
                     return
+                is_busy = room.is_busy
                 receipt = await self._accept(room, form, parts)
-                turn = room.session.turn
         except Unfetched as error:
             place.board.say(f"⚠️ What you sent could not be fetched, and was not passed on: {error}.")
         except Problem as problem:
@@ -190,13 +196,15 @@ class Porter:
                 raise
             place.board.say(refusal(problem))
         else:
-            if is_known:
-                if turn is not None and turn.id == receipt.turn_id:
-                    self._follower.tell_if_broken(place, turn)
-                return
             told = queued(receipt, incoming.command, is_busy=is_busy)
             if told:
                 place.board.say(told)
+
+    def _tell_again(self, place: Place, session: Session, letter: Letter) -> None:
+        """Tell of a message that was accepted before, if its turn was broken off: nothing else will."""
+        turn = session.turn
+        if turn is not None and turn.id == letter.turn_id:
+            self._follower.tell_if_broken(place, turn)
 
     async def _accept(self, room: Room, form: MessageForm, parts: list[Part]) -> ReceiptView:
         if parts:

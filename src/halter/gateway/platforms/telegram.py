@@ -35,6 +35,7 @@ from telegram.request import HTTPXRequest
 
 from halter.gateway.platforms.pieces import size
 from halter.gateway.platforms.platform import Pressed, Refused, TooFast, Unreachable
+from halter.gateway.platforms.telegram_albums import Albums
 from halter.gateway.platforms.telegram_updates import place_of, read_message
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class Telegram:
             request=self._wires[1],
             get_updates_request=self._wires[0],
         )
+        self._albums = Albums()
         self._username = ""
         self._offset: int | None = None  # what comes before it is safe
         self._confirmed: int | None = None  # and what comes before this, Telegram has been told of
@@ -172,7 +174,7 @@ class Telegram:
             elif update.message is not None:
                 incoming = read_message(self._bot, update.message, self._username, str(update.update_id), again=again)
                 if incoming is not None:
-                    await door.take(incoming)
+                    await self._albums.take(door, incoming, update.message.media_group_id or "")
         except Exception:  # noqa: BLE001
             _log.exception("telegram: update %d could not be taken", update.update_id)
 
