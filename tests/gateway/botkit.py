@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from halter import Agent
 from halter.events import EventData
-from halter.gateway import Gateway, Keys
+from halter.gateway import Gateway, Keys, Limits
 from halter.gateway.platforms.telegram import Telegram
 from halter.models import Backoff, UserMessage
 from halter.stores import MemoryStore, Store
@@ -47,6 +47,7 @@ async def bot_of(
     users: Sequence[int] = (USER,),
     every: float = QUICK,
     hearing: Hearing | None = None,
+    limits: Limits | None = None,
     **options: Any,
 ) -> AsyncIterator[Desk]:
     """A bot whose model follows a script."""
@@ -57,5 +58,5 @@ async def bot_of(
     async with contextlib.AsyncExitStack() as stack:
         there = server if server is not None else await stack.enter_async_context(BotServer())
         bot = Telegram(TOKEN, users, server=there.url, every=every, **options)
-        gateway = await stack.enter_async_context(Gateway(agent, kept, Keys(own=OWN), platforms=[bot], hearing=hearing))
-        yield Desk(there, gateway, kept, model)
+        gateway = Gateway(agent, kept, Keys(own=OWN), platforms=[bot], hearing=hearing, limits=limits)
+        yield Desk(there, await stack.enter_async_context(gateway), kept, model)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from halter import ToolContext, tool
 from halter.events import MessageAccepted, MessageApplied, TurnFinished
+from halter.models import ToolCall
 from halter.models.errors import ProviderError
 from halter.stores import MemoryStore
 from halter.testing import Gate
@@ -151,6 +153,26 @@ async def test_an_update_that_is_delivered_twice() -> None:
             await server.say("Again.")
             await server.read("Yes?")
             assert desk.said() == ["Hi.", "Again."]
+
+
+@tool
+async def dig(ctx: ToolContext) -> str:
+    """Dig."""
+    ctx.report("one metre deep")
+    await ctx.token.wait_async()
+    ctx.token.raise_if_cancelled()
+    return "never"
+
+
+@looped
+async def test_a_tool_call_is_a_line_of_its_own() -> None:
+    """While a tool works, the message of the turn tells how far it is; and at last how it ended."""
+    async with bot_of(["Let me dig.", ToolCall("c1", "dig", "{}")], tools=[dig]) as desk:
+        await desk.server.say("Dig.")
+        message = await desk.server.read("Let me dig.\n🔧 dig: one metre deep")
+        await desk.server.say("/stop")
+        await desk.server.read("Stopped in", "tool dig (cancelled)")
+        await desk.server.until(lambda: "⏹ dig: cancelled" in message.text and "⏹ stopped in" in message.text)
 
 
 @looped

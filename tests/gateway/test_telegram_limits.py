@@ -6,10 +6,14 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from halter.errors import StoreFull
+from halter.events import MessageAccepted
+from halter.gateway import Limits
 from halter.testing import Gate
 from tests.gateway.botkit import bot_of
 from tests.gateway.botserver import BotServer
 from tests.gateway.kit import Client, client_session
+from tests.sessionkit import HookedStore
 from tests.tools.looped import looped
 
 
@@ -79,3 +83,40 @@ async def test_a_refused_token() -> None:
             await server.until(lambda: "getMe" in server.of())
             async with client_session(desk.gateway) as http:
                 assert (await Client(http).ask("GET", "/healthz")).status == 200
+
+
+@looped
+async def test_a_full_store() -> None:
+    """While a message can not be written it is not acknowledged; when it can, it is taken, in its order."""
+    store = HookedStore()
+    async with bot_of("Hello.", "Again.", "Again.", store=store) as desk:
+        await desk.server.say("Hi.")
+        await desk.server.read("Hello.")
+        full, tries = store.before, itertools.count(1)
+
+        def refuse(written: list[str]) -> None:
+            if "message.accepted" in written:
+                if next(tries) == 2:
+                    store.before = full
+                raise StoreFull("no space is left")
+
+        store.before = refuse
+        first = await desk.server.say("One.")
+        await desk.server.until(lambda: first in desk.server.delivered)
+        second = await desk.server.say("Two.")
+        assert desk.server.offset <= first
+        await desk.server.acknowledged(second)
+        await desk.server.read("Again.")
+        texts = [data.message.text for data in desk.events() if isinstance(data, MessageAccepted)]
+        assert texts == ["Hi.", "One.", "Two."]
+
+
+@looped
+async def test_too_many_messages() -> None:
+    """What is refused by a limit is told, with a time, and is not accepted in silence or dropped in silence."""
+    async with bot_of("Hello.", limits=Limits(session_messages=1)) as desk:
+        await desk.server.say("Hi.")
+        await desk.server.read("Hello.")
+        await desk.server.say("Hi again.")
+        await desk.server.read("Not accepted: too many messages of this session in a minute", "Try again in")
+        assert len([data for data in desk.events() if isinstance(data, MessageAccepted)]) == 1
