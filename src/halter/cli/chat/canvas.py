@@ -6,6 +6,8 @@ drawn when something has changed; for a mere key only what a key can change is m
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, Final
 
 from prompt_toolkit.application import Application
@@ -136,11 +138,14 @@ class Canvas:
         self._erase()
         self.draw()
 
-    def write(self, shown: Sequence[Shown]) -> None:
-        """Write what is to stay, above the picture."""
+    def write(self, shown: Sequence[Shown], seconds: float = math.inf) -> list[Shown]:
+        """Write what is to stay, above the picture; gives what could not be drawn in time: somebody may be typing."""
         lines: list[str] = []
         pen = self.picture.pen
-        for each in shown:
+        end = time.monotonic() + seconds
+        left = list(shown)
+        while left and (not lines or time.monotonic() < end):
+            each = left.pop(0)
             kind = "block" if isinstance(each, Block) else "user" if each.tone == "user" else "note"
             if self._last_kind and _needs_gap(self._last_kind, kind, each):
                 lines.append("")
@@ -149,6 +154,7 @@ class Canvas:
         if lines:
             self._erase()
             self._paper.write_raw("\r\n".join([*lines, ""]))
+        return left
 
     def _erase(self) -> None:
         """Take the picture away; what takes its place is written together with that, by the next drawing."""

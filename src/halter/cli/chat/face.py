@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from halter.cli.chat.host import Host
     from halter.cli.chat.leaving import Leaving
     from halter.cli.chat.terminal import Terminal
+    from halter.cli.chat.view import Shown
     from halter.cli.chat.words import Said
     from halter.events import Event, Mode
     from halter.listener import Listener
@@ -39,6 +40,8 @@ __all__ = ["Face"]
 
 _FRAME: Final = 1 / 30
 _SLOW_FRAME: Final = 1 / 10  # if nothing has come but how far calls are
+_SLICE: Final = 0.004  # seconds of drawing, and then of listening to keys: an answer may come all at once
+_BREATH: Final = 0.004
 _TICK: Final = 0.5  # between two looks at the clock, while something runs
 _HANGUP: Final = 129
 
@@ -50,6 +53,8 @@ class Face:
         self.view = View()
         self._host = host
         self._leaving = leaving
+        self._unwritten: list[Shown] = []  # what is to stay, and was too much for once
+        self._is_behind = False
         self._notice: tuple[str, Tone] = ("", "dim")
         self._loading = 0.0  # since when a model is
         self._is_ticking = False
@@ -115,8 +120,15 @@ class Face:
 
     def refresh(self) -> None:
         """Write above what has come to stay, and draw the picture."""
-        self._canvas.write(self.view.take_shown())
+        self._unwritten = self._canvas.write([*self._unwritten, *self.view.take_shown()], _SLICE)
         self._canvas.draw()
+        if self._unwritten and self._loop is not None and not self._is_behind:
+            self._is_behind = True
+            self._loop.call_later(_BREATH, self._catch_up)
+
+    def _catch_up(self) -> None:
+        self._is_behind = False
+        self.refresh()
 
     def leave(self, code: int, why: str) -> None:
         """End the program: say so, wait for what has to end, and go."""
@@ -210,7 +222,7 @@ class Face:
             await self._leaving.end_session(why, self.actions.late)
             while (event := self._listener.get_nowait()) is not None:
                 self._take(event)
-            self.refresh()
+            self._unwritten = self._canvas.write([*self._unwritten, *self.view.take_shown()])
         finally:
             if self._app.is_running:
                 self._app.exit()
