@@ -377,3 +377,36 @@ def test_a_signal_that_is_somebody_elses_is_no_wish_to_leave() -> None:
     result = run_python(program)
     assert (result.stdout, result.stderr) == ("2 False\n", "")
     assert result.returncode == 0
+
+
+def test_a_hangup_that_is_told_twice_is_one() -> None:
+    """A terminal that is closed sends SIGHUP to the session's leader and to the group in front, which may be the same
+    process: that is no second wish, and what is being saved is saved. Another signal still is one.
+    """
+    program = """
+        import signal, sys, threading
+        from halter import ExitGuard
+        with ExitGuard(timeout=20.0, on_signal=lambda number: True) as guard:
+            print(flush=True)
+            guard.token.wait()
+            for _ in range(3):
+                signal.raise_signal(signal.SIGHUP)
+            threading.Event().wait(0.3)  # it would have been ended at once
+            print("saved", flush=True)
+            if "again" in sys.argv:
+                signal.raise_signal(signal.SIGTERM)
+                threading.Event().wait(20)
+    """
+    for again, said in (("", ""), ("again", "Forced exit as asked again")):
+        run = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(program), again],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert run.stdout is not None
+        run.stdout.readline()
+        run.send_signal(signal.SIGHUP)
+        out, errors = run.communicate(timeout=30)
+        assert (run.returncode, out) == (129, "saved\n")
+        assert said in errors

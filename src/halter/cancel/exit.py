@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 FORCED: Final = 70  # "internal software error" of sysexits.h
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_HANGUP: Final = "SIGHUP"
 # An exit that is done sooner than this has nothing to say.
 _QUIET: Final = 0.3
 _BACKSTOP: Final = 2.0
@@ -155,7 +156,8 @@ class ExitGuard:
         if is_signal:
             self._tell(f"Shutting down ({intent.why})…")
             self._is_announced.set()
-        more = 2 - signals if is_signal else 1  # signals from now on that mean: at once
+        # Signals from now on that mean: at once. The first one may have been counted, or still be waiting to be.
+        more = 2 - signals if is_signal and intent.why != _HANGUP else 1
         more = self._listen(more, min(_QUIET, self.remaining()))
         if more > 0:
             self._tell(f"Shutting down: waiting for {self._waiting_for()}, at most {self._timeout:g} s…")
@@ -166,7 +168,8 @@ class ExitGuard:
         """Count *wanted* signals down, for *seconds* at the most, and return how many have not come."""
         end = time.monotonic() + seconds
         while wanted > 0 and select.select([self._ear], [], [], max(0.0, end - time.monotonic()))[0]:
-            wanted -= len(self._heard())
+            # A terminal that is closed says so once for the session and once for the group: nobody has asked twice.
+            wanted -= sum(signal.Signals(number).name != _HANGUP for number in self._heard())
         return wanted
 
     def _heard(self) -> list[int]:
