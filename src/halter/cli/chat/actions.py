@@ -171,7 +171,7 @@ class Actions:
         """Stop the turn, and hold what waits."""
         receipt = self._host.session.stop(detail=how)
         held = sum(letter.state == "held" for letter in self._host.session.inbox)
-        kept = f"; {count(held, 'message')} held: Enter on the empty line sends, Alt+Up edits" if held else ""
+        kept = f"; {count(held, 'message')} held" if held else ""
         if receipt.stopped:
             self._screen.notice(f"stopping{kept}", "warn")
         elif receipt.turn_id:

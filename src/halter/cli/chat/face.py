@@ -20,7 +20,7 @@ from halter.cli.chat.drawing import warm_up
 from halter.cli.chat.keys import make_keys
 from halter.cli.chat.picture import elapsed
 from halter.cli.chat.view import View
-from halter.events import Missed
+from halter.events import Missed, TurnFinished
 from halter.models.errors import ModelError
 from halter.tools.events import ToolProgress
 
@@ -134,8 +134,8 @@ class Face:
         """End the program: say so, wait for what has to end, and go."""
         if not self._leaving.is_begun:
             self._leaving.begin(code, why)
-            self.view.say("Shutting down…", "warn")
-            self.refresh()
+            if why not in signal.Signals.__members__:  # of a signal the guard tells, with its name
+                self.say("Shutting down…")
             self._start(self._leave(why))
 
     def leave_at_once(self) -> None:
@@ -242,6 +242,8 @@ class Face:
             await asyncio.sleep(_FRAME if is_news else _SLOW_FRAME)
 
     def _take(self, event: Event) -> None:
+        if isinstance(event.data, TurnFinished):
+            self._notice = ("", "dim")  # what a key has done to the turn is done
         if isinstance(event.data, Missed):
             missed = event.data
             for each in self._host.session.events(missed.first - 1):

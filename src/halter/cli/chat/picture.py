@@ -87,6 +87,8 @@ class Picture:
             lines.append(self.pen.paint(line, "warn" if mode == "held" else "dim"))
         if len(waiting) > len(shown):
             lines.append(self.pen.paint(f"  … and {len(waiting) - len(shown)} more", "dim"))
+        if any(each.state == "held" for each in waiting):
+            lines += self.pen.say("Enter on the empty line sends what is held, Alt+Up edits it", "dim", "  ")
         return lines
 
     def prompt(self, prompt: Prompt | None, more: int) -> list[str]:

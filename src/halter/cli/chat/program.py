@@ -15,7 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel import CancellationToken, ExitGuard
-from halter.cli.output import complain, may_color
+from halter.cli.output import complain, harmless, may_color
 from halter.cli.settings import SettingsError, load
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class _Voice:
         if is_forced:
             self._terminal.calm()
             for late in self.face.actions.late if self.face is not None else ():
-                self._terminal.say(f"Not kept: {late}\r\n".encode())
+                self._terminal.say(f"Not kept: {harmless(late)}\n".encode())
         face = self.face
         if face is not None and not is_forced and face.call(lambda: face.say(text)):
             return
@@ -106,12 +106,12 @@ class _Chat:
             choice = choose(self._configuration)
             with SQLiteStore(self._configuration.make_store()) as store:
                 host = Host(self._configuration, choice, store, session_id)
-                return self._talk(host, choice)
+                return self._talk(host, choice, session_id)
         except (HalterError, NoModel, OSError, SettingsError) as error:
             self._terminal.restore()
             return complain(error)
 
-    def _talk(self, host: Host, choice: Choice) -> int:
+    def _talk(self, host: Host, choice: Choice, wanted: str | None) -> int:
         from halter.cli.chat.face import Face  # noqa: PLC0415  (as above)
         from halter.cli.chat.leaving import Leaving  # noqa: PLC0415
         from halter.cli.chat.stray import caught  # noqa: PLC0415
@@ -121,7 +121,12 @@ class _Chat:
         leaving = Leaving(self._guard, host)
         face = Face(host, self._terminal, leaving, color=may_color())
         greeting = [Said(line, "dim") for line in choice.lines]
-        greeting += host.describe() if host.session.turn is not None else [Said(_HELLO, "dim")]
+        if wanted is None:
+            greeting.append(Said(_HELLO, "dim"))
+        elif host.session.turn is None:
+            greeting.append(Said(f"There was no session {wanted!r}; it begins now.", "dim"))
+        else:
+            greeting += host.describe()
         drawing = threading.Thread(target=self._draw, args=(face, greeting), name="halter-chat", daemon=True)
         self._voice.face = face
         self._guard.on_signal = lambda number: self._on_signal(face, number)
@@ -134,7 +139,7 @@ class _Chat:
         if self._failure is not None:
             raise self._failure
         for line in leaving.lines:
-            self._terminal.say(f"{line}\r\n".encode())
+            self._terminal.say(f"{harmless(line)}\n".encode())
         return leaving.code
 
     def _draw(self, face: Face, greeting: list[Said]) -> None:

@@ -25,6 +25,7 @@ __all__ = ["Paper", "Terminal"]
 
 _LFLAG: Final = 3
 _IFLAG: Final = 0
+_MOMENT: Final = 0.2  # seconds in which a terminal takes something, if it does at all
 _USUAL: Final = Size(rows=24, columns=80)
 # Out of what the chat may have switched on: pasting in brackets off, cursor shown, no colour.
 _CALM: Final = b"\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
@@ -65,10 +66,11 @@ class Terminal:
         self.say(_CALM)
 
     def say(self, data: bytes) -> None:
-        """Write, unless nobody takes it."""
+        """Write, as long as somebody takes it."""
+        view = memoryview(data)
         with contextlib.suppress(OSError):
-            if select.select([], [self.output], [], 0)[1]:
-                os.write(self.output, data)
+            while view and select.select([], [self.output], [], _MOMENT)[1]:
+                view = view[os.write(self.output, view) :]
 
     def size(self) -> Size:
         """Its rows and columns; some say that they have none."""
