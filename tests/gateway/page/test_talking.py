@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 
 import av
@@ -168,6 +169,22 @@ def test_a_voice_message_is_recorded_and_sent(house: MakeHouse, tab: MakeTab) ->
         loudest = max(numpy.abs(frame.to_ndarray()).max() for frame in file.decode(audio=0))
     assert sound.media_type == "audio/webm"
     assert loudest > 0.05, "it is silence"
+
+
+def test_a_voice_message_is_understood_and_steers(house: MakeHouse, tab: MakeTab) -> None:
+    """What was said into the microphone is transcribed by the gateway, shown as voice, and steers the running turn."""
+    gate = Gate()
+    there = house(["Looking at this map. ", gate], "The other one, then.")
+    page = tab(there.address())
+    page.say("look")
+    gate.wait_reached()
+    page.button("Record a voice message").click()
+    expect(page.page.locator("#recorded")).to_have_text("0:03")
+    page.button("Steer").click()
+    expect(page.answers.last).to_have_text("The other one, then.", timeout=30_000)
+    expect(page.messages.last).to_contain_text(re.compile("🎙️ “.*look", re.IGNORECASE))
+    expect(page.messages.last.locator(".mode")).to_have_text("Steer")
+    expect(page.page.locator(".turn")).to_have_count(1)
 
 
 def test_a_message_that_is_being_transcribed_says_so(house: MakeHouse, tab: MakeTab) -> None:
