@@ -46,7 +46,8 @@ def open_chat(options: argparse.Namespace) -> int:
     except SettingsError as error:
         return complain(error)
     gc.set_threshold(_OBJECTS)
-    if not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)) or os.environ.get("TERM") == "dumb":
+    is_plain = os.environ.get("TERM") == "dumb" or os.name != "posix"  # elsewhere a terminal is another thing
+    if is_plain or not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         from halter.cli.chat.lines import talk_in_lines  # noqa: PLC0415  (the other way)
 
         return talk_in_lines(configuration, options.session)
