@@ -82,8 +82,11 @@ class Journal:
             is_inner, self._is_at_work = self._is_at_work, True
             try:
                 self.store.append(self.lease, events)
-                for event in events:
-                    heapq.heappush(self._arrived, (event.seq, event))
+                if is_inner or self._arrived:
+                    for event in events:
+                        heapq.heappush(self._arrived, (event.seq, event))
+                else:
+                    self._tell(events)  # what a handler adds meanwhile has higher numbers, and comes behind
             finally:
                 self._is_at_work = is_inner
             if not is_inner:
@@ -122,12 +125,22 @@ class Journal:
             self._is_at_work = True
             try:
                 while self._arrived:
-                    _, event = heapq.heappop(self._arrived)
-                    self._take(event)
-                    for listener in self._listeners:
-                        listener.put(event)
+                    self._tell([heapq.heappop(self._arrived)[1]])
             finally:
                 self._is_at_work = False
+
+    def _tell(self, events: list[Event]) -> None:
+        begun = 0
+        try:
+            for event in events:
+                begun += 1
+                self._take(event)
+                for listener in self._listeners:
+                    listener.put(event)
+        except BaseException:  # a Ctrl+C: the others are written, and are taken in with the next
+            for event in events[begun:]:
+                heapq.heappush(self._arrived, (event.seq, event))
+            raise
 
     def _take(self, event: Event) -> None:
         message = self.inbox.take(event)

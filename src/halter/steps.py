@@ -186,8 +186,7 @@ class Steps:
         except Cancelled as stop:
             if self._failure is not None:
                 raise self._failure from None
-            turn.token.raise_if_cancelled()
-            if not stop.belongs_to(step):
+            if turn.token.is_cancelled or not stop.belongs_to(step):
                 raise
             return None
         finally:
