@@ -197,7 +197,7 @@ def leave_by_command(chat: ChatScreen) -> None:
 
 
 @pytest.mark.parametrize(("leave", "code"), [(leave_by_ctrl_d, 0), (leave_by_ctrl_c, 130), (leave_by_command, 0)])
-@pytest.mark.parametrize("kind", [None, "answering", "tool"])
+@pytest.mark.parametrize("kind", [None, "tool"])
 def test_leaving(
     chat: ChatScreen, provider: FakeProvider, kind: str | None, leave: Callable[[ChatScreen], None], code: int
 ) -> None:
