@@ -43,7 +43,8 @@ _START_MS = 500
 _ECHO_MS = 20
 _WAIT = 30.0
 _BASE = "a bare echo"
-_KEYS = "αβγδεζηθικλμνξοπρστυφχψω"
+# Two lines of keys, in turn: a line that is cleared and begun again in one picture shows nothing if it begins the same.
+_KEYS = ("αβγδεζηθικλμνξπρσςτυφχψω", "бвгджзийклмнптуфцчшщъыэю")
 _MODULE = '''
 import asyncio
 from halter import ToolContext, tool
@@ -144,8 +145,9 @@ def echoes(chat: Chat, keys: int, chance: random.Random) -> list[float]:
     """Seconds from key to echo, one for each key."""
     took = []
     for number in range(keys):
-        key = _KEYS[number % len(_KEYS)]
-        if not number % len(_KEYS):
+        row, at = divmod(number, len(_KEYS[0]))
+        key = _KEYS[row % 2][at]
+        if not at:
             chat.type("\x15")  # an empty line again
         chat.drain(chance.uniform(0.02, 0.06))
         start = time.perf_counter()
