@@ -66,6 +66,7 @@ class Face:
         self._canvas = Canvas(
             terminal,
             above=(
+                lambda: [""],  # between what stays and what changes
                 lambda: self._canvas.picture.tail(self.view),
                 lambda: self._canvas.picture.calls(self.view),
                 lambda: self._canvas.picture.queue(list(self._host.session.inbox), self.view),
