@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +13,7 @@ from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
 from tests.cli.chat.screen import CTRL_C, CTRL_D, ENTER, ChatScreen
 from tests.cli.kit import Home
+from tests.helpers import run_python
 
 # A tool that takes its time to obey, as long as a test needs, and one that stops the whole loop.
 SLOW = '''
@@ -160,6 +162,30 @@ def test_what_was_typed_and_not_sent_is_told(home: Home, provider: FakeProvider)
         assert chat.end() == 143
         assert "Not sent: half a thought" in chat.text
     assert not home.events()
+
+
+def test_a_message_when_the_session_is_closed_already_is_kept(tmp_path: Path) -> None:
+    """What comes when the session has been let go of is put into it all the same, in order, and counted."""
+    program = """
+        import asyncio, sys
+        from halter.cancel import ExitGuard
+        from halter.cli.chat.host import Host
+        from halter.cli.chat.leaving import Leaving
+        from halter.cli.choose import Choice
+        from halter.cli.settings import load
+        from halter.stores import SQLiteStore
+        configuration = load({"model": "openai:test"}, {"HALTER_HOME": sys.argv[1]})
+        with SQLiteStore(configuration.make_store()) as store:
+            host = Host(configuration, Choice("openai:test", ""), store, "s")
+            host.session.post("first")
+            leaving = Leaving(ExitGuard(), host)
+            late = ["second", "third"]
+            asyncio.run(leaving.end_session("the test", late))
+            print(late, [letter.message.text for letter in store.inbox("s")], *leaving.lines)
+    """
+    ended = run_python(program, str(tmp_path))
+    told = "Session s is saved. 3 messages wait in it. To go on: halter --session s"
+    assert ended.stdout == f"[] ['first', 'second', 'third'] {told}\n", ended.stderr
 
 
 def test_leaving_and_coming_back(home: Home, provider: FakeProvider) -> None:

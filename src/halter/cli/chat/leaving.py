@@ -5,7 +5,6 @@ While it ends, messages can still be typed: they are kept in the session for the
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.blocking import run_blocking_async
@@ -59,21 +58,25 @@ class Leaving:
         with self._guard.stage("what tools have left running"):
             await run_blocking_async(session.close, max(self._guard.remaining() - _LAST, 0.1), token=NEVER)
         with self._guard.stage("the store"):
-            await run_blocking_async(self._say_farewell, late, token=NEVER)
-        await asyncio.sleep(0)  # what was typed meanwhile is heard before the line is closed
+            # Keys are heard while this waits, so there may be more when it is back; and none after the last look.
+            farewell = await run_blocking_async(self._say_farewell, late, token=NEVER)
+            while late:
+                farewell = await run_blocking_async(self._say_farewell, late, token=NEVER)
+        self.lines += farewell
 
     async def wait_for(self, what: str, do: Callable[[float], object]) -> None:
         """Do something that waits and is given the seconds that are left; *what* is what is waited for."""
         with self._guard.stage(what):
             await run_blocking_async(do, self._guard.remaining(), token=NEVER)
 
-    def _say_farewell(self, late: list[str]) -> None:
+    def _say_farewell(self, late: list[str]) -> list[str]:
         """Keep what came late, and say where all of it is. A boundary: the store may be what is wrong."""
+        texts, late[:] = late[:], []
         try:
-            if late:
-                self._host.keep(late)
-            self.lines += self._host.farewell()
+            if texts:
+                self._host.keep(texts)
+            return self._host.farewell()
         except HalterError as error:
             self.code = self.code or 1
-            self.lines.append(f"The session could not be closed well: {error}")
-            self.lines += [f"Not kept: {text}" for text in late]
+            self.lines += [f"Not kept: {text}" for text in texts]
+            return [f"The session could not be closed well: {error}"]
