@@ -26,12 +26,14 @@ async def dig(place: str, ctx: ToolContext) -> str:
 async def search(query: str):
     """Search, and find one thing at once."""
     yield "found one"
+    print("found by", query)
     await asyncio.sleep(1000)
 
 
 @tool
 def wedge() -> str:
     """Hear nothing."""
+    print("wedged now")  # so that a test knows that it is in here
     threading.Event().wait(1000)
     return "done"
 

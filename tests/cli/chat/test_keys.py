@@ -147,6 +147,7 @@ def test_what_a_stop_says(chat: ChatScreen, provider: FakeProvider) -> None:
     provider.script(tool_calls([*calls, ToolCall("3", "wedge", "{}")]))
     chat.send("Go.")
     chat.wait_state("running 3 tools")
+    chat.wait_for("wedged now", "found by a", "found by b")
     chat.type(ESC)
     chat.wait_for_match(r"stopped in \d+\.\d ms; 2 calls kept partial results; 1 abandoned")
     chat.wait_for("search a · partial result kept", "wedge · abandoned: it did not end, and may still have effects")

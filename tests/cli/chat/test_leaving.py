@@ -25,6 +25,7 @@ from halter import tool
 async def linger() -> str:
     """Take long to end."""
     try:
+        print("lingering now")  # so that a test knows that it is in here
         await asyncio.sleep(1000)
     finally:
         while not pathlib.Path("{go}").exists():
@@ -81,7 +82,7 @@ def test_a_wedged_tool_does_not_hold_it_up(home: Home, provider: FakeProvider) -
     with ChatScreen(home, HALTER_EXIT_TIMEOUT="20") as chat:
         chat.wait_ready()
         chat.send("Go.")
-        chat.wait_for("⋯ wedge")
+        chat.wait_for("⋯ wedge", "wedged now")
         chat.type(CTRL_D)
         began = time.monotonic()
         assert chat.end() == 0
@@ -98,7 +99,7 @@ def test_what_stops_the_loop_is_left_behind(home: Home, provider: FakeProvider) 
     with ChatScreen(home, HALTER_EXIT_TIMEOUT="1.5") as chat:
         chat.wait_ready()
         chat.send("Go.")
-        chat.wait_for("⋯ linger")
+        chat.wait_for("⋯ linger", "lingering now")
         chat.type(CTRL_D)
         chat.wait_for("Shutting down…", "waiting for the turn to end, at most 1.5 s")
         assert chat.end() == 70
@@ -116,7 +117,7 @@ def test_a_third_ctrl_c_leaves_at_once(home: Home, provider: FakeProvider) -> No
     with ChatScreen(home, HALTER_EXIT_TIMEOUT="60") as chat:
         chat.wait_ready()
         chat.send("Go.")
-        chat.wait_for("⋯ linger")
+        chat.wait_for("⋯ linger", "lingering now")
         chat.type(CTRL_C)
         chat.wait_notice("stopping")
         chat.type(CTRL_C)
@@ -136,7 +137,7 @@ def test_a_message_during_the_shutdown_is_kept(home: Home, provider: FakeProvide
     with ChatScreen(home, HALTER_EXIT_TIMEOUT="30") as chat:
         chat.wait_ready()
         chat.send("Go.")
-        chat.wait_for("⋯ linger")
+        chat.wait_for("⋯ linger", "lingering now")
         chat.type(CTRL_D)
         chat.wait_for("Shutting down…")
         chat.send("One more thing.")

@@ -88,7 +88,7 @@ def test_many_calls_leave_room_for_the_line(home: Home, provider: FakeProvider) 
         chat.type("still here")
         chat.wait_for_line("> still here")
         chat.type(ESC)
-        chat.wait_for("30 cancelled")
+        chat.wait_for("■ stopped in")
 
 
 def test_resizing(home: Home, provider: FakeProvider) -> None:
