@@ -1,6 +1,6 @@
 """How long a stop of a tool for files takes: from the token's cancel() to `Batch.run()` having returned.
 
-    python bench/toolbox_files.py [--runs 100] [--files 20000]
+    python bench/toolbox_files.py [--runs 40] [--files 20000]
 
 The tools are in the middle of their work when the stop comes, at another moment in each round: a search over a big
 tree, with `rg` and without, by a plain text and by an expression; an expression that would take for ever; a read far
@@ -125,7 +125,7 @@ def measure(root: Path, runs: int) -> dict[str, tuple[list[float], dict[str, int
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=40)
     parser.add_argument("--files", type=int, default=20_000)
     options = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="halter-bench-"))

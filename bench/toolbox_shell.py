@@ -112,7 +112,7 @@ async def measure(runs, stage):
     jobs = stage.keeper.keep(stage.terminal._make_jobs)
 
     def waits():
-        return jobs.get(1).child.changes._listeners
+        return jobs.get(1).process.changes._listeners
 
     for number in range(runs + 2):  # the first two warm up
         gc.collect()

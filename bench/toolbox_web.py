@@ -75,7 +75,7 @@ async def stop_once(scenario: Scenario, number: int, keeper: Keeper) -> float:
             time.sleep(0.005)
         else:
             has_begun.wait(_AT_MOST)
-            time.sleep(random.uniform(0.0, 1.2))
+            time.sleep(random.uniform(0.0, 0.3))
         called_at = time.perf_counter()
         token.cancel("interrupt")
 
