@@ -9,6 +9,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
@@ -106,6 +107,20 @@ def fresh(site: Site) -> Iterator[Surfer]:
     one = Surfer(Browser(allow_private=[site.host]), site)
     yield one
     one.close()
+
+
+def test_it_starts_where_temporary_files_are_far_away(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chromium refuses to start if the path of its socket is too long, as it was with some settings of TMPDIR."""
+    far = tmp_path / ("a" * 60)
+    far.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(far))
+    one = Surfer(Browser(allow_private=[site.host]), site)
+    try:
+        assert site.url in one.home()
+    finally:
+        one.close()
 
 
 def test_a_page_is_shown_as_elements_with_names(surfer: Surfer) -> None:

@@ -91,13 +91,13 @@ class Figures(NamedTuple):
 class Crowd:
     """An agent with all these tools, and what its calls have come to."""
 
-    def __init__(self, folder: Path, server: SlowServer, mark: str) -> None:
+    def __init__(self, folder: Path, temporary: Path, server: SlowServer, mark: str) -> None:
         self.workspace = folder / "workspace"
         self.workspace.mkdir()
         (self.workspace / "text.txt").write_text("a needle\n" * 100)
         self._server = server
         self.mark = mark.encode()
-        self._folder = os.fsencode(folder)
+        self._folder = os.fsencode(temporary)
         self._chance = random.Random(7)
         self._has_browser = any(map(shutil.which, NAMES))
         host = f"127.0.0.1:{server.port}"
@@ -158,11 +158,8 @@ class Crowd:
         assert turn.reason == "stop"
         assert len(turn.outcomes) in (0, 32)
         self.outcomes.update((outcome.name, outcome.status) for outcome in turn.outcomes)
-        # A browser may not get up on a machine that is this busy, and says so.
         self.failures += [
-            f"{outcome.name}: {outcome.detail}"
-            for outcome in turn.outcomes
-            if outcome.status in ("failed", "denied") and outcome.name != "browser_navigate"
+            f"{outcome.name}: {outcome.detail}" for outcome in turn.outcomes if outcome.status in ("failed", "denied")
         ]
         self.most_waiting = max(self.most_waiting, len(families.roots()))
 
@@ -182,18 +179,24 @@ class Crowd:
 
 
 @pytest.fixture
-def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowd]:
-    (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder for temporary files whose name is short: Chromium has a socket there."""
+    with tempfile.TemporaryDirectory(prefix="many-") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+@pytest.fixture
+def crowd(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Crowd]:
     mark = f"HALTER_MANY_{secrets.token_hex(8)}"
     monkeypatch.setenv(mark, "1")
     with SlowServer() as server:
-        crowd = Crowd(tmp_path, server, mark)
+        crowd = Crowd(tmp_path, temporary, server, mark)
         yield crowd
         server.wait(lambda seen: all(each.end for each in seen))
 
 
-def test_stops_at_random_times_leave_nothing(crowd: Crowd, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_stops_at_random_times_leave_nothing(crowd: Crowd, temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Thirty-two tools of many kinds, stopped at random: every call has its outcome, and nobody is left behind."""
     crowd.stop_again_and_again(WARM_UP)
     wait_until(crowd.is_gone, ALL_GONE)
@@ -212,7 +215,7 @@ def test_stops_at_random_times_leave_nothing(crowd: Crowd, tmp_path: Path, caplo
     assert after.threads <= before.threads
     assert after.objects <= before.objects + 400
     assert after.kilobytes <= before.kilobytes + 16_000
-    assert not list((tmp_path / "temporary").iterdir())
+    assert not list(temporary.iterdir())
     assert {path.name for path in crowd.workspace.iterdir()} <= {"text.txt", "out.txt"}
     assert crowd.failures == []
     assert not [record for record in caplog.records if record.name == "asyncio" and record.levelname == "ERROR"]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from halter import CancellationToken, checkpoint, current_token
+from halter import CancellationToken, Cancelled, checkpoint, current_token
 from halter.tools import Approval, ApprovalRequest, is_approved
 from halter.tools.approval import check_policy, why_to_ask
 from tests.tools.looped import looped
@@ -206,3 +206,16 @@ async def test_a_rule_says_whether_to_ask(rule: Any, why: str) -> None:
     """A tool's rule sees the arguments and says whether, and why; one that fails or does not answer means yes."""
     found = await why_to_ask(rule, {"path": "x"}, CancellationToken())
     assert found.startswith(why) if why else found == ""
+
+
+@looped
+async def test_a_rule_that_fails_of_the_stop_asks_nobody() -> None:
+    """A rule may break because of the stop itself; then the call was not started, and nobody has denied it."""
+    token = CancellationToken()
+
+    def rule(_: object) -> bool:
+        token.cancel("stop")
+        raise RuntimeError("cut off")
+
+    with pytest.raises(Cancelled):
+        await why_to_ask(rule, {}, token)

@@ -45,6 +45,10 @@ _ENVIRONMENT: Final = (
     "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR",
 )  # fmt: skip
 # Past a proxy these would make connections of their own.
+_PREFIX: Final = "halter-browser-"
+# Chromium makes a socket in there, whose path must not have more than 103 bytes, or it does not start.
+_ROOM: Final = 103 - len(f"/{_PREFIX}12345678/org.chromium.Chromium.123456/SingletonSocket")
+_SHORT: Final = "/tmp"  # noqa: S108  (a folder of a random name is made in it)
 _NO_WAY_AROUND: Final = ("--disable-quic", "--webrtc-ip-handling-policy=disable_non_proxied_udp")
 
 
@@ -132,7 +136,7 @@ class _Life:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._folder = tempfile.mkdtemp(prefix="halter-browser-")
+        self._folder = tempfile.mkdtemp(prefix=_PREFIX, dir=_place())
         self._mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
         # Chromium and its driver clean up when their pipes close: they are given time for that.
         self._guard = Guard(self._mark, moment=1.0, folder=self._folder)
@@ -240,6 +244,12 @@ class _Life:
         families.stop(self._family, _GRACE)
         self._guard.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _place() -> str:
+    """Where the folder is made: the usual place, or a shorter one if that is too far away."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= _ROOM or not os.access(_SHORT, os.W_OK) else _SHORT
 
 
 def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -64,6 +64,7 @@ async def why_to_ask(rule: bool | ApprovalRule, arguments: Mapping[str, Any], to
     try:
         answer: object = await run_blocking_async(rule, arguments, token=token)
     except Exception as error:  # noqa: BLE001
+        token.raise_if_cancelled()  # it may be the stop that it failed of, and then nobody is to be asked
         return f"the rule that says whether it needs approval failed: {error_text(error)}"
     if isinstance(answer, str):
         return answer.strip()
