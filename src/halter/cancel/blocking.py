@@ -19,6 +19,7 @@ import contextlib
 import contextvars
 import logging
 import queue
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -356,11 +357,15 @@ def _prepare(
 
 
 def _try_submit(job: Callable[[], object]) -> bool:
-    """Run *job* on a thread, if one is to be had: a stop goes on without abort() and cutting, if it must."""
+    """Run *job* on a thread, if one is to be had: a stop goes on without abort() and cutting, if it must.
+
+    From 3.12 on there is none once the interpreter is about to end. That is no news: children end with it in any case.
+    """
     try:
         threads.submit(job)
     except RuntimeError:
-        _log.warning("no thread is to be had for what a stop wants done", exc_info=True)
+        level = logging.WARNING if threading.main_thread().is_alive() else logging.DEBUG
+        _log.log(level, "no thread is to be had for what a stop wants done", exc_info=True)
         return False
     return True
 
