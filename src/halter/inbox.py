@@ -206,7 +206,7 @@ class Inbox:
     # -- for everybody -----------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Letter]:
-        return iter(sorted(self._waiting.copy().values(), key=_number))
+        return iter(sorted(self._waiting.copy().values(), key=_number) if self._waiting else ())
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -259,6 +259,8 @@ class Inbox:
 
     def _in_line(self, *, steers_only: bool) -> tuple[list[Letter], list[Letter]]:
         """Those that may be applied now; and, from the first that is being prepared on, those that may be later."""
+        if not self._waiting:  # as a rule; and every stop asks several times
+            return [], []
         line = [letter for letter in self if letter.state == "accepted" and (not steers_only or letter.mode == "steer")]
         place = next((place for place, letter in enumerate(line) if letter.preparing), len(line))
         return line[:place], line[place:]

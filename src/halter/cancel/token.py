@@ -519,8 +519,13 @@ def wake_on_cancel(token: CancellationToken, wake: Callable[[], object]) -> Regi
 
 def call_in_loop(loop: Any, fn: Callable[[], object]) -> None:
     """Run *fn* in an asyncio loop, from anywhere; nothing if that loop is closed."""
+    import asyncio  # noqa: PLC0415  (as above: and whoever has a loop has it)
+
     try:
-        loop.call_soon_threadsafe(fn)
+        if asyncio._get_running_loop() is loop and asyncio.current_task(loop) is not None:
+            loop.call_soon(fn)  # it is at work, in a task, and does not sleep: to wake it would cost a system call
+        else:
+            loop.call_soon_threadsafe(fn)
     except RuntimeError:
         _log.debug("the event loop of %r is closed: nobody is left to wake", fn)
 

@@ -6,7 +6,7 @@ Each command is done between two awaits, in the loop in which the turns run: not
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from halter.gateway.limits import Allowance, TooMany
 from halter.gateway.messages import view_letter, view_receipt
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from halter.turn import Turn
 
 __all__ = ["Commands"]
+
+_MOMENT: Final = 4  # turns of the loop
 
 
 class Commands:
@@ -118,7 +120,7 @@ class Commands:
             note = "" if stopped else "there is no such call, or it had ended"
             return _stopped(session.id, turn, note, stopped=stopped)
         receipt = session.stop(scope="all" if body.scope == "all" else "turn", reason=body.reason, detail=_by(key))
-        if turn is not None and body.patience:
+        if turn is not None:
             await _ended(turn, body.patience)
         is_over = turn is not None and turn.ended.is_cancelled
         return view_receipt(session.id, receipt, finished=is_over)
@@ -172,6 +174,14 @@ class Commands:
 
 
 async def _ended(turn: Turn, patience: float) -> None:
+    """Wait for the end, so long; and a moment in any case: who stops is to see the stop before the word that it is one.
+
+    A turn that ends at once does it in the loop's next three turns, and its clients are told in the fourth.
+    """
+    for _ in range(_MOMENT):
+        await asyncio.sleep(0)
+    if turn.ended.is_cancelled or not patience:
+        return
     waiting = asyncio.ensure_future(turn.ended.wait_async())
     await asyncio.wait({waiting}, timeout=patience)
     waiting.cancel()

@@ -7,6 +7,7 @@ page of another origin can act with somebody's key, and no other port of the sam
 
 from __future__ import annotations
 
+import functools
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -59,6 +60,7 @@ class Guard:
             raise Problem(403, f"this needs a key of scope {scope!r}, and this one has {key.scope!r}", kind="scope")
 
 
+@functools.lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach a host of this name."""
     if host == "localhost":

@@ -176,7 +176,8 @@ class Handlers:
         async with self._hall.visit(request.match_info["session"]) as room:
             self.sockets += 1
             try:
-                return await Socket(room, request[KEY], self._hall, self._commands, self._streams).serve(request, after)
+                socket = Socket(request, room, request[KEY], self._hall, self._commands, self._streams)
+                return await socket.serve(after)
             finally:
                 self.sockets -= 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias
 
@@ -16,7 +17,7 @@ from halter.models.model import Audio, Image, Part, Text
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aiohttp import BodyPartReader, MultipartReader, web
+    from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
 
     from halter.gateway.limits import Limits
     from halter.inbox import Letter, Receipt
@@ -266,11 +267,16 @@ def view_letter(letter: Letter) -> LetterView:
 def decode(data: bytes | str, kind: Any) -> Any:  # noqa: ANN401  (of the kind that was asked for)
     """Read JSON as *kind*. Raises `Problem`, which names the field."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        return _decoder(kind).decode(data)
     except msgspec.MsgspecError as error:
         raise of_validation(error) from error
     except (UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, f"the body is not JSON: {error}", field="body", kind="json") from error
+
+
+@functools.cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401  (one for each kind of body that there is)
+    return msgspec.json.Decoder(kind)
 
 
 async def read_body(request: web.Request, kind: type[Any], limits: Limits, *, may_be_empty: bool = False) -> Any:  # noqa: ANN401
@@ -279,18 +285,21 @@ async def read_body(request: web.Request, kind: type[Any], limits: Limits, *, ma
         raise Problem(415, f"send application/json, not {request.content_type}", field="Content-Type", kind="media")
     if (request.content_length or 0) > limits.body:
         raise _too_large(limits.body)
+    data = await _read(request.content, limits.body) if request.body_exists else b""
+    return kind() if may_be_empty and not data else decode(data, kind)
+
+
+async def _read(content: StreamReader, most: int) -> bytes:
     data = bytearray()
     try:
         async with asyncio.timeout(_PATIENCE):
-            async for piece in request.content.iter_any():
+            async for piece in content.iter_any():
                 data += piece
-                if len(data) > limits.body:
-                    raise _too_large(limits.body)
+                if len(data) > most:
+                    raise _too_large(most)
     except TimeoutError as error:
         raise _too_slow() from error
-    if not data and may_be_empty:
-        return kind()
-    return decode(bytes(data), kind)
+    return bytes(data)
 
 
 async def read_form(request: web.Request, limits: Limits) -> tuple[MessageForm, list[Part]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -20,27 +22,22 @@ class _Histogram:
     """How many values are at most so large."""
 
     def __init__(self) -> None:
-        self._counts = [0] * len(_BOUNDS)
-        self._count = 0
+        self._counts = [0] * (len(_BOUNDS) + 1)  # between two bounds, and behind the last
         self._sum = 0.0
 
     def add(self, value: float) -> None:
-        self._count += 1
         self._sum += value
-        for at, bound in enumerate(_BOUNDS):
-            if value <= bound:
-                self._counts[at] += 1
+        self._counts[bisect.bisect_left(_BOUNDS, value)] += 1
 
     def lines(self, name: str, text: str) -> list[str]:
-        buckets = [
-            f'{name}_bucket{{le="{bound:g}"}} {count}' for bound, count in zip(_BOUNDS, self._counts, strict=True)
-        ]
+        *counts, count = itertools.accumulate(self._counts)
+        buckets = [f'{name}_bucket{{le="{bound:g}"}} {most}' for bound, most in zip(_BOUNDS, counts, strict=True)]
         return [
             *_head(name, text, "histogram"),
             *buckets,
-            f'{name}_bucket{{le="+Inf"}} {self._count}',
+            f'{name}_bucket{{le="+Inf"}} {count}',
             f"{name}_sum {self._sum:.6f}",
-            f"{name}_count {self._count}",
+            f"{name}_count {count}",
         ]
 
 

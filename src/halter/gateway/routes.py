@@ -51,6 +51,7 @@ ROUTES: Final = (
         "POST", "/v1/sessions", "create", "Make a session", "write", 201, SessionView, SessionBody, may_be_empty=True
     ),
     Route("GET", "/v1/sessions", "sessions", "List the sessions, the latest used first", "read", gives=SessionList),
+    Route("POST", f"{_SESSION}/stop", "stop", "Stop what runs", "write", 200, ReceiptView, StopBody, may_be_empty=True),
     Route("GET", _SESSION, "session", "How a session stands", "read", gives=SessionView),
     Route("DELETE", _SESSION, "erase", "Stop a session and erase it", "admin", 204),
     Route("POST", f"{_SESSION}/messages", "message", "Leave a message", "write", 202, ReceiptView, MessageBody),
@@ -68,7 +69,6 @@ ROUTES: Final = (
     Route(
         "DELETE", f"{_SESSION}/inbox/{{message}}", "remove", "Take out a message that waits", "write", gives=LetterView
     ),
-    Route("POST", f"{_SESSION}/stop", "stop", "Stop what runs", "write", 200, ReceiptView, StopBody, may_be_empty=True),
     Route("POST", f"{_SESSION}/rollback", "rollback", "Take the last turn back", "write", gives=ReceiptView),
     Route("GET", f"{_SESSION}/speech", "speech", "The last answer, said", "read", gives="audio/ogg"),
     Route("GET", f"{_SESSION}/events", "events", "Events as they come", "read", gives="text/event-stream"),

@@ -48,6 +48,7 @@ __all__ = ["Socket"]
 _log = logging.getLogger(__name__)
 _BEAT: Final = 20.0
 _MOST_AT_WORK: Final = 100  # commands that wait, for the end of a turn
+_SHORT, _LONG = 126, 65_536  # bytes, from which on a frame says its size in more than one, and in more than three
 _encode = msgspec.json.Encoder().encode
 
 
@@ -58,7 +59,10 @@ class _Ref(msgspec.Struct):
 class Socket:
     """One connection."""
 
-    def __init__(self, room: Room, key: Key, hall: Hall, commands: Commands, streams: Streams) -> None:
+    def __init__(
+        self, request: web.Request, room: Room, key: Key, hall: Hall, commands: Commands, streams: Streams
+    ) -> None:
+        self._request = request
         self._room = room
         self._key = key
         self._hall = hall
@@ -69,9 +73,9 @@ class Socket:
             protocols=(PROTOCOL,), heartbeat=_BEAT, max_msg_size=hall.limits.body, compress=False
         )
 
-    async def serve(self, request: web.Request, after: int) -> web.WebSocketResponse:
+    async def serve(self, after: int) -> web.WebSocketResponse:
         """Send events and do commands, until one side closes. That stops nothing."""
-        await self._socket.prepare(request)
+        await self._socket.prepare(self._request)
         session = self._room.session
         with session.listen(MOST_WAITING) as listener:
             telling = asyncio.create_task(self._tell(follow(listener, session.id, self._hall.store, after)))
@@ -92,29 +96,36 @@ class Socket:
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
                     self._streams.sent += len(piece)
-                    for event in piece:
-                        await self._socket.send_str(encode_event(event).decode())
+                    await self._write(b"".join([_frame(encode_event(event)) for event in piece]))
             await self._socket.close(message=b"the session was closed")
 
-    async def _take(self, data: str | bytes) -> None:
-        ref: object = None
-        try:
-            ref = _ref(data)
-            command: Command = decode(data, Command)
-            if isinstance(command, StopCommand) and command.patience:
-                if len(self._at_work) >= _MOST_AT_WORK:
-                    msg = "too many stops are waited for on this connection"
-                    raise TooMany(msg, "wait")
-                task = asyncio.create_task(self._answer(command, ref))
-                self._at_work.add(task)
-                task.add_done_callback(self._at_work.discard)
-            else:
-                await self._answer(command, ref)
-        except Problem as problem:
-            await self._send("problem", ref, problem.body())
+    async def _write(self, frames: bytes) -> None:
+        """Send frames in one piece: a system call for each would cost more than all the rest of it."""
+        transport = self._request.transport
+        if self._socket.closed or transport is None or transport.is_closing():
+            raise ConnectionResetError
+        transport.write(frames)
+        await self._request.writer.drain()
 
-    async def _answer(self, command: Command, ref: object) -> None:
+    async def _take(self, data: str | bytes) -> None:
+        try:
+            command: Command = decode(data, Command)
+        except Problem as problem:
+            await self._send("problem", _ref(data), problem.body())
+            return
+        if not (isinstance(command, StopCommand) and command.patience):
+            await self._answer(command)
+        elif len(self._at_work) < _MOST_AT_WORK:
+            task = asyncio.create_task(self._answer(command))
+            self._at_work.add(task)
+            task.add_done_callback(self._at_work.discard)
+        else:
+            many = TooMany("too many stops are waited for on this connection", "wait")
+            await self._send("problem", command.ref, many.body())
+
+    async def _answer(self, command: Command) -> None:
         """Do a command, and answer. A boundary, as the one around a request."""
+        ref = command.ref
         try:
             Guard.check_scope(self._key, "write")
             body = await self._do(command)
@@ -149,11 +160,21 @@ class Socket:
 
     async def _send(self, kind: str, ref: object, body: object) -> None:
         with contextlib.suppress(ConnectionError):  # who has gone is not told
-            await self._socket.send_str(_encode({"type": kind, "ref": ref, "body": body}).decode())
+            await self._write(_frame(_encode({"type": kind, "ref": ref, "body": body})))
 
 
 def _ref(data: str | bytes) -> object:
     try:
         return msgspec.json.decode(data, type=_Ref).ref
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None  # what is wrong is told when it is read as a command
+        return None
+
+
+def _frame(text: bytes) -> bytes:
+    """A text as a frame of a WebSocket, as a server sends it: whole, and neither masked nor compressed."""
+    size = len(text)
+    if size < _SHORT:
+        return b"\x81%c%b" % (size, text)
+    if size < _LONG:
+        return b"\x81\x7e%b%b" % (size.to_bytes(2), text)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8), text)

@@ -32,6 +32,7 @@ __all__ = ["SQLiteFile"]
 PATIENCE = 5.0
 # SQLite waits in C, where no signal is heard, and for longer each time: so it does that in short pieces.
 _PIECE = 0.005
+_AHEAD = 4_000  # pages in the log ahead, of 4 KB: to move them into the file costs less if it is done for many
 _KEPT = 16  # idle connections; more are closed
 
 
@@ -163,6 +164,7 @@ class SQLiteFile:
             # In NORMAL a commit is in the system's hands, in FULL it is on the disk.
             connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             connection.execute("PRAGMA temp_store = MEMORY")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_AHEAD}")
         except BaseException:
             self._end(connection)
             raise
