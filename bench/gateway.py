@@ -3,12 +3,12 @@
     python bench/gateway.py [--sessions 1000] [--idle 1000 10000] [--seconds 4]
 
 The gateway is a process of its own, with a SQLite file; the clients are this one. Each session's model says a word 20
-times a second, and each session has a client with an open event stream. Then all are stopped at once, each by a request
-on a connection of its own. Counted for each is the time from writing the request to reading `turn.finished` on the
-stream; and then the same again, with events and stops over one WebSocket for each. Idle sessions are awake, have had
-one turn each, and have no client; their memory is what the process has grown by. At the end, ten times as many messages
-come as may run at once: each is answered with 202 or 429, and whether every 202 was applied exactly once is looked up
-in the file.
+times a second, and each session has a client with an open event stream. Then all are stopped at once: each by a request
+on a connection of its own; then again, each over the WebSocket over which its events come; then again, all by one
+request. Counted for each is the time from writing that to reading `turn.finished` on its stream. Idle sessions are
+awake, have had one turn each, and have no client; their memory is what the process has grown by. At the end, ten times
+as many messages come as may run at once: each is answered with 202 or 429, and whether every 202 was applied exactly
+once is looked up in the file.
 
 Goals: all stopped with p99 under 250 ms; 10,000 idle sessions under 200 MB; no message lost.
 """
@@ -41,6 +41,7 @@ _KEY = "a-key-for-the-benchmark"
 _RATE = 20
 _WORD = "word "
 _AT_MOST = 60.0
+_WAYS = ("requests", "WebSockets", "one request")
 _TURNS = 1_000  # that may run at once, where ten times as many come
 
 
@@ -220,15 +221,15 @@ async def make(port: int, names: list[str], message: str = "", at_once: int = 50
     return statuses
 
 
-async def stream(server: Server, count: int, seconds: float, *, by_socket: bool) -> dict[str, float]:
-    """Have sessions stream, and stop them all: by requests, or over the sockets that they stream to."""
+async def stream(server: Server, count: int, seconds: float, how: str) -> dict[str, float]:
+    """Have sessions stream, and stop them all, in one of the ways of `_WAYS`."""
     port = server.port
     names = [f"stream-{number}-{time.time():.0f}" for number in range(count)]
     await make(port, names)
     streams, controls = [], []
     for name in names:
         listener = await connect(port)
-        listener.listen(name, by_socket=by_socket)
+        listener.listen(name, by_socket=how == "WebSockets")
         streams.append(listener)
         controls.append(await connect(port))
     began = [
@@ -245,13 +246,16 @@ async def stream(server: Server, count: int, seconds: float, *, by_socket: bool)
     stopping = server.cpu()
     for name, control, listener in zip(names, controls, streams, strict=True):
         asked.append(time.perf_counter())
-        if by_socket:
+        if how == "WebSockets":
             listener.stop()
-        else:
+        elif how == "requests":
             answers.append(control.send("POST", f"/v1/sessions/{name}/stop"))
+        elif not answers:
+            answers.append(control.send("POST", "/v1/stop"))
     ends = await asyncio.wait_for(asyncio.gather(*(each.finished for each in streams)), _AT_MOST)
     await asyncio.wait_for(asyncio.gather(*answers), _AT_MOST)
-    assert all(b'"stopped":true' in each.result() for each in answers)
+    word = b'"stopped":%d' % count if how == "one request" else b'"stopped":true'
+    assert all(word in each.result() for each in answers)
     stopping = server.cpu() - stopping
     waits = [end - at for end, at in zip(ends, asked, strict=True)]
     for each in (*streams, *controls):
@@ -289,12 +293,12 @@ async def beside(server: Server, idle: int, sessions: int, seconds: float) -> li
     await asyncio.sleep(0.5)
     figures = {"memory": server.memory(), "each": (server.memory() - before) * 1024 / max(idle, 1)}
     awake = server.memory()
-    both = []
-    for by_socket in (False, True):
-        both.append(figures | await stream(server, sessions, seconds, by_socket=by_socket))
-        both[-1]["streaming"] = (server.memory() - awake) * 1024 / sessions
+    found = []
+    for how in _WAYS:
+        found.append(figures | await stream(server, sessions, seconds, how))
+        found[-1]["streaming"] = (server.memory() - awake) * 1024 / sessions
         awake = server.memory()
-    return both
+    return found
 
 
 async def overload(server: Server) -> tuple[collections.Counter[int], int, int]:
@@ -336,19 +340,19 @@ def main() -> int:
     print(f"On {os.cpu_count()} cores; load {os.getloadavg()[0]:.1f} at the beginning; {options.loop}.\n")
     rows = []
     for idle in options.idle:
-        both = run(
+        found = run(
             10_000, options.loop, lambda server, idle=idle: beside(server, idle, options.sessions, options.seconds)
         )
-        for how, figures in zip(("requests", "WebSockets"), both, strict=True):
+        for how, figures in zip(_WAYS, found, strict=True):
             names = ("events", "core", "stop", "p50", "p99", "max", "streaming")
             rows.append([f"{idle:,} idle beside, {how}", *(f"{figures[name]:,.0f}" for name in names)])
             share, cores = figures["share"], figures["cpu"]
             print(f"  {idle:,} idle, {how}: {share:.0%} of the words came in time; the gateway got {cores:.2f} cores.")
             goals.at_most(f"{idle:,} idle, {how}: stop to finished, p99", figures["p99"], 250, " ms")
         if idle:
-            print(f"  {idle:,} idle: {both[0]['memory']:.0f} MB, {both[0]['each']:.1f} KB each")
+            print(f"  {idle:,} idle: {found[0]['memory']:.0f} MB, {found[0]['each']:.1f} KB each")
         if idle >= 10_000:
-            goals.at_most(f"{idle:,} idle sessions", both[0]["memory"], 200, " MB")
+            goals.at_most(f"{idle:,} idle sessions", found[0]["memory"], 200, " MB")
     if rows:
         print_table(
             f"\n{options.sessions:,} sessions at {_RATE} events/s, then a stop to all; Python {sys.version.split()[0]}",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
-from halter.events import Missed, TurnFinished, TurnStarted
+from halter.events import MessageAccepted, MessageHeld, Missed, TurnFinished, TurnStarted
 from halter.listener import Listener
 from halter.testing import Gate
 from tests.sessionkit import AT_MOST, Background, RunningTurn, kinds, session_of, wait_for
@@ -46,6 +47,29 @@ def test_a_listener_may_want_some_kinds_only() -> None:
         heard = [listener.get(0), listener.get(0)]
         assert [event.kind for event in heard if event is not None] == ["turn.started", "turn.finished"]
         assert listener.get_nowait() is None
+
+
+def test_a_listener_may_hear_while_it_is_written() -> None:
+    """In the thread that writes, in one piece what is written in one piece; and then nothing waits."""
+    heard: list[tuple[str, list[str]]] = []
+    with session_of("one") as session:
+        listener = session.listen(only={MessageAccepted, MessageHeld, TurnFinished})
+        listener.hear = lambda events: heard.append((threading.current_thread().name, kinds(events)))
+        writer = threading.Thread(target=session.post, args=("a",), name="writer")
+        writer.start()
+        writer.join()
+        session.post("b")
+        session.stop()
+        assert heard == [
+            ("writer", ["message.accepted"]),
+            ("MainThread", ["message.accepted"]),
+            ("MainThread", ["message.held", "message.held"]),
+        ]
+        assert listener.get_nowait() is None
+        listener.close()
+        session.release()
+        session.run()
+        assert len(heard) == 3
 
 
 def test_a_slow_listener_is_told_what_it_missed() -> None:

@@ -130,17 +130,18 @@ class Journal:
                 self._is_at_work = False
 
     def _tell(self, events: list[Event]) -> None:
-        begun = 0
+        taken: list[Event] = []
         try:
             for event in events:
-                begun += 1
+                taken.append(event)
                 self._take(event)
-                for listener in self._listeners:
-                    listener.put(event)
         except BaseException:  # a Ctrl+C: the others are written, and are taken in with the next
-            for event in events[begun:]:
+            for event in events[len(taken) :]:
                 heapq.heappush(self._arrived, (event.seq, event))
             raise
+        finally:
+            for listener in self._listeners:
+                listener.put(taken)
 
     def _take(self, event: Event) -> None:
         message = self.inbox.take(event)

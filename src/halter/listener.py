@@ -31,6 +31,8 @@ class Listener:
         self._leave = leave
         self._missed: Event | None = None
         self._ended = False
+        self.hear: Callable[[list[Event]], object] | None = None
+        """Told of what happens while it is written, in whatever thread, instead of having it wait. Has to be quick."""
         self._wake: Callable[[], object] | None = None
 
     def __enter__(self) -> Self:
@@ -51,10 +53,18 @@ class Listener:
         self._ended = True
         self._ring()
 
-    def put(self, event: Event) -> None:
-        """Tell of an event: by the journal, one at a time. Never waits."""
-        if self._only and type(event.data) not in self._only:
-            return
+    def put(self, events: list[Event]) -> None:
+        """Tell of what happened: by the journal, one piece after the other. Never waits."""
+        if self._only:
+            events = [event for event in events if type(event.data) in self._only]
+        if self.hear is not None and events:
+            self.hear(events)
+        elif events:
+            for event in events:
+                self._add(event)
+            self._ring()
+
+    def _add(self, event: Event) -> None:
         if len(self._events) < self._most:
             self._missed = None
             self._events.append(event)
@@ -64,7 +74,6 @@ class Listener:
             self._events.append(self._missed)
         else:
             self._miss_more(self._missed, event)
-        self._ring()
 
     def _miss_more(self, missed: Event, event: Event) -> None:
         assert isinstance(missed.data, Missed)

@@ -124,6 +124,60 @@ async def test_a_stop_says_what_it_did() -> None:
 
 
 @looped
+async def test_a_stop_that_takes_a_moment_is_answered_when_it_is_done() -> None:
+    """Without `wait`, too: whoever asked need not ask again. What takes longer is not waited for."""
+    gate, may_end = Gate(), asyncio.Event()
+
+    @tool(grace=10)
+    async def hold() -> str:
+        """Tidy up for as long as that takes."""
+        try:
+            await asyncio.sleep(10)
+        finally:
+            await may_end.wait()
+        return "slept"
+
+    async with gateway_of(["One ", gate], [ToolCall("c1", "hold", "{}")], tools=[hold]) as (_, client):
+        await client.create()
+        await client.post("Hi.")
+        await gate.await_reached()
+        assert (await client.stop()).body["finished"]
+        async with client.events() as stream:
+            await client.post("And this?")
+            await stream.until("tool.started")
+            slow = await client.stop()
+            assert (slow.body["stopped"], slow.body["finished"]) == (True, False)
+            may_end.set()
+            await stream.until("turn.finished")
+
+
+@looped
+async def test_every_session_is_stopped_in_one_go() -> None:
+    """Turns that run end, messages that wait are held, sessions that do nothing are left alone."""
+    gates = [Gate() for _ in range(20)]
+    async with gateway_of(*([f"{number} ", gate] for number, gate in enumerate(gates))) as (gateway, client):
+        for number in range(20):
+            await client.create(f"s{number}")
+            await client.post("Hi.", session=f"s{number}")
+        await client.create("idle")
+        for gate in gates:
+            await gate.await_reached()
+        await client.post("Next.", session="s7", id="next")
+        answer = await client.ask("POST", "/v1/stop", {"reason": "fire", "wait": True})
+        assert (answer.status, answer.body) == (200, {"stopped": 20, "finished": 20})
+        for number in range(20):
+            last = (await client.finished(f"s{number}"))[-1]["data"]
+            assert (last["status"], last["reason"]) == ("interrupted", "fire")
+        (held,) = (await client.ask("GET", "/v1/sessions/s7/inbox")).body
+        assert (held["id"], held["state"]) == ("next", "held")
+        assert gateway.hall.rooms["idle"].session.turn is None
+        again = await client.ask("POST", "/v1/stop")
+        assert again.body == {"stopped": 0, "finished": 0}
+        wrong = await client.ask("POST", "/v1/stop", {"scope": "call"})
+        assert (wrong.status, wrong.body["field"]) == (422, "scope")
+
+
+@looped
 async def test_one_call_can_be_stopped_alone() -> None:
     """`scope: call` ends one tool and the turn goes on; without its name that is refused."""
     started = asyncio.Event()

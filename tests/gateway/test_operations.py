@@ -15,7 +15,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from halter import ToolContext, tool
-from halter.gateway import logs, static
+from halter.events import Event
+from halter.gateway import Limits, logs, static
 from halter.gateway.static import Page
 from halter.models import ToolCall
 from halter.testing import Gate
@@ -99,6 +100,29 @@ async def test_figures() -> None:
     assert buckets == sorted(buckets)
     assert figures['halter_requests_total{method="GET",route="none",status="404"}'] == 1
     assert figures['halter_requests_total{method="POST",route="/v1/sessions/{session}/messages",status="202"}'] == 2
+
+
+@looped
+async def test_an_event_that_can_not_be_counted_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and all else is seen: the turn's end, which makes room for others, above all."""
+    async with gateway_of("One.", "Two.", limits=Limits(turns=1)) as (gateway, client):
+        take = gateway.metrics.take
+
+        def fail_once(event: Event) -> None:
+            if event.kind == "turn.started" and not caplog.records:
+                raise OSError("no room for figures")
+            take(event)
+
+        monkeypatch.setattr(gateway.metrics, "take", fail_once)
+        for session in ("a", "b"):
+            await client.create(session)
+            assert (await client.post("Hi.", session=session)).status == 202
+            await client.finished(session)
+        assert "no room for figures" in caplog.text
+        figures = (await client.ask("GET", "/metrics")).data.decode()
+        assert 'halter_turns_total{status="done",reason=""} 2' in figures
 
 
 @pytest.fixture

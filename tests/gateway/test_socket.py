@@ -73,6 +73,21 @@ async def test_messages_and_stops_over_a_socket() -> None:
 
 
 @looped
+async def test_words_of_every_length_come_over_a_socket() -> None:
+    """A frame says its size in one, two or eight bytes; around each bound nothing is lost."""
+    words = ["x" * size for size in (1, *range(130), *range(65_400, 65_440), 200_000)]
+    async with gateway_of(words) as (_, client):
+        await client.create()
+        async with client.http.ws_connect("/v1/sessions/s/ws", max_msg_size=0) as socket:
+            wire = Wire(socket)
+            await wire.ask(type="message", text="Hi.")
+            await wire.until("turn.finished")
+        said = [each["data"]["text"] for each in wire.events if each["data"]["type"] == "text.delta"]
+        assert "".join(said) == "".join(words)
+        assert numbers(wire.events) == list(range(1, len(wire.events) + 1))
+
+
+@looped
 async def test_a_socket_resumes() -> None:
     """`after` is the last number that was seen."""
     async with gateway_of("One.") as (_, client):

@@ -522,8 +522,9 @@ def call_in_loop(loop: Any, fn: Callable[[], object]) -> None:
     import asyncio  # noqa: PLC0415  (as above: and whoever has a loop has it)
 
     try:
-        if asyncio._get_running_loop() is loop and asyncio.current_task(loop) is not None:
-            loop.call_soon(fn)  # it is at work, in a task, and does not sleep: to wake it would cost a system call
+        here = asyncio._get_running_loop()
+        if here is not None and here is loop and asyncio.current_task(here) is not None:
+            here.call_soon(fn)  # it is at work, in a task, and does not sleep: to wake it would cost a system call
         else:
             loop.call_soon_threadsafe(fn)
     except RuntimeError:

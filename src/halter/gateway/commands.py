@@ -9,9 +9,10 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from halter.gateway.limits import Allowance, TooMany
-from halter.gateway.messages import view_letter, view_receipt
+from halter.gateway.messages import StoppedView, view_letter, view_receipt
 from halter.gateway.problems import Problem
 from halter.inbox import Letter, Receipt
+from halter.listener import loop_bell
 from halter.models.model import Text
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         MessageForm,
         ReceiptView,
         SessionBody,
+        StopAllBody,
         StopBody,
     )
     from halter.models.model import Part
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Commands"]
 
-_MOMENT: Final = 4  # turns of the loop
+_MOMENT: Final = 0.01
 
 
 class Commands:
@@ -121,9 +123,22 @@ class Commands:
             return _stopped(session.id, turn, note, stopped=stopped)
         receipt = session.stop(scope="all" if body.scope == "all" else "turn", reason=body.reason, detail=_by(key))
         if turn is not None:
-            await _ended(turn, body.patience)
+            await _ended([turn], body.patience)
         is_over = turn is not None and turn.ended.is_cancelled
         return view_receipt(session.id, receipt, finished=is_over)
+
+    async def stop_all(self, key: Key, body: StopAllBody) -> StoppedView:
+        """Stop every session. One that is asleep runs nothing, and what it has waiting waits until it is asked for."""
+        turns = []
+        for room in list(self._hall.rooms.values()):
+            session = room.session
+            if room.is_busy or (body.scope == "all" and session.keeps):
+                turn = session.turn
+                receipt = session.stop(scope=body.scope, reason=body.reason, detail=_by(key))
+                if receipt.stopped and turn is not None:
+                    turns.append(turn)
+        await _ended(turns, body.patience)
+        return StoppedView(stopped=len(turns), finished=sum(turn.ended.is_cancelled for turn in turns))
 
     def rollback(self, room: Room) -> ReceiptView:
         """Take the running or the last turn out of the history."""
@@ -173,18 +188,20 @@ class Commands:
         return letter
 
 
-async def _ended(turn: Turn, patience: float) -> None:
-    """Wait for the end, so long; and a moment in any case: who stops is to see the stop before the word that it is one.
-
-    A turn that ends at once does it in the loop's next three turns, and its clients are told in the fourth.
-    """
-    for _ in range(_MOMENT):
-        await asyncio.sleep(0)
-    if turn.ended.is_cancelled or not patience:
-        return
-    waiting = asyncio.ensure_future(turn.ended.wait_async())
-    await asyncio.wait({waiting}, timeout=patience)
-    waiting.cancel()
+async def _ended(turns: list[Turn], patience: float) -> None:
+    """Wait for their end so long; and a moment in any case, for as a rule that is all it takes."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + max(patience, _MOMENT)
+    for turn in turns:
+        if not turn.ended.is_cancelled:
+            ring, bell = loop_bell()
+            timer = loop.call_at(until, ring)
+            try:
+                with turn.ended.on_cancel(ring):
+                    await bell
+            finally:
+                timer.cancel()
+    await asyncio.sleep(0)  # those who listen are told first: it is there that people see it stop
 
 
 def _by(key: Key) -> str:

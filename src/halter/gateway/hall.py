@@ -1,13 +1,14 @@
 """The sessions of a gateway: loaded when somebody asks for one, put to sleep when nobody does.
 
-A session that is awake has a room: its actor (`session.serve()`, in the gateway's loop), and one who watches its turns.
-Visitors (requests, streams) keep it awake, and so do a turn and what waits for one. All of this is in one event loop,
-so that between two awaits nothing changes.
+A session that is awake has a room, and in it an actor: `session.serve()`, in the gateway's loop. The hall hears of its
+messages and turns. Visitors (requests, streams) keep it awake, and so do a turn and what waits for one. All of this is
+in one event loop, so that between two awaits nothing changes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import logging
 import secrets
@@ -15,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from halter.cancel.blocking import run_blocking_async
-from halter.cancel.token import NEVER, CancellationToken
+from halter.cancel.token import NEVER, CancellationToken, call_in_loop
 from halter.errors import LeaseLost, SessionClosed, SessionOwned
 from halter.events import (
     Event,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from halter.agent import Agent
     from halter.events import EventData
+    from halter.listener import Listener
     from halter.session import Session
     from halter.stores.store import SessionInfo, Store
     from halter.voice.hearing import Hearing
@@ -57,7 +59,6 @@ class Room:
     __slots__ = (
         "_acting",
         "_listener",
-        "_watching",
         "agent",
         "created_at",
         "key",
@@ -70,9 +71,7 @@ class Room:
         "visitors",
     )
 
-    def __init__(
-        self, session: Session, agent: str, first: list[Event], limits: Limits, kinds: Collection[type[EventData]]
-    ) -> None:
+    def __init__(self, session: Session, agent: str, first: list[Event], limits: Limits) -> None:
         self.session = session
         self.agent = agent  # the name under which the gateway knows it
         self.visitors = 0
@@ -83,9 +82,8 @@ class Room:
         self.title = _title(first)
         self.timer: asyncio.TimerHandle | None = None
         self.rested_at = 0.0
-        self._listener = session.listen(only=kinds)
+        self._listener: Listener | None = None
         self._acting: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -93,9 +91,15 @@ class Room:
         inbox = self.session.inbox
         return self.session.is_running or bool(inbox.ready()) or any(letter.preparing for letter in inbox)
 
-    def begin(self, watch: Callable[[Room, Event], None], drop: Callable[[Room], None]) -> None:
-        """Let the actor begin; *drop* is told if the session is not ours any more."""
-        self._watching = asyncio.create_task(self._watch(watch))
+    def begin(
+        self, kinds: Collection[type[EventData]], hear: Callable[[list[Event]], None], drop: Callable[[Room], None]
+    ) -> None:
+        """Let the actor begin; *hear* is told of those kinds of events, and *drop* if the session is not ours any more.
+
+        What is heard is heard while it is written, perhaps in another thread.
+        """
+        self._listener = self.session.listen(only=kinds)
+        self._listener.hear = hear
         self._acting = asyncio.create_task(self._act(drop))
 
     async def _act(self, drop: Callable[[Room], None]) -> None:
@@ -115,22 +119,21 @@ class Room:
             pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
             await CancellationToken.any_of(self.session.token, CancellationToken(timeout=pause)).wait_async()
 
-    async def _watch(self, watch: Callable[[Room, Event], None]) -> None:
-        with self._listener:
-            async for event in self._listener:
-                self.updated_at = event.time
-                if not self.title and isinstance(event.data, (MessageAccepted, MessageEdited)):
-                    self.title = _shorten(event.data.message.text)
-                watch(self, event)
+    def see(self, event: Event) -> None:
+        """Keep what is shown of the session in a list."""
+        self.updated_at = event.time
+        if not self.title and isinstance(event.data, (MessageAccepted, MessageEdited)):
+            self.title = _shorten(event.data.message.text)
 
     async def close(self, timeout: float = _CLOSING) -> None:  # noqa: ASYNC109  (as the session's own)
         """Stop what runs, and let go of the session. Bounded."""
         if self.timer is not None:
             self.timer.cancel()
         await self.session.aclose(timeout)
-        tasks = {task for task in (self._acting, self._watching) if task is not None}
-        if tasks:
-            await asyncio.wait(tasks, timeout=1.0)
+        if self._acting is not None:
+            await asyncio.wait({self._acting}, timeout=1.0)
+        if self._listener is not None:
+            self._listener.close()
 
 
 class Hall:
@@ -161,6 +164,8 @@ class Hall:
         self._loading: dict[str, asyncio.Task[tuple[Room, bool]]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._waking: asyncio.Task[None] | None = None
+        self._news: collections.deque[tuple[Room, list[Event]]] = collections.deque()  # that nobody has looked at
+        self._will_look = False
         self._freed = asyncio.Event()  # set by each turn that ends
         self._slept = asyncio.Event()  # set, and replaced, by each session that has gone to sleep
 
@@ -225,12 +230,13 @@ class Hall:
         if self.is_draining:
             await session.aclose()
             self._check_open()
-        room = Room(session, agent, first, self.limits, self._kinds)
+        room = Room(session, agent, first, self.limits)
         self.rooms[session_id] = room
         self.hearing.resume(session)
         if room.is_busy:
             self.busy.add(room)
-        room.begin(self._see, self._drop)
+        loop = asyncio.get_running_loop()
+        room.begin(self._kinds, lambda news: self._hear(room, news, loop), self._drop)
         self._rest(room)
         return room, is_new
 
@@ -257,7 +263,26 @@ class Hall:
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
+    def _hear(self, room: Room, news: list[Event], loop: asyncio.AbstractEventLoop) -> None:
+        """Hear of events, in any thread; they are looked at in the loop's next turn, those of all sessions together."""
+        self._news.append((room, news))
+        if not self._will_look:  # looked at after it was added: the look that is to come finds it
+            self._will_look = True
+            call_in_loop(loop, self._look)
+
+    def _look(self) -> None:
+        """Look at all news. A boundary: what fails with one event must not keep the others from being seen."""
+        self._will_look = False
+        while self._news:
+            room, news = self._news.popleft()
+            for event in news:
+                try:
+                    self._see(room, event)
+                except Exception:  # noqa: BLE001
+                    _log.exception("an event could not be looked at", extra={"session": room.session.id})
+
     def _see(self, room: Room, event: Event) -> None:
+        room.see(event)
         if isinstance(event.data, TurnStarted):
             self.busy.add(room)
         elif isinstance(event.data, (TurnFinished, MessageEdited)):  # the latter may be one that begins no turn
@@ -354,6 +379,7 @@ class Hall:
 
     async def _close(self, room: Room, last: Callable[[], object] | None) -> None:
         await room.close()
+        self._look()
         if last is not None:
             await _in_thread(last)
 
@@ -396,6 +422,7 @@ class Hall:
             for each in open_ends:
                 each.cancel()
         await asyncio.gather(*(room.close(closing) for room in rooms), return_exceptions=True)
+        self._look()
         if self._leaving:
             await asyncio.wait(self._leaving.values(), timeout=closing)
         return left

@@ -18,6 +18,7 @@ from halter.gateway.messages import (
     SessionBody,
     SessionList,
     SessionView,
+    StopAllBody,
     StopBody,
     TurnView,
     read_body,
@@ -148,6 +149,10 @@ class Handlers:
         async with self._hall.visit(request.match_info["session"]) as room:
             body: StopBody = await read_body(request, StopBody, self._hall.limits, may_be_empty=True)
             return _json(await self._commands.stop(room, request[KEY], body))
+
+    async def stop_all(self, request: web.Request) -> web.Response:
+        body: StopAllBody = await read_body(request, StopAllBody, self._hall.limits, may_be_empty=True)
+        return _json(await self._commands.stop_all(request[KEY], body))
 
     async def rollback(self, request: web.Request) -> web.Response:
         async with self._hall.visit(request.match_info["session"]) as room:

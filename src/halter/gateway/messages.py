@@ -39,8 +39,10 @@ __all__ = [
     "SessionBody",
     "SessionList",
     "SessionView",
+    "StopAllBody",
     "StopBody",
     "StopCommand",
+    "StoppedView",
     "TurnView",
     "decode",
     "read_body",
@@ -87,16 +89,13 @@ class MessageBody(_Body):
     expect_turn: Word | None = None
 
 
-class StopBody(_Body):
-    """A stop: of the turn, of one call, or of the turn and all that goes on in the background.
+class _AnyStop(_Body):
+    """What every stop may say.
 
     `wait`: answer when the turn is over; true for as long as that takes (a minute at the most), or so many seconds.
     """
 
     reason: Annotated[str, Meta(min_length=1, max_length=64)] = "stop"
-    scope: Literal["turn", "call", "all"] = "turn"
-    call_id: Word | None = None
-    expect_turn: Word | None = None
     wait: bool | Annotated[float, Meta(ge=0, le=LONGEST_WAIT)] = False
 
     @property
@@ -105,6 +104,20 @@ class StopBody(_Body):
         if isinstance(self.wait, bool):
             return LONGEST_WAIT if self.wait else 0.0
         return 0.0 if math.isnan(self.wait) else self.wait
+
+
+class StopBody(_AnyStop):
+    """A stop: of the turn, of one call, or of the turn and all that goes on in the background."""
+
+    scope: Literal["turn", "call", "all"] = "turn"
+    call_id: Word | None = None
+    expect_turn: Word | None = None
+
+
+class StopAllBody(_AnyStop):
+    """A stop of every session: of its turn, or of that and of all that goes on in the background."""
+
+    scope: Literal["turn", "all"] = "turn"
 
 
 class EditBody(_Body):
@@ -173,6 +186,13 @@ class ReceiptView(Struct, kw_only=True):
     stopped: bool = False
     finished: bool = False
     note: str = ""
+
+
+class StoppedView(Struct, kw_only=True):
+    """How many turns a stop of every session has stopped, and how many of them are over."""
+
+    stopped: int
+    finished: int
 
 
 class LetterView(Struct, kw_only=True):

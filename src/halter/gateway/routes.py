@@ -14,7 +14,9 @@ from halter.gateway.messages import (
     SessionBody,
     SessionList,
     SessionView,
+    StopAllBody,
     StopBody,
+    StoppedView,
 )
 
 if TYPE_CHECKING:
@@ -52,6 +54,9 @@ ROUTES: Final = (
     ),
     Route("GET", "/v1/sessions", "sessions", "List the sessions, the latest used first", "read", gives=SessionList),
     Route("POST", f"{_SESSION}/stop", "stop", "Stop what runs", "write", 200, ReceiptView, StopBody, may_be_empty=True),
+    Route(
+        "POST", "/v1/stop", "stop_all", "Stop every session", "admin", 200, StoppedView, StopAllBody, may_be_empty=True
+    ),
     Route("GET", _SESSION, "session", "How a session stands", "read", gives=SessionView),
     Route("DELETE", _SESSION, "erase", "Stop a session and erase it", "admin", 204),
     Route("POST", f"{_SESSION}/messages", "message", "Leave a message", "write", 202, ReceiptView, MessageBody),

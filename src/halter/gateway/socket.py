@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from aiohttp import WSMsgType, web
 
+from halter.gateway.feed import Feed, encode_event
 from halter.gateway.guard import PROTOCOL, Guard
 from halter.gateway.limits import TooMany
 from halter.gateway.messages import (
@@ -32,11 +33,8 @@ from halter.gateway.messages import (
     decode,
 )
 from halter.gateway.problems import Problem, of_error
-from halter.gateway.streams import MOST_WAITING, encode_event, follow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from halter.events import Event
     from halter.gateway.commands import Commands
     from halter.gateway.hall import Hall, Room
@@ -76,36 +74,25 @@ class Socket:
     async def serve(self, after: int) -> web.WebSocketResponse:
         """Send events and do commands, until one side closes. That stops nothing."""
         await self._socket.prepare(self._request)
-        session = self._room.session
-        with session.listen(MOST_WAITING) as listener:
-            telling = asyncio.create_task(self._tell(follow(listener, session.id, self._hall.store, after)))
-            try:
-                async for message in self._socket:
-                    if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                        await self._take(message.data)
-            finally:
-                listener.end()
-                for task in (telling, *self._at_work):
-                    task.cancel()
-                await asyncio.wait({telling, *self._at_work})
+        count = self._streams.count
+        feed = Feed(self._request, self._room.session, self._hall.store, after, pack=_pack, count=count)
+        telling = asyncio.create_task(self._tell(feed))
+        try:
+            async for message in self._socket:
+                if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+                    await self._take(message.data)
+        finally:
+            feed.end()
+            for task in (telling, *self._at_work):
+                task.cancel()
+            await asyncio.wait({telling, *self._at_work})
         return self._socket
 
-    async def _tell(self, pieces: AsyncGenerator[list[Event], None]) -> None:
+    async def _tell(self, feed: Feed) -> None:
         """Send the events; close when there are no more."""
         with contextlib.suppress(ConnectionError):
-            async with contextlib.aclosing(pieces):
-                async for piece in pieces:
-                    self._streams.sent += len(piece)
-                    await self._write(b"".join([_frame(encode_event(event)) for event in piece]))
+            await feed.run()
             await self._socket.close(message=b"the session was closed")
-
-    async def _write(self, frames: bytes) -> None:
-        """Send frames in one piece: a system call for each would cost more than all the rest of it."""
-        transport = self._request.transport
-        if self._socket.closed or transport is None or transport.is_closing():
-            raise ConnectionResetError
-        transport.write(frames)
-        await self._request.writer.drain()
 
     async def _take(self, data: str | bytes) -> None:
         try:
@@ -160,7 +147,7 @@ class Socket:
 
     async def _send(self, kind: str, ref: object, body: object) -> None:
         with contextlib.suppress(ConnectionError):  # who has gone is not told
-            await self._write(_frame(_encode({"type": kind, "ref": ref, "body": body})))
+            await self._socket.send_str(_encode({"type": kind, "ref": ref, "body": body}).decode())
 
 
 def _ref(data: str | bytes) -> object:
@@ -168,6 +155,10 @@ def _ref(data: str | bytes) -> object:
         return msgspec.json.decode(data, type=_Ref).ref
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _pack(events: list[Event]) -> bytes:
+    return b"".join([_frame(encode_event(event)) for event in events])
 
 
 def _frame(text: bytes) -> bytes:
