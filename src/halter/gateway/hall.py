@@ -264,11 +264,14 @@ class Hall:
     # -- turns -------------------------------------------------------------------------------------------------------
 
     def _hear(self, room: Room, news: list[Event], loop: asyncio.AbstractEventLoop) -> None:
-        """Hear of events, in any thread; they are looked at in the loop's next turn, those of all sessions together."""
+        """Hear of events, in any thread; soon they are looked at, those of all sessions together.
+
+        Not in the loop's next turn, in which clients are sent them, but in the one after: to count and to log can wait.
+        """
         self._news.append((room, news))
-        if not self._will_look:  # looked at after it was added: the look that is to come finds it
+        if not self._will_look:  # asked after it was added: the look that is to come finds it
             self._will_look = True
-            call_in_loop(loop, self._look)
+            call_in_loop(loop, lambda: loop.call_soon(self._look))
 
     def _look(self) -> None:
         """Look at all news. A boundary: what fails with one event must not keep the others from being seen."""
