@@ -228,8 +228,8 @@ class Steps:
 
     def _write_words(self) -> None:
         """Write what was said since the loop's last turn. A boundary: nobody calls this who could be told."""
-        if not self._words:
-            return
+        if not self._words or self._turn.token.is_cancelled:
+            return  # the second: what ends the turn writes them, and that it is stopped, in one go
         try:
             with awake():
                 self._write()

@@ -128,13 +128,15 @@ def append(count: int) -> str:
     """The statement that appends *count* events if the lease is still the newest: it numbers, writes and fences in one.
 
     It has no RETURNING: a statement that has rows to fetch commits only when they are fetched, in a second call into C,
-    and who comes between would wait for us for ever. The last number is known as the id of the last row.
+    and who comes between would wait for us for ever. The last number is known as the id of the last row: of the one
+    session that there is, SQLite goes through the events as they stand here, for it does not reorder a CROSS JOIN. To
+    have them sorted cost a sixth of it all.
     """
-    place, columns, events, order = "1", "?, ?, ?, ?, ?", "", ""
+    place, columns, events = "1", "?, ?, ?, ?, ?", ""
     if count > 1:
         place, columns = "event.column1", ", ".join(f"event.column{2 + n}" for n in range(5))
         rows = ", ".join(f"({n + 1}, ?, ?, ?, ?, ?)" for n in range(count))
-        events, order = f", (VALUES {rows}) AS event", "ORDER BY 1"
+        events = f" CROSS JOIN (VALUES {rows}) AS event"
     return f"""
 INSERT INTO log (id, time, turn, kind, message, body)
 SELECT {place} + coalesce(
@@ -142,5 +144,5 @@ SELECT {place} + coalesce(
     session.number << 32
 ), {columns}
 FROM session{events}
-WHERE session.id = ? AND session.generation = ? AND session.owner = ? {order}
+WHERE session.id = ? AND session.generation = ? AND session.owner = ?
 """  # noqa: S608  (only our own words and question marks)
