@@ -183,8 +183,9 @@ def test_one_stop_ends_everything_that_runs_under_its_token() -> None:
 
     @tool
     def listens() -> None:
+        token = current_token()  # from here on it listens
         starting.wait()
-        current_token().sleep(30)
+        token.sleep(30)
 
     async def main() -> None:
         turn, gate = CancellationToken(name="turn"), Gate()

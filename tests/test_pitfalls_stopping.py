@@ -303,10 +303,11 @@ def test_a_stop_of_one_agent_leaves_the_others_alone() -> None:
 
     @tool
     def agent() -> str:
+        token = current_token()  # from here on it listens
         starting.wait()
         while not go_on.is_set():
             checkpoint()
-            current_token().wait(0.001)
+            token.wait(0.001)
         return "done"
 
     async def main() -> None:

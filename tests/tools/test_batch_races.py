@@ -76,8 +76,9 @@ def test_a_call_that_obeys_while_its_waiter_wakes_is_not_abandoned() -> None:
 
     @tool(grace=30)
     def obedient(ctx: ToolContext) -> str:
+        token = ctx.token  # from here on it listens
         started.set()
-        ctx.token.wait(30)
+        token.wait(30)
         return "what I have"
 
     def report_slowly() -> None:
@@ -149,8 +150,9 @@ def test_a_coroutine_that_comes_after_the_stop_is_not_its_result() -> None:
 
     @tool
     def wrapper() -> Awaitable[str]:
+        token = current_token()  # from here on it listens
         started.set()
-        current_token().wait(30)
+        token.wait(30)
         return work()
 
     async def main() -> None:
