@@ -64,6 +64,25 @@ def test_a_stop_in_the_middle_of_a_stream_keeps_what_was_said_and_holds_what_wai
     expect(page.messages).to_have_text(["count", "are you sure?"])
 
 
+def test_one_button_stops_every_session(house: MakeHouse, tab: MakeTab) -> None:
+    """Stop all is there while another session works; then each has ended, and it is gone."""
+    gates = [Gate() for _ in range(3)]
+    there = house(*(["On and ", gate] for gate in gates))
+    pages = [tab(there.address()) for _ in gates]
+    for page, gate in zip(pages, gates, strict=True):
+        page.say("go")
+        gate.wait_reached()
+    last = pages[-1]
+    last.page.locator("#list li[data-state=running]").nth(2).wait_for()
+    last.shoot("stop-all")
+    last.button("Stop all").click()
+    for page in pages:
+        page.idle()
+        expect(page.ends).to_contain_text("Stopped · control was back after")
+    expect(last.button("Stop all")).to_be_hidden()
+    expect(last.page.locator("#list li[data-state=running]")).to_have_count(0)
+
+
 def test_all_that_is_held_is_released_in_its_order(house: MakeHouse, tab: MakeTab) -> None:
     """Release all lets every held message go on, in the order in which they came."""
     gate, second = Gate(), Gate()

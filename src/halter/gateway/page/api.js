@@ -23,12 +23,12 @@ export class Api {
   }
 
   sessions() {
-    return this.#ask("GET", "");
+    return this.#ask("GET", "/sessions");
   }
 
   /** Make a session; the same name twice is the same session. */
   create(id) {
-    return this.#ask("POST", "", { id });
+    return this.#ask("POST", "/sessions", { id });
   }
 
   erase(id) {
@@ -51,6 +51,11 @@ export class Api {
 
   stop(session, body = {}) {
     return this.#ask("POST", `${path(session)}/stop`, body);
+  }
+
+  /** Stop every session. */
+  stopAll() {
+    return this.#ask("POST", "/stop", {});
   }
 
   answer(session, request, value) {
@@ -84,7 +89,7 @@ export class Api {
     const headers = { ...options.headers, Authorization: `Bearer ${this.key}` };
     let response;
     try {
-      response = await fetch(`/v1/sessions${where}`, {
+      response = await fetch(`/v1${where}`, {
         ...options,
         method,
         headers,
@@ -115,5 +120,5 @@ export function newId() {
 }
 
 function path(session) {
-  return `/${encodeURIComponent(session)}`;
+  return `/sessions/${encodeURIComponent(session)}`;
 }

@@ -95,6 +95,13 @@ class Page {
     }
   }
 
+  /** Stop what runs in all sessions. */
+  async stopAll() {
+    const done = await this.#try(() => this.api.stopAll());
+    if (done) this.#say(`${done.stopped} stopped.`);
+    await this.sessions.refresh(true);
+  }
+
   async remove(id) {
     const session = this.sessions.find(id);
     if (!session || !(await confirmRemoval(nameOf(session)))) return;
@@ -274,6 +281,7 @@ class Page {
     });
     const title = state.title.replace(/\s+/g, " ").slice(0, 80);
     this.list.render(this.sessions.all, { id: this.session, isRunning, title });
+    find("stop-all").hidden = !this.sessions.all.some((each) => each.id !== this.session && each.state === "running");
     this.#name(title || nameOf(this.sessions.find(this.session) ?? {}), isRunning);
   }
 
@@ -300,6 +308,8 @@ class Page {
     find("help").append(icon("help"));
     find("newest").prepend(icon("down"));
     find("new").addEventListener("click", () => this.go(""));
+    find("stop-all").prepend(icon("stop"));
+    find("stop-all").addEventListener("click", () => void this.stopAll());
     find("help").addEventListener("click", showHelp);
     find("menu").addEventListener("click", () => this.#showSessions(!document.body.classList.contains("aside")));
     find("shade").addEventListener("click", () => this.#showSessions(false));
