@@ -46,7 +46,8 @@ __all__ = ["Socket"]
 _log = logging.getLogger(__name__)
 _BEAT: Final = 20.0
 _MOST_AT_WORK: Final = 100  # commands that wait, for the end of a turn
-_SHORT, _LONG = 126, 65_536  # bytes, from which on a frame says its size in more than one, and in more than three
+_SHORT: Final = 126  # bytes, from which on a frame says its size in two more
+_LONG: Final = 65_536  # and from which on in eight
 _encode = msgspec.json.Encoder().encode
 
 
