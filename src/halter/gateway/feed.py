@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from halter.events import Event, Missed
+from halter.gateway.media import tell_media
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,7 @@ _encode = msgspec.json.Encoder().encode
 
 def encode_event(event: Event) -> bytes:
     """An event as JSON, in one line."""
+    event = tell_media(event)
     try:
         return _encode(event)
     except UnicodeEncodeError:

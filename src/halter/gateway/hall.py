@@ -432,6 +432,11 @@ class Hall:
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
+    async def read(self, session_id: str, number: int) -> Event | None:
+        """One event of the log."""
+        found = await _in_thread(lambda: self.store.read(session_id, number - 1, limit=1)) if number else []
+        return found[0] if found and found[0].seq == number else None
+
     async def list(self, most: int) -> list[tuple[SessionInfo, str, str]]:
         """The latest used sessions, each with its agent and its first words."""
         return await _in_thread(lambda: list(self._list(most)))

@@ -10,6 +10,7 @@ from aiohttp import web
 from halter.gateway.commands import Commands
 from halter.gateway.keys import Key
 from halter.gateway.limits import TooMany
+from halter.gateway.media import IMAGES, find_media, is_sound
 from halter.gateway.messages import (
     AnswerBody,
     AnswerView,
@@ -42,6 +43,15 @@ KEY: Final = web.RequestKey("key", Key)
 _MOST_LISTED: Final = 1_000
 _LISTED: Final = 100
 _MOST_EVENTS: Final = 0xFFFFFFFF
+_UNKNOWN: Final = "application/octet-stream"
+# It never changes, and is shown by the page alone: as a page of its own it could do nothing.
+_OF_MEDIA: Final = {
+    "Cache-Control": "private, max-age=31536000, immutable",
+    "Content-Disposition": "attachment",
+    "Content-Security-Policy": "default-src 'none'; sandbox",
+    "Vary": "Authorization",
+    "X-Content-Type-Options": "nosniff",
+}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -168,6 +178,17 @@ class Handlers:
         async with self._hall.visit(request.match_info["session"]) as room:
             sound = await self._speech.say(room.session)
             return web.Response(body=sound.data, content_type=sound.media_type)
+
+    async def media(self, request: web.Request) -> web.Response:
+        place = request.match_info
+        event, number = (_number(place[name], name, 0, _MOST_EVENTS) for name in ("event", "number"))
+        async with self._hall.visit(place["session"]) as room:
+            found = await self._hall.read(room.session.id, event)
+        medium = find_media(found, number) if found is not None else None
+        if medium is None:
+            raise Problem(404, "there is no such picture or recording", field="number", kind="no-media")
+        kind = medium.media_type if medium.media_type in IMAGES or is_sound(medium.media_type) else _UNKNOWN
+        return web.Response(body=medium.data, headers=_OF_MEDIA | {"Content-Type": kind})
 
     # -- events ------------------------------------------------------------------------------------------------------
 

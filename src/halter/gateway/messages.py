@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from halter.events import Mode
+from halter.gateway.media import IMAGES, is_sound
 from halter.gateway.problems import Problem, of_validation
 from halter.models.model import Audio, Image, Part, Text
 
@@ -56,8 +57,6 @@ Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 LONGEST_WAIT: Final = 60.0
 _PATIENCE: Final = 30.0  # seconds for a body of JSON
 _UPLOAD_PATIENCE: Final = 300.0
-_IMAGES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-_SOUNDS: Final = frozenset({"application/ogg", "video/webm", "video/mp4"})  # what browsers call a recording
 
 
 class _Body(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -375,10 +374,10 @@ def _part(name: str, headers: Mapping[str, str], data: bytes) -> Part:
     if not data:
         raise Problem(422, "this part is empty", field=name, kind="field")
     if name == "image":
-        if kind not in _IMAGES:
-            raise Problem(415, f"an image is one of {', '.join(sorted(_IMAGES))}", field=name, kind="media")
+        if kind not in IMAGES:
+            raise Problem(415, f"an image is one of {', '.join(sorted(IMAGES))}", field=name, kind="media")
         return Image(data, media_type=kind)
-    if not kind.startswith("audio/") and kind not in _SOUNDS:
+    if not is_sound(kind):
         raise Problem(415, "a recording is of type audio/…, as audio/ogg", field=name, kind="media")
     return Audio(data, media_type=kind)
 

@@ -76,6 +76,7 @@ ROUTES: Final = (
     ),
     Route("POST", f"{_SESSION}/rollback", "rollback", "Take the last turn back", "write", gives=ReceiptView),
     Route("GET", f"{_SESSION}/speech", "speech", "The last answer, said", "read", gives="audio/ogg"),
+    Route("GET", f"{_SESSION}/media/{{event}}/{{number}}", "media", "A picture or recording", "read", gives="*/*"),
     Route("GET", f"{_SESSION}/events", "events", "Events as they come", "read", gives="text/event-stream"),
     Route("GET", f"{_SESSION}/ws", "socket", "Events and commands over a WebSocket", "read", 101),
     Route(

@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+import struct
 import time
+import wave
+import zlib
 from collections.abc import Callable
+from typing import Any
 
 from playwright.sync_api import Page, expect
 
 from halter import ToolContext, tool
 from halter.events import Event, MessageAccepted
 from halter.models import ToolCall, UserMessage
+from halter.models.model import Audio, Image
 from halter.stores import MemoryStore
 from halter.testing import Gate
+from tests.gateway.kit import OWN
 from tests.gateway.page.kit import House, Tab
 
 MakeHouse = Callable[..., House]
 MakeTab = Callable[..., Tab]
 _EVIL = '<img src=x onerror="window.hit = 1"><script>window.hit = 2</script>'
+
+
+def _png(width: int, height: int) -> bytes:
+    """A picture of this size, in one colour."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    rows = zlib.compress((b"\0" + b"\x80\x40\x20" * width) * height)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def _wav(seconds: int) -> bytes:
+    """A recording of silence."""
+    made = io.BytesIO()
+    with wave.open(made, "wb") as file:
+        file.setparams((1, 2, 8000, 0, "NONE", ""))
+        file.writeframes(bytes(16_000 * seconds))
+    return made.getvalue()
 
 
 @tool
@@ -66,6 +93,35 @@ def test_a_reload_in_the_middle_of_a_turn_shows_everything_again(house: MakeHous
     gate.open()
     expect(page.answers).to_have_text("I have dug enough.")
     page.idle()
+
+
+def test_pictures_and_sounds_are_fetched_when_they_come_into_sight(house: MakeHouse, tab: MakeTab) -> None:
+    """Those of a message and of a result, also after a reload; one that can not be fetched is named."""
+
+    @tool
+    def paint() -> list[Any]:
+        """Paint, and hum."""
+        return [Image(_png(30, 20)), Audio(_wav(2), media_type="audio/wav")]
+
+    there = house(ToolCall("p", "paint", "{}"), "Painted.", tools=[paint])
+    page = tab(there.address())
+    where, headers = f"{there.gateway.url}/v1/sessions", {"Authorization": f"Bearer {OWN}"}
+    page.page.request.post(where, headers=headers, data={"id": "pictures"})
+    picture: Any = {"name": "a.png", "mimeType": "image/png", "buffer": _png(40, 10)}
+    page.page.request.post(f"{where}/pictures/messages", headers=headers, multipart={"text": "So:", "image": picture})
+    page.open(there.address("pictures"))
+    for _ in range(2):
+        expect(page.answers).to_have_text("Painted.")
+        expect(page.messages.locator("img")).to_have_js_property("naturalWidth", 40)
+        expect(page.calls.locator("img")).to_have_js_property("naturalWidth", 0)
+        page.calls.locator("summary").first.click()
+        expect(page.calls.locator("img")).to_have_js_property("naturalWidth", 30)
+        expect(page.calls.locator("audio")).to_have_js_property("duration", 2)
+        page.page.reload()
+    page.page.route("**/media/**", lambda route: route.abort())
+    page.page.reload()
+    expect(page.messages).to_contain_text("could not be fetched")
+    page.wrong.clear()  # that is what the browser complains of, and should
 
 
 def test_two_tabs_show_the_same(house: MakeHouse, tab: MakeTab) -> None:

@@ -193,7 +193,7 @@ def test_a_message_that_is_being_transcribed_says_so(house: MakeHouse, tab: Make
     page = tab(there.address())
     accepted = {
         "id": "v", "mode": "queue", "type": "message.accepted", "preparing": "transcribing",
-        "message": {"type": "user", "parts": [{"type": "audio", "data": "AAAA", "media_type": "audio/ogg"}]},
+        "message": {"type": "user", "parts": [{"type": "audio", "href": "/v1/x", "media_type": "audio/ogg"}]},
     }  # fmt: skip
     edited = {
         "id": "v", "type": "message.edited", "message": {"type": "user", "parts": [{"type": "text", "text": "Hello."}]}

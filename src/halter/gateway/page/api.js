@@ -62,6 +62,13 @@ export class Api {
     return this.#ask("POST", `${path(session)}/answers/${encodeURIComponent(request)}`, { value });
   }
 
+  /** A picture or a sound, as a Blob, from where an event says that it is. */
+  async media(href) {
+    if (!href.startsWith("/v1/sessions/")) throw new Error(`${href} is no address of the gateway's`);
+    const response = await this.#fetch("GET", href.slice("/v1".length), {});
+    return response.blob();
+  }
+
   /** The response of an event stream, open, from the event behind `after` on. */
   async events(session, after, signal) {
     const headers = { Accept: "text/event-stream", ...(after ? { "Last-Event-ID": String(after) } : {}) };

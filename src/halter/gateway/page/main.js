@@ -7,6 +7,7 @@ import { ConversationView } from "./conversation.js";
 import { askKey, confirmRemoval, showHelp } from "./dialogs.js";
 import { find, icon } from "./dom.js";
 import { keepKey, readKey } from "./key.js";
+import { fetchMediaBy, forgetMedia } from "./media.js";
 import { Notices } from "./notices.js";
 import { Outbox } from "./outbox.js";
 import { QueueView } from "./queue.js";
@@ -27,6 +28,7 @@ class Page {
   constructor() {
     this.api = new Api(readKey());
     this.api.onRefused = () => this.#askKey(true);
+    fetchMediaBy((href) => this.api.media(href));
     this.state = new State();
     this.session = "";
     this.isNew = true;
@@ -167,6 +169,7 @@ class Page {
     this.session = named || newId();
     this.state = new State();
     this.view.open(this.state);
+    forgetMedia();
     this.queue.clear();
     this.composer.open(named);
     this.stopAsked = "";

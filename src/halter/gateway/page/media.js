@@ -1,26 +1,63 @@
-// Pictures and sounds of messages and results. They come within the events: nothing is fetched.
+// Pictures and sounds of messages and results. An event only says where they are; each is fetched when it comes into
+// sight, once, and kept while its session is open.
 
 import { el } from "./dom.js";
 
 const SHOWN = /^image\/(png|jpeg|gif|webp)$/;
 const HEARD = /^(audio\/[a-z0-9.+-]{1,40}|video\/(webm|mp4)|application\/ogg)$/;
+const NEAR = "300px"; // what is so near to being seen is fetched
+
+const kept = new Map(); // from its address to the promise of one that the browser knows
+let load = () => Promise.reject(new Error("nobody fetches"));
+const sight = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) if (entry.isIntersecting) void show(entry.target);
+  },
+  { rootMargin: NEAR },
+);
+
+/** Have them fetched: `fetch` gives the Blob at an address. */
+export function fetchMediaBy(fetch) {
+  load = fetch;
+}
+
+/** Let go of all. */
+export function forgetMedia() {
+  for (const address of kept.values()) address.then(URL.revokeObjectURL, () => {});
+  kept.clear();
+}
 
 /** The parts that are no text, as elements. A picture that is somewhere else is only named. */
 export function partsOf(parts) {
   return parts
     .filter((part) => part.type !== "text")
     .map((part) => {
-      if (part.type === "image" && part.data && SHOWN.test(part.media_type)) {
-        return el("img", {
-          class: "picture",
-          alt: "A picture",
-          src: `data:${part.media_type};base64,${part.data}`,
-          loading: "lazy",
-        });
-      }
-      if (part.type === "audio" && part.data && HEARD.test(part.media_type)) {
-        return el("audio", { controls: true, preload: "none", src: `data:${part.media_type};base64,${part.data}` });
-      }
-      return el("p", { class: "note", text: `(${part.type}${part.url ? `: ${part.url}` : ""})` });
+      if (part.type === "image" && part.href && SHOWN.test(part.media_type))
+        return awaited(el("img", { class: "picture", alt: "A picture" }), part);
+      if (part.type === "audio" && part.href && HEARD.test(part.media_type))
+        return awaited(el("audio", { controls: true }), part);
+      return note(`${part.type}${part.url ? `: ${part.url}` : ""}`);
     });
+}
+
+function awaited(node, part) {
+  node.dataset.href = part.href;
+  sight.observe(node);
+  return node;
+}
+
+async function show(node) {
+  sight.unobserve(node);
+  const { href } = node.dataset;
+  if (!kept.has(href)) kept.set(href, load(href).then(URL.createObjectURL));
+  try {
+    node.src = await kept.get(href);
+  } catch {
+    kept.delete(href);
+    node.replaceWith(note("it could not be fetched"));
+  }
+}
+
+function note(text) {
+  return el("p", { class: "note", text: `(${text})` });
 }
