@@ -48,6 +48,7 @@ async def bot_of(
     every: float = QUICK,
     hearing: Hearing | None = None,
     limits: Limits | None = None,
+    spoken_replies: bool = False,
     **options: Any,
 ) -> AsyncIterator[Desk]:
     """A bot whose model follows a script."""
@@ -58,5 +59,13 @@ async def bot_of(
     async with contextlib.AsyncExitStack() as stack:
         there = server if server is not None else await stack.enter_async_context(BotServer())
         bot = Telegram(TOKEN, users, server=there.url, every=every, **options)
-        gateway = Gateway(agent, kept, Keys(own=OWN), platforms=[bot], hearing=hearing, limits=limits)
+        gateway = Gateway(
+            agent,
+            kept,
+            Keys(own=OWN),
+            platforms=[bot],
+            hearing=hearing,
+            limits=limits,
+            spoken_replies=spoken_replies,
+        )
         yield Desk(there, await stack.enter_async_context(gateway), kept, model)

@@ -50,6 +50,7 @@ class BotServer:
         self.calls: list[Call] = []
         self.shown: list[Shown] = []
         self.files: dict[str, bytes] = {}
+        self.voices: list[bytes] = []  # that the bot has sent
         self.offset = 0
         self.url = ""
         self.refuse: Callable[[Call], tuple[int, dict[str, Any]] | None] = lambda _: None
@@ -160,7 +161,12 @@ class BotServer:
 
     async def _answer(self, request: web.Request) -> web.Response:
         form = await request.post()
-        fields = {key: json.loads(str(value)) if key in _OBJECTS else str(value) for key, value in form.items()}
+        fields: dict[str, Any] = {}
+        for key, value in form.items():
+            if isinstance(value, web.FileField):
+                fields[key] = value.file.read()
+            else:
+                fields[key] = json.loads(str(value)) if key in _OBJECTS else str(value)
         call = Call(request.match_info["method"], fields, asyncio.get_running_loop().time())
         async with self._changed:
             self.asked.append(call.method)
@@ -215,6 +221,10 @@ class BotServer:
         message = Shown(next(self._messages), int(fields["chat_id"]), text, _buttons(fields), [text], fields)
         self.shown.append(message)
         return self._view(message)
+
+    def _do_sendVoice(self, fields: dict[str, Any]) -> object:  # noqa: N802
+        self.voices.append(fields["voice"])
+        return self._view(Shown(next(self._messages), int(fields["chat_id"]), ""))
 
     def _do_editMessageText(self, fields: dict[str, Any]) -> object:  # noqa: N802
         message = self._find(fields)

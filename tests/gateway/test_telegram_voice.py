@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from typing import Any
+
+import av
 
 from halter import ToolContext, tool
 from halter.events import MessageApplied, MessageEdited, TurnFinished
@@ -120,3 +123,55 @@ async def test_a_word_that_means_stop() -> None:
         await desk.server.read("⏹ Stopped in")
         [end] = [data for data in desk.events() if isinstance(data, TurnFinished)]
         assert end.reason == "stop"
+
+
+def _seconds(sound: bytes) -> float:
+    with av.open(io.BytesIO(sound), "r") as file:
+        assert file.streams.audio[0].codec_context.name == "opus"
+        return sum(frame.samples / frame.sample_rate for frame in file.decode(audio=0))
+
+
+def test_answers_are_said_where_that_is_wanted() -> None:
+    """As a voice message beside the text, however often it has to be sent; a turn that was stopped is not said."""
+
+    async def main() -> None:
+        gate = Gate()
+        async with bot_of("Fine, thanks.", ["And you ", gate], "Good.", spoken_replies=True) as desk:
+            busy = iter([(429, {"parameters": {"retry_after": 0}}), (502, {})])
+            desk.server.refuse = lambda call: next(busy, None) if call.method == "sendVoice" else None
+            await desk.server.say("How are you?")
+            await desk.server.until(lambda: desk.server.voices)
+            assert 0.5 < _seconds(desk.server.voices[0]) < 5
+            assert desk.server.texts() == ["Fine, thanks."]
+            await desk.server.say("Go on.")
+            await gate.await_reached()
+            await desk.server.say("/stop")
+            await desk.server.read("stopped")
+            await desk.server.say("And now?")
+            await desk.server.until(lambda: len(desk.server.voices) == 2)
+            assert desk.server.of("sendVoice") == ["sendVoice"] * 4
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_an_answer_is_not_said_when_the_next_turn_has_begun() -> None:
+    """It takes a while to say much; who speaks meanwhile is not answered with what was before."""
+
+    async def main() -> None:
+        async with bot_of("It is a long story. " * 250, "Short.", spoken_replies=True) as desk:
+            await desk.server.say("Tell me.")
+            await desk.server.until(lambda: any(isinstance(each, TurnFinished) for each in desk.events()))
+            await desk.server.say("Shorter!")
+            await desk.server.until(lambda: desk.server.voices)
+            assert _seconds(desk.server.voices[0]) < 5
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@looped
+async def test_answers_are_not_said_where_nobody_wants_it() -> None:
+    """It is a setting, and off."""
+    async with bot_of("Fine.") as desk:
+        await desk.server.say("How are you?")
+        await desk.server.read("Fine.")
+    assert "sendVoice" not in desk.server.asked

@@ -89,8 +89,9 @@ class Gateway:
             hearing=self.hearing,
             idle_after=idle_after,
         )
-        self._handlers = Handlers(self.hall, self.streams, self.metrics, Speech(is_on=spoken_replies))
-        self._porters = [Porter(platform, self.hall) for platform in platforms]
+        speech = Speech(is_on=spoken_replies)
+        self._handlers = Handlers(self.hall, self.streams, self.metrics, speech)
+        self._porters = [Porter(platform, self.hall, speech) for platform in platforms]
         self._guard = Guard(keys, host)
         self._host = host
         self._port = port

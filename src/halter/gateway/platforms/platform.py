@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from halter.models.model import Part
+from halter.models.model import Audio, Part
 
 if TYPE_CHECKING:
     from halter.events import Mode
@@ -150,6 +150,10 @@ class Platform(Protocol):
 
     async def edit(self, place: str, message: str, text: str, buttons: Sequence[Button]) -> None:
         """Change a message to this text and these buttons."""
+        ...
+
+    async def say(self, place: str, sound: Audio) -> None:
+        """Send a voice message (ogg/opus), if the platform has a way to: where spoken replies are wanted."""
         ...
 
     async def show_busy(self, place: str) -> None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from halter.gateway.messages import ReceiptView
     from halter.gateway.platforms.places import Place
     from halter.gateway.platforms.platform import Incoming, Platform, Pressed
+    from halter.gateway.speech import Speech
     from halter.inbox import Letter
     from halter.session import Session
     from halter.turn import Turn
@@ -57,14 +58,14 @@ _UNAVAILABLE: Final = 503
 class Porter:
     """The porter of one platform, in the gateway's event loop: its `Door`."""
 
-    def __init__(self, platform: Platform, hall: Hall) -> None:
+    def __init__(self, platform: Platform, hall: Hall, speech: Speech) -> None:
         self._platform = platform
         self._hall = hall
         self._commands = Commands(hall)
         self._key = Key(platform.name, platform.name, "write", "")
         self._phrases = StopPhrases(platform.stop_phrases)
         self._places = Places(platform)
-        self._follower = Follower(platform, self._places)
+        self._follower = Follower(platform, self._places, speech)
         self._running: asyncio.Task[None] | None = None
         self.see = self._follower.see
 

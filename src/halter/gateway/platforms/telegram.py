@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from halter.events import Mode
     from halter.gateway.platforms.platform import Button, Door
+    from halter.models.model import Audio
 
 __all__ = ["Telegram"]
 
@@ -229,6 +230,12 @@ class Telegram:
             await self._bot.edit_message_text(
                 text, chat, int(message), reply_markup=_keyboard(buttons), link_preview_options=_NO_PREVIEW
             )
+
+    async def say(self, place: str, sound: Audio) -> None:
+        """Send a voice message."""
+        with self._told():
+            chat, thread = _address(place)
+            await self._bot.send_voice(chat, sound.data, message_thread_id=thread, filename="answer.ogg")
 
     async def show_busy(self, place: str) -> None:
         """Show "typing" for some seconds."""
