@@ -15,6 +15,7 @@ from halter.events import MessageAccepted
 from halter.gateway import Limits
 from halter.models import Audio, ToolCall
 from halter.testing import Gate
+from tests.gateway.kit import OWN
 from tests.gateway.page.kit import House, Tab
 
 MakeHouse = Callable[..., House]
@@ -86,6 +87,24 @@ def test_sessions_are_made_switched_and_removed(house: MakeHouse, tab: MakeTab) 
     expect(page.page.locator("#list li")).to_have_count(1)
     expect(page.answers).to_have_text("Two.")
     assert not there.store.read(first)
+
+
+def test_what_is_done_elsewhere_is_seen_in_the_list(house: MakeHouse, tab: MakeTab) -> None:
+    """A session that a program or another device has made, and that it works, is there after some seconds."""
+    gate = Gate()
+    there = house(["On it. ", gate])
+    page = tab(there.address())
+    page.page.clock.install()
+    page.page.reload()
+    expect(page.page.locator("#list li")).to_have_count(0)
+    where, headers = f"{there.gateway.url}/v1/sessions", {"Authorization": f"Bearer {OWN}"}
+    page.page.request.post(where, headers=headers, data={"id": "elsewhere"})
+    page.page.request.post(f"{where}/elsewhere/messages", headers=headers, data={"text": "Go."})
+    gate.wait_reached()
+    page.page.clock.run_for(11_000)
+    expect(page.page.locator("#list li[data-state=running]")).to_have_count(1)
+    page.button("Stop all").click()
+    expect(page.page.locator("#list li[data-state=idle]")).to_have_count(1)
 
 
 def test_what_waits_can_be_edited_and_removed(house: MakeHouse, tab: MakeTab) -> None:

@@ -19,6 +19,7 @@ import { welcome } from "./welcome.js";
 import { because, seconds } from "./words.js";
 
 const UNSEEN = 500; // milliseconds between drawings in a tab that nobody sees
+const ELSEWHERE = 10_000; // milliseconds until what others have done is seen in the list
 const AGAIN = 500; // milliseconds until a stop that was not heard is said again
 
 class Page {
@@ -327,6 +328,7 @@ class Page {
       if (!document.hidden) this.#wake();
     });
     setInterval(() => this.#tick(), 1000);
+    setInterval(() => document.hidden || this.sessions.refresh(), ELSEWHERE);
     listen({
       stop: () => void this.stop(),
       help: () => showHelp(),

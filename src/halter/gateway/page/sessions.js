@@ -1,5 +1,5 @@
 // The sessions on the left, the latest used first. The list is asked for when something has changed: here, in another
-// tab of this browser, or while nobody looked.
+// tab of this browser, or while nobody looked; and now and then, for what is done elsewhere.
 
 import { button, el } from "./dom.js";
 import { ago } from "./words.js";
