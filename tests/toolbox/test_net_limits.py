@@ -89,13 +89,13 @@ def test_a_stop_closes_the_connection(server: SlowServer, path: str) -> None:
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        before = open_descriptors()
+        before, tasks = open_descriptors(), asyncio.all_tasks()
         waiter = loop.run_in_executor(None, server.wait_for_request, path)
         waiter.add_done_callback(lambda _: token.cancel("stop"))
         with pytest.raises(Cancelled):
             async with token.scope():
                 await local(server).fetch(server.url + path)
-        assert len(asyncio.all_tasks()) == 2  # this one, and the one that limits it
+        assert asyncio.all_tasks() == tasks
         server.wait_for_close(path)
         wait_until(lambda: open_descriptors() <= before)  # some are the server's own
 
