@@ -401,6 +401,7 @@ def _at(moment: int, act: Callable[[], None]) -> Iterator[None]:
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 traces instructions only if some frame wants it already
     sys.settrace(trace)
     try:
         yield

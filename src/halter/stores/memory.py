@@ -128,5 +128,7 @@ def _places(log: list[Event], batch: Sequence[Event]) -> range:
     """Where *batch* lies: at the end, unless others have written meanwhile."""
     if not batch:
         return range(0)
-    start = next(place for place in range(len(log) - 1, -1, -1) if log[place] is batch[0])
+    start = len(log) - 1
+    while log[start] is not batch[0]:
+        start -= 1
     return range(start, start + len(batch))
