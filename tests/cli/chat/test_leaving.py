@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -71,6 +72,27 @@ def test_the_terminal_is_closed(home: Home, provider: FakeProvider) -> None:
         chat.close()
         assert chat.program.wait(20) == 129
     provider.wait_for_close(1)
+    finished = home.events()[-1].data
+    assert isinstance(finished, TurnFinished)
+    assert (finished.status, finished.reason) == ("interrupted", "shutdown")
+
+
+def test_the_terminal_is_closed_while_it_is_being_left(home: Home, provider: FakeProvider) -> None:
+    """Was a defect: what was being waited for was not waited for any more, and the turn was cut off."""
+    go = home.path / "go"
+    home.write_module(SLOW.format(go=go))
+    provider.script(tool_calls([ToolCall("1", "linger", "{}")]))
+    with ChatScreen(home, HALTER_EXIT_TIMEOUT="20") as chat:
+        chat.wait_ready()
+        chat.send("Go.")
+        chat.wait_for("⋯ linger", "lingering now")
+        chat.program.send_signal(signal.SIGTERM)
+        chat.wait_for("Shutting down (SIGTERM)…", "waiting for the turn to end")
+        chat.close()
+        with pytest.raises(subprocess.TimeoutExpired):
+            chat.program.wait(0.5)
+        go.touch()
+        assert chat.program.wait(20) == 143
     finished = home.events()[-1].data
     assert isinstance(finished, TurnFinished)
     assert (finished.status, finished.reason) == ("interrupted", "shutdown")

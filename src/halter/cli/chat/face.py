@@ -61,6 +61,7 @@ class Face:
         self._listener: Listener = host.session.listen()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ending: asyncio.Task[None] | None = None
         self.actions = Actions(host, self)
         self._commands = Commands(host, self, self.actions)
         self._canvas = Canvas(
@@ -137,7 +138,7 @@ class Face:
             self._leaving.begin(code, why)
             if why not in signal.Signals.__members__:  # of a signal the guard tells, with its name
                 self.say("Shutting down…")
-            self._start(self._leave(why))
+            self._ending = self._start(self._leave(why))
 
     def leave_at_once(self) -> None:
         """End the program without waiting for anything. By a signal: it is heard whatever the program is stuck in."""
@@ -166,9 +167,10 @@ class Face:
         loop.call_soon(self._begin)  # which is when the first picture is drawn
         with contextlib.suppress(EOFError):  # the terminal was closed
             await self._app.run_async(handle_sigint=False, set_exception_handler=False)
-        if not self._leaving.is_begun:
+        if self._ending is None:
             self._leaving.begin(_HANGUP, "the terminal was closed")
-            await self._leave("the terminal was closed")
+            self._ending = self._start(self._leave("the terminal was closed"))
+        await asyncio.wait({self._ending})  # a terminal may be closed in the middle of it
         if self.line.strip():
             self._leaving.lines.append(f"Not sent: {self.line}")
         for task in self._tasks:
@@ -213,10 +215,11 @@ class Face:
         """Draw for another size of the terminal."""
         self._canvas.resize()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _leave(self, why: str) -> None:
         try:
