@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import aiohttp
+import pytest
 
-from halter import ToolContext, tool
+from halter import Agent, ToolContext, tool
+from halter.gateway import Limits, commands
 from halter.models import ToolCall
 from halter.models.model import Image, UserMessage
+from halter.stores import MemoryStore
 from halter.testing import Gate, ScriptedModel
 from halter.voice.hearing import Hearing
 from tests.gateway.kit import Client, gateway_of, kinds
@@ -124,7 +128,7 @@ async def test_a_stop_says_what_it_did() -> None:
 
 
 @looped
-async def test_a_stop_that_takes_a_moment_is_answered_when_it_is_done() -> None:
+async def test_a_stop_that_takes_a_moment_is_answered_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without `wait`, too: whoever asked need not ask again. What takes longer is not waited for."""
     gate, may_end = Gate(), asyncio.Event()
 
@@ -141,7 +145,9 @@ async def test_a_stop_that_takes_a_moment_is_answered_when_it_is_done() -> None:
         await client.create()
         await client.post("Hi.")
         await gate.await_reached()
-        assert (await client.stop()).body["finished"]
+        with monkeypatch.context() as slow_machine:
+            slow_machine.setattr(commands, "_MOMENT", 10.0)
+            assert (await client.stop()).body["finished"]
         async with client.events() as stream:
             await client.post("And this?")
             await stream.until("tool.started")
@@ -175,6 +181,63 @@ async def test_every_session_is_stopped_in_one_go() -> None:
         assert again.body == {"stopped": 0, "finished": 0}
         wrong = await client.ask("POST", "/v1/stop", {"scope": "call"})
         assert (wrong.status, wrong.body["field"]) == (422, "scope")
+
+
+@looped
+async def test_a_stop_of_every_session_reaches_those_that_a_start_has_yet_to_wake() -> None:
+    """What waits from before goes on waiting: no turn begins behind the stop, until somebody asks for its session."""
+    store, gate = MemoryStore(), Gate()
+    for number in range(5):
+        with Agent(ScriptedModel()).session(f"s{number}", store) as session:
+            session.post("Go on.")
+    model = ScriptedModel(["One ", gate], "Two.", "Three.", "Four.", "Five.")
+    async with gateway_of(model=model, store=store, limits=Limits(turns=1)) as (gateway, client):
+        await gate.await_reached()
+        answer = await client.ask("POST", "/v1/stop", {"wait": True})
+        assert answer.body == {"stopped": 1, "finished": 1}
+        waking = gateway.hall._waking
+        assert waking is not None
+        await asyncio.wait({waking}, timeout=10)
+        assert (waking.cancelled(), len(model.requests)) == (True, 1)
+        assert sum(info.waiting for info in store.sessions()) == 4
+        asleep = next(info.id for info in store.sessions() if info.waiting)
+        assert (await client.finished(asleep))[-1]["data"]["status"] == "done"
+
+
+@looped
+async def test_a_stop_of_every_session_reaches_one_that_is_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is just being read when the stop comes: its turn ends, or does not begin, and what waits in it is held."""
+    store, reading, waiting, may_go_on = MemoryStore(), asyncio.Event(), asyncio.Event(), threading.Event()
+    async with gateway_of(model=ScriptedModel([Gate()]), store=store) as (gateway, client):
+        assert gateway.hall._waking is not None
+        await gateway.hall._waking
+        with Agent(ScriptedModel()).session("s", store) as session:
+            session.post("Go on.", id="m")
+        loop, read, loaded = asyncio.get_running_loop(), gateway.hall._read, gateway.hall.loaded
+
+        def read_slowly(*args: Any) -> Any:
+            loop.call_soon_threadsafe(reading.set)
+            may_go_on.wait(10)
+            return read(*args)
+
+        async def note_and_wait() -> bool:
+            waiting.set()
+            return await loaded()
+
+        monkeypatch.setattr(gateway.hall, "_read", read_slowly)
+        monkeypatch.setattr(gateway.hall, "loaded", note_and_wait)
+        asked = asyncio.ensure_future(client.ask("GET", "/v1/sessions/s"))
+        await reading.wait()
+        stopping = asyncio.ensure_future(client.ask("POST", "/v1/stop", {"wait": True}))
+        await waiting.wait()
+        may_go_on.set()
+        assert (await stopping).status == 200
+        assert (await asked).status == 200
+        room = gateway.hall.rooms["s"]
+        letter = room.session.inbox.find("m")
+        assert letter is not None
+        assert not room.session.is_running
+        assert letter.state == "held" or room.session.turn is not None
 
 
 @looped

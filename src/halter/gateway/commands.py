@@ -128,7 +128,16 @@ class Commands:
         return view_receipt(session.id, receipt, finished=is_over)
 
     async def stop_all(self, key: Key, body: StopAllBody) -> StoppedView:
-        """Stop every session. One that is asleep runs nothing, and what it has waiting waits until it is asked for."""
+        """Stop every session. What waits in one that is asleep goes on waiting, until somebody asks for it."""
+        self._hall.wake_no_more()
+        turns = self._stop_awake(key, body)
+        if await self._hall.loaded():
+            turns += self._stop_awake(key, body)
+        await _ended(turns, body.patience)
+        return StoppedView(stopped=len(turns), finished=sum(turn.ended.is_cancelled for turn in turns))
+
+    def _stop_awake(self, key: Key, body: StopAllBody) -> list[Turn]:
+        """Stop those that are awake; gives the turns that this has stopped."""
         turns = []
         for room in list(self._hall.rooms.values()):
             session = room.session
@@ -137,8 +146,7 @@ class Commands:
                 receipt = session.stop(scope=body.scope, reason=body.reason, detail=_by(key))
                 if receipt.stopped and turn is not None:
                     turns.append(turn)
-        await _ended(turns, body.patience)
-        return StoppedView(stopped=len(turns), finished=sum(turn.ended.is_cancelled for turn in turns))
+        return turns
 
     def rollback(self, room: Room) -> ReceiptView:
         """Take the running or the last turn out of the history."""

@@ -314,6 +314,18 @@ class Hall:
         """Go on with what a gateway before this one has accepted: open each session in which messages wait."""
         self._waking = asyncio.create_task(self._wake())
 
+    def wake_no_more(self) -> None:
+        """Leave those asleep that are to go on and have not been opened yet, until somebody asks for one."""
+        if self._waking is not None:
+            self._waking.cancel()
+
+    async def loaded(self) -> bool:
+        """Wait for those that are just being opened; False if there is none. Bounded."""
+        loading = set(self._loading.values())
+        if loading:
+            await asyncio.wait(loading, timeout=_CLOSING)
+        return bool(loading)
+
     async def _wake(self) -> None:
         """Wake them, some at a time. A boundary: one that can not be opened is told, and does not hold up others."""
         try:
@@ -406,8 +418,7 @@ class Hall:
         What waits in an inbox stays there, for the next start.
         """
         self.is_draining = True
-        if self._waking is not None:
-            self._waking.cancel()
+        self.wake_no_more()
         rooms = list(self.rooms.values())
         ends = []
         for room in rooms:

@@ -44,12 +44,12 @@ _MOST_LISTED: Final = 1_000
 _LISTED: Final = 100
 _MOST_EVENTS: Final = 0xFFFFFFFF
 _UNKNOWN: Final = "application/octet-stream"
-# It never changes, and is shown by the page alone: as a page of its own it could do nothing.
+# Shown by the page alone: as a page of its own it could do nothing. What is erased is not to stay in a browser, and
+# under the same address there may be another picture then.
 _OF_MEDIA: Final = {
-    "Cache-Control": "private, max-age=31536000, immutable",
+    "Cache-Control": "no-store",
     "Content-Disposition": "attachment",
     "Content-Security-Policy": "default-src 'none'; sandbox",
-    "Vary": "Authorization",
     "X-Content-Type-Options": "nosniff",
 }
 _encode = msgspec.json.Encoder().encode

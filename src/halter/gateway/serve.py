@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _log = logging.getLogger(__name__)
-# Thousands of sessions are many objects that live long: to look through them after every 700 new ones took a quarter
-# of the time of a stop.
+# Thousands of sessions are many objects that live long: to look through them after every 700 new ones took
+# much of the time of a stop.
 _GARBAGE: Final = (50_000, 50, 100)
 _FOR_CLOSING: Final = 0.6  # of the time that leaving may take
 

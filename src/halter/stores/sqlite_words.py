@@ -130,7 +130,7 @@ def append(count: int) -> str:
     It has no RETURNING: a statement that has rows to fetch commits only when they are fetched, in a second call into C,
     and who comes between would wait for us for ever. The last number is known as the id of the last row: of the one
     session that there is, SQLite goes through the events as they stand here, for it does not reorder a CROSS JOIN. To
-    have them sorted cost a sixth of it all.
+    have them sorted would cost more.
     """
     place, columns, events = "1", "?, ?, ?, ?, ?", ""
     if count > 1:

@@ -45,6 +45,13 @@ def say_story(chat: ChatScreen, provider: FakeProvider) -> None:
     chat.wait_for("Once upon a time there w")
 
 
+def begin_to_linger(chat: ChatScreen, provider: FakeProvider) -> None:
+    provider.script(tool_calls([ToolCall("1", "linger", "{}")]))
+    chat.wait_ready()
+    chat.send("Go.")
+    chat.wait_for("⋯ linger", "lingering now")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
 def test_a_signal(home: Home, provider: FakeProvider, number: signal.Signals, code: int) -> None:
     """A signal from outside ends it as keys do: the turn is stopped and sealed, the provider sees it, the session is
@@ -81,11 +88,8 @@ def test_the_terminal_is_closed_while_it_is_being_left(home: Home, provider: Fak
     """Was a defect: what was being waited for was not waited for any more, and the turn was cut off."""
     go = home.path / "go"
     home.write_module(SLOW.format(go=go))
-    provider.script(tool_calls([ToolCall("1", "linger", "{}")]))
     with ChatScreen(home, HALTER_EXIT_TIMEOUT="20") as chat:
-        chat.wait_ready()
-        chat.send("Go.")
-        chat.wait_for("⋯ linger", "lingering now")
+        begin_to_linger(chat, provider)
         chat.program.send_signal(signal.SIGTERM)
         chat.wait_for("Shutting down (SIGTERM)…", "waiting for the turn to end")
         chat.close()
@@ -117,11 +121,8 @@ def test_what_stops_the_loop_is_left_behind(home: Home, provider: FakeProvider) 
     the code says that it was not a good end.
     """
     home.write_module(SLOW.format(go=home.path / "never"))
-    provider.script(tool_calls([ToolCall("1", "linger", "{}")]))
     with ChatScreen(home, HALTER_EXIT_TIMEOUT="1.5") as chat:
-        chat.wait_ready()
-        chat.send("Go.")
-        chat.wait_for("⋯ linger", "lingering now")
+        begin_to_linger(chat, provider)
         chat.type(CTRL_D)
         chat.wait_for("Shutting down…", "waiting for the turn to end, at most 1.5 s")
         assert chat.end() == 70
@@ -135,11 +136,8 @@ def test_a_third_ctrl_c_leaves_at_once(home: Home, provider: FakeProvider) -> No
     is given back in order.
     """
     home.write_module(SLOW.format(go=home.path / "never"))
-    provider.script(tool_calls([ToolCall("1", "linger", "{}")]))
     with ChatScreen(home, HALTER_EXIT_TIMEOUT="60") as chat:
-        chat.wait_ready()
-        chat.send("Go.")
-        chat.wait_for("⋯ linger", "lingering now")
+        begin_to_linger(chat, provider)
         chat.type(CTRL_C)
         chat.wait_notice("stopping")
         chat.type(CTRL_C)
@@ -155,11 +153,8 @@ def test_a_message_during_the_shutdown_is_kept(home: Home, provider: FakeProvide
     """What is typed while it shuts down is kept in the session, told at the end, and answered when it goes on."""
     go = home.path / "go"
     home.write_module(SLOW.format(go=go))
-    provider.script(tool_calls([ToolCall("1", "linger", "{}")]))
     with ChatScreen(home, HALTER_EXIT_TIMEOUT="30") as chat:
-        chat.wait_ready()
-        chat.send("Go.")
-        chat.wait_for("⋯ linger", "lingering now")
+        begin_to_linger(chat, provider)
         chat.type(CTRL_D)
         chat.wait_for("Shutting down…")
         chat.send("One more thing.")

@@ -4,7 +4,7 @@
 import { CallView } from "./calls.js";
 import { button, el } from "./dom.js";
 import { Markdown } from "./markdown.js";
-import { partsOf } from "./media.js";
+import { forgetMedia, partsOf } from "./media.js";
 import { QuestionView } from "./questions.js";
 import { TimelineView } from "./timeline.js";
 import { because, outcome, seconds } from "./words.js";
@@ -33,6 +33,7 @@ export class ConversationView {
 
   #clear() {
     this.#life = this.state.lives;
+    forgetMedia();
     for (const view of this.#views.values()) view.close?.();
     this.#views.clear();
     this.turns.replaceChildren();

@@ -7,7 +7,7 @@ import { ConversationView } from "./conversation.js";
 import { askKey, confirmRemoval, showHelp } from "./dialogs.js";
 import { find, icon } from "./dom.js";
 import { keepKey, readKey } from "./key.js";
-import { fetchMediaBy, forgetMedia } from "./media.js";
+import { fetchMediaBy } from "./media.js";
 import { Notices } from "./notices.js";
 import { Outbox } from "./outbox.js";
 import { QueueView } from "./queue.js";
@@ -19,7 +19,9 @@ import { welcome } from "./welcome.js";
 import { because, seconds } from "./words.js";
 
 const UNSEEN = 500; // milliseconds between drawings in a tab that nobody sees
-const ELSEWHERE = 10_000; // milliseconds until what others have done is seen in the list
+// Milliseconds until what others have done is seen in the list. It is asked for, and no stream: a browser has six
+// connections to a gateway for all its tabs, and each has one for its session.
+const ELSEWHERE = 10_000;
 const AGAIN = 500; // milliseconds until a stop that was not heard is said again
 
 class Page {
@@ -170,7 +172,6 @@ class Page {
     this.session = named || newId();
     this.state = new State();
     this.view.open(this.state);
-    forgetMedia();
     this.queue.clear();
     this.composer.open(named);
     this.stopAsked = "";
