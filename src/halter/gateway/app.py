@@ -15,7 +15,7 @@ from aiohttp import web
 
 from halter.agent import Agent
 from halter.gateway.guard import Guard, is_loopback
-from halter.gateway.hall import Hall, Room
+from halter.gateway.hall import Hall
 from halter.gateway.handlers import KEY, Handlers
 from halter.gateway.limits import Limits
 from halter.gateway.logs import log_event
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from halter.events import Event
     from halter.gateway.keys import Keys
     from halter.gateway.platforms.platform import Platform
+    from halter.gateway.room import Room
     from halter.stores.store import Store
 
 __all__ = ["Gateway"]

@@ -16,7 +16,7 @@ from halter.listener import loop_bell
 from halter.models.model import Text
 
 if TYPE_CHECKING:
-    from halter.gateway.hall import Hall, Room
+    from halter.gateway.hall import Hall
     from halter.gateway.keys import Key
     from halter.gateway.messages import (
         EditBody,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         StopAllBody,
         StopBody,
     )
+    from halter.gateway.room import Room
     from halter.models.model import Part
     from halter.turn import Turn
 

@@ -16,8 +16,8 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from halter.cancel.blocking import run_blocking_async
-from halter.cancel.token import NEVER, CancellationToken, call_in_loop
-from halter.errors import LeaseLost, SessionClosed, SessionOwned
+from halter.cancel.token import NEVER, call_in_loop
+from halter.errors import LeaseLost, SessionOwned
 from halter.events import (
     Event,
     MessageAccepted,
@@ -27,8 +27,9 @@ from halter.events import (
     TurnStarted,
     TurnStopping,
 )
-from halter.gateway.limits import Allowance, Limits, TooMany
+from halter.gateway.limits import TooMany
 from halter.gateway.problems import Problem
+from halter.gateway.room import CLOSING, Room, title_of
 from halter.voice.hearing import TRANSCRIBING
 
 if TYPE_CHECKING:
@@ -36,104 +37,17 @@ if TYPE_CHECKING:
 
     from halter.agent import Agent
     from halter.events import EventData
-    from halter.listener import Listener
+    from halter.gateway.limits import Limits
     from halter.session import Session
     from halter.stores.store import SessionInfo, Store
     from halter.voice.hearing import Hearing
 
-__all__ = ["Hall", "Room"]
+__all__ = ["Hall"]
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_FIRST_PAUSE: Final = 0.5  # seconds after which a store that has failed is tried again; longer each time
-_LONGEST_PAUSE: Final = 30.0
-_CLOSING: Final = 5.0
 _KEEPS: Final = 60  # times as long is a session awake in which tools keep something
-_WORDS: Final = 60  # of the first message, in characters
-
-
-class Room:
-    """A session that is awake."""
-
-    __slots__ = (
-        "_acting",
-        "_listener",
-        "agent",
-        "created_at",
-        "key",
-        "messages",
-        "rested_at",
-        "session",
-        "timer",
-        "title",
-        "updated_at",
-        "visitors",
-    )
-
-    def __init__(self, session: Session, agent: str, first: list[Event], limits: Limits) -> None:
-        self.session = session
-        self.agent = agent  # the name under which the gateway knows it
-        self.visitors = 0
-        self.key = ""  # whose message has set off the running turn
-        self.messages = Allowance(limits.session_messages)
-        self.created_at = first[0].time
-        self.updated_at = self.created_at
-        self.title = _title(first)
-        self.timer: asyncio.TimerHandle | None = None
-        self.rested_at = 0.0
-        self._listener: Listener | None = None
-        self._acting: asyncio.Task[None] | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a turn runs, or is about to: when a recording has been transcribed, at the latest."""
-        inbox = self.session.inbox
-        return self.session.is_running or bool(inbox.ready()) or any(letter.preparing for letter in inbox)
-
-    def begin(
-        self, kinds: Collection[type[EventData]], hear: Callable[[list[Event]], None], drop: Callable[[Room], None]
-    ) -> None:
-        """Let the actor begin; *hear* is told of those kinds of events, and *drop* if the session is not ours any more.
-
-        What is heard is heard while it is written, perhaps in another thread.
-        """
-        self._listener = self.session.listen(only=kinds)
-        self._listener.hear = hear
-        self._acting = asyncio.create_task(self._act(drop))
-
-    async def _act(self, drop: Callable[[Room], None]) -> None:
-        """Serve the session to its end. A boundary: a store that fails is tried again, and what waits is not lost."""
-        pause = _FIRST_PAUSE
-        while not self.session.token.is_cancelled:
-            began = time.monotonic()
-            try:
-                await self.session.serve()
-            except SessionClosed:
-                return
-            except LeaseLost:
-                drop(self)
-                return
-            except Exception:  # noqa: BLE001
-                _log.exception("a turn could not begin; it is tried again", extra={"session": self.session.id})
-            pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
-            await CancellationToken.any_of(self.session.token, CancellationToken(timeout=pause)).wait_async()
-
-    def see(self, event: Event) -> None:
-        """Keep what is shown of the session in a list."""
-        self.updated_at = event.time
-        if not self.title and isinstance(event.data, (MessageAccepted, MessageEdited)):
-            self.title = _shorten(event.data.message.text)
-
-    async def close(self, timeout: float = _CLOSING) -> None:  # noqa: ASYNC109  (as the session's own)
-        """Stop what runs, and let go of the session. Bounded."""
-        if self.timer is not None:
-            self.timer.cancel()
-        await self.session.aclose(timeout)
-        if self._acting is not None:
-            await asyncio.wait({self._acting}, timeout=1.0)
-        if self._listener is not None:
-            self._listener.close()
 
 
 class Hall:
@@ -323,7 +237,7 @@ class Hall:
         """Wait for those that are just being opened; False if there is none. Bounded."""
         loading = set(self._loading.values())
         if loading:
-            await asyncio.wait(loading, timeout=_CLOSING)
+            await asyncio.wait(loading, timeout=CLOSING)
         return bool(loading)
 
     async def _wake(self) -> None:
@@ -412,7 +326,7 @@ class Hall:
             finally:
                 self.store.release(lease)
 
-    async def drain(self, patience: float, closing: float = _CLOSING) -> int:
+    async def drain(self, patience: float, closing: float = CLOSING) -> int:
         """Begin no turn any more, let those that run have *patience* seconds, and stop the rest; gives their number.
 
         What waits in an inbox stays there, for the next start.
@@ -456,7 +370,7 @@ class Hall:
         found = [info for info in self.store.sessions() if "/" not in info.id]
         for info in found[:most]:
             first = self.store.read(info.id, limit=2)
-            yield info, _agent_of(first) or next(iter(self.agents)), _title(first)
+            yield info, _agent_of(first) or next(iter(self.agents)), title_of(first)
 
 
 def _ender(session: Session) -> Callable[[], object]:
@@ -470,13 +384,3 @@ async def _in_thread(fn: Callable[[], T]) -> T:
 def _agent_of(first: list[Event]) -> str:
     data = first[0].data if first else None
     return data.agent if isinstance(data, SessionCreated) else ""
-
-
-def _title(first: list[Event]) -> str:
-    texts = [event.data.message.text for event in first if isinstance(event.data, MessageAccepted)]
-    return _shorten(texts[0]) if texts else ""
-
-
-def _shorten(text: str) -> str:
-    words = " ".join(text[: 4 * _WORDS].split())
-    return words if len(words) <= _WORDS else f"{words[: _WORDS - 1]}…"

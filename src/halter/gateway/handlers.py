@@ -32,8 +32,9 @@ from halter.gateway.socket import Socket
 from halter.gateway.static import Page
 
 if TYPE_CHECKING:
-    from halter.gateway.hall import Hall, Room
+    from halter.gateway.hall import Hall
     from halter.gateway.metrics import Metrics
+    from halter.gateway.room import Room
     from halter.gateway.speech import Speech
     from halter.gateway.streams import Streams
 

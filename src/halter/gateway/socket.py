@@ -37,8 +37,9 @@ from halter.gateway.problems import Problem, of_error
 if TYPE_CHECKING:
     from halter.events import Event
     from halter.gateway.commands import Commands
-    from halter.gateway.hall import Hall, Room
+    from halter.gateway.hall import Hall
     from halter.gateway.keys import Key
+    from halter.gateway.room import Room
     from halter.gateway.streams import Streams
 
 __all__ = ["Socket"]

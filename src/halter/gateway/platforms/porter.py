@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from halter.events import Event, Mode
-    from halter.gateway.hall import Hall, Room
+    from halter.gateway.hall import Hall
     from halter.gateway.messages import ReceiptView
     from halter.gateway.platforms.places import Place
     from halter.gateway.platforms.platform import Incoming, Platform, Pressed
+    from halter.gateway.room import Room
     from halter.gateway.speech import Speech
     from halter.inbox import Letter
     from halter.session import Session
