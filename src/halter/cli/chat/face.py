@@ -170,7 +170,7 @@ class Face:
         if self._ending is None:
             self._leaving.begin(_HANGUP, "the terminal was closed")
             self._ending = self._start(self._leave("the terminal was closed"))
-        await asyncio.wait({self._ending})  # a terminal may be closed in the middle of it
+        await self._ending  # a terminal may be closed in the middle of it
         if self.line.strip():
             self._leaving.lines.append(f"Not sent: {self.line}")
         for task in self._tasks:
