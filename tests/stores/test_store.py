@@ -324,7 +324,7 @@ def test_an_interruption_at_every_instruction_may_use_the_store(store: Store) ->
             seen.append(mine in store.read("s") and f"m{moment}" in [one.id for one in store.inbox("s")])
 
         pair = [says(f"first {moment}"), says(f"second {moment}")]
-        with _at(moment, handler):
+        with at_instruction(moment, handler):
             store.append(lease, pair)
         found = store.read("s")
         assert [entry.seq for entry in found] == list(range(1, len(found) + 1))
@@ -344,7 +344,7 @@ def test_an_exception_at_every_instruction_leaves_the_store_whole(store: Store) 
     for moment in count():
         before = len(store.read("s"))
         try:
-            with _at(moment, _interrupt):
+            with at_instruction(moment, interrupt):
                 store.append(lease, [says("first"), says("second")])
             came = True
         except KeyboardInterrupt:
@@ -370,7 +370,7 @@ def test_an_exception_at_every_instruction_of_a_read(store: Store) -> None:
     for read in (store.read, store.inbox):
         for moment in count():
             try:
-                with _at(moment, _interrupt):
+                with at_instruction(moment, interrupt):
                     read("s")
                 break
             except KeyboardInterrupt as error:
@@ -381,12 +381,12 @@ def test_an_exception_at_every_instruction_of_a_read(store: Store) -> None:
         assert moment > 20
 
 
-def _interrupt() -> None:
+def interrupt() -> None:
     raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def _at(moment: int, act: Callable[[], None]) -> Iterator[None]:
+def at_instruction(moment: int, act: Callable[[], None]) -> Iterator[None]:
     """Have *act* run once, where a signal's handler could: after so many instructions of the stores' own code."""
     left = moment
 

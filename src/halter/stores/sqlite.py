@@ -45,10 +45,12 @@ from halter.stores.sqlite_words import (
     INBOX,
     IS_OWNED,
     MOST,
+    MOST_TOGETHER,
     OWN,
     SESSIONS,
     WHO_OWNS,
     append,
+    append_all,
     read,
 )
 from halter.stores.store import Lease, SessionInfo, Waiting
@@ -144,9 +146,7 @@ class SQLiteStore:
             return
         values: list[Any] = []
         for event in events:
-            data = event.data
-            message = data.id if isinstance(data, _OF_MESSAGES) else None
-            values += (event.time, event.turn, kind_of(data), message, _body(data))
+            values += _columns(event)
         values += right
         durable = any(isinstance(event.data, _TOLD) for event in events)
         written, last = self._file.write(append(count), values, durable=durable)
@@ -154,6 +154,24 @@ class SQLiteStore:
             raise LeaseLost(_lost(lease))
         for seq, event in enumerate(events, (last & _SEQ) - count + 1):
             event.seq = seq
+
+    def append_all(self, writings: Sequence[tuple[Lease, Sequence[Event]]]) -> None:
+        """Write the events of several sessions at once."""
+        values: list[Any] = []
+        count = 0
+        for lease, events in writings:
+            last = events[0].seq - 1
+            for event in events:
+                values += (lease.session, lease.generation, last, event.seq, *_columns(event))
+            count += len(events)
+        if count > MOST_TOGETHER:
+            msg = f"{count} events are too many for one append_all(); nothing was written"
+            raise StoreError(msg)
+        room = 1 << (count - 1).bit_length()  # so that there are few statements, which SQLite then knows
+        values += (None,) * (9 * (room - count))
+        values.append(self._own())
+        durable = any(isinstance(event.data, _TOLD) for _, events in writings for event in events)
+        self._file.write(append_all(room), values, durable=durable)
 
     def erase(self, lease: Lease) -> None:
         """Forget the session's log and its inbox. Its name stays, with the generation: a stale owner stays fenced."""
@@ -222,6 +240,12 @@ class SQLiteStore:
         if connections:
             _inherited.append(connections)
             _torn.add(self._file.path)
+
+
+def _columns(event: Event) -> tuple[float, str, str, str | None, str]:
+    data = event.data
+    message = data.id if isinstance(data, _OF_MESSAGES) else None
+    return event.time, event.turn, kind_of(data), message, _body(data)
 
 
 def _body(data: EventData) -> str:

@@ -20,18 +20,21 @@ __all__ = [
     "INBOX",
     "IS_OWNED",
     "MOST",
+    "MOST_TOGETHER",
     "OWN",
     "SCHEMA",
     "SESSIONS",
     "VERSION",
     "WHO_OWNS",
     "append",
+    "append_all",
     "read",
 ]
 
 APPLICATION = 0x48616C74  # "Halt"
 VERSION = 1
 MOST = 4_000  # events in one append(): SQLite takes 32,766 values in one statement
+MOST_TOGETHER = 2_048  # in one append_all(), where each has more of them
 
 SCHEMA = """
 BEGIN EXCLUSIVE;
@@ -145,4 +148,23 @@ SELECT {place} + coalesce(
 ), {columns}
 FROM session{events}
 WHERE session.id = ? AND session.generation = ? AND session.owner = ?
+"""  # noqa: S608  (only our own words and question marks)
+
+
+@functools.lru_cache(maxsize=16)
+def append_all(count: int) -> str:
+    """The statement that appends at most *count* events of several sessions, each with its number: all, or none.
+
+    It writes NULL where that is not allowed, and so nothing, if a lease is not the newest any more, or if the event is
+    not there that a number follows on. That the number is free yet is for the key to say. Rows of NULL are left out.
+    """
+    rows = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
+    return f"""
+INSERT INTO log (id, time, turn, kind, message, body)
+SELECT (session.number << 32) + event.column4, event.column5,
+    CASE WHEN EXISTS (SELECT 1 FROM log WHERE id = (session.number << 32) + event.column3) THEN event.column6 END,
+    event.column7, event.column8, event.column9
+FROM (VALUES {rows}) AS event
+LEFT JOIN session ON session.id = event.column1 AND session.generation = event.column2 AND session.owner = ?
+WHERE event.column1 IS NOT NULL
 """  # noqa: S608  (only our own words and question marks)

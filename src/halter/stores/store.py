@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from halter.events import Event
 
-__all__ = ["Lease", "SessionInfo", "Store", "Waiting"]
+__all__ = ["GroupingStore", "Lease", "SessionInfo", "Store", "Waiting"]
 
 
 class Lease(Struct, frozen=True):
@@ -94,4 +94,16 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release every lease and let go of the files. Nothing can be read or written any more."""
+        ...
+
+
+class GroupingStore(Store, Protocol):
+    """A store in which it costs less to write for several sessions at once than for one after the other."""
+
+    def append_all(self, writings: Sequence[tuple[Lease, Sequence[Event]]]) -> None:
+        """Write the events of several sessions, at least one of each: all or none, and as durably as `append()`.
+
+        They have their numbers already. Raises a `StoreError`, and then nothing was written, if one is not the next of
+        its session, or a lease is lost.
+        """
         ...
