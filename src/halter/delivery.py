@@ -344,6 +344,8 @@ class Delivery:
 
     def _write_held(self, held: list[Letter]) -> None:
         """Write down what is held. A boundary: a store that fails must not make a failure of a stop that has worked."""
+        if not held:
+            return  # as a rule: who stops does not wait for the lock
         try:
             with self._journal.lock:
                 still = [MessageHeld(letter.id) for letter in held if letter.state == "held"]
