@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Commands"]
 
-_MOMENT: Final = 0.01
+_MOMENT: Final = 0.03
 
 
 class Commands:
