@@ -24,7 +24,7 @@ from halter.inbox import Inbox
 from halter.listener import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from halter.events import EventData
     from halter.stores.store import Lease, Store
@@ -41,6 +41,7 @@ class Journal:
     __slots__ = (
         "_arrived",
         "_is_at_work",
+        "_last",
         "_listeners",
         "history",
         "inbox",
@@ -60,6 +61,7 @@ class Journal:
         self._listeners: tuple[Listener, ...] = ()
         self._arrived: list[tuple[int, Event]] = []  # written, and not taken in yet: a heap, by number
         self._is_at_work = False
+        self._last = 0  # the number of the newest event that was taken in; the log may have passing ones behind it
 
     def load(self) -> None:
         """Take in what the store has."""
@@ -119,6 +121,35 @@ class Journal:
                 self.append("", *data)
             return bool(data)
 
+    # -- together with other sessions: see `bundle` ------------------------------------------------------------------
+
+    def hold(self) -> bool:
+        """Take the lock, to write together with others; False if that is not possible at once, and then it is free."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        if self._is_at_work or self._arrived:
+            self.lock.release()
+            return False
+        self._is_at_work = True  # from here on what a handler adds is only written, as by an append() below it
+        return True
+
+    def numbered(self, turn: str, data: Sequence[EventData]) -> list[Event]:
+        """Make events of what is to be written, with the numbers that come next; if they do not, the store refuses."""
+        self.history.check(data)
+        now = time.time()
+        return [Event(self._last + place, now, self.session, turn, each) for place, each in enumerate(data, 1)]
+
+    def take_written(self, events: list[Event]) -> None:
+        """Take in what was written, and tell."""
+        self._tell(events)
+        self._is_at_work = False
+        self._take_all()
+
+    def let_go(self) -> None:
+        """Give the lock back."""
+        self._is_at_work = False
+        self.lock.release()
+
     def _take_all(self) -> None:
         # A handler that comes between the last look at the list and the end of this finds that nobody is at work.
         while self._arrived:
@@ -144,6 +175,7 @@ class Journal:
                 listener.put(taken)
 
     def _take(self, event: Event) -> None:
+        self._last = event.seq
         message = self.inbox.take(event)
         if message is None:
             self.history.take(event)

@@ -12,14 +12,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from halter.bundle import Entry, bundle_here
 from halter.cancel.token import CancellationToken, Cancelled, call_in_loop, wake_on_cancel
 from halter.errors import LimitReached, StoreError
 from halter.events import MessageApplied, TurnFinished, TurnRolledBack, TurnStopping
-from halter.listener import awake
 from halter.models.errors import ContextTooLong, ModelError
 from halter.models.model import ModelRequest, ReasoningDelta, TextDelta, Usage
 from halter.models.progress import RequestCancelled, RequestFinished, RequestRetry, RequestStarted
@@ -67,44 +67,59 @@ class Steps:
             late_hook=self._on_late,
         )
         self._exchange: Exchange | None = None
+        self._bundle = bundle_here()
         self._words: list[EventData] = []  # said and not written yet: until the loop's next turn
+        self._words_entry = Entry(journal, turn.id, self._say_words, self._on_words_written)
         self._ended: RequestFinished | RequestCancelled | None = None  # not written yet: until what follows it is known
         self._failure: Exception | None = None  # of the store, where nobody could be told
         self._is_stop_told = False
         self._told: set[str] = set()  # calls whose outcome is in the log
+        self._end: tuple[TurnStatus, str, str] | None = None  # status, reason and detail, when they are decided
         self._answer: Answer | None = None
 
     async def run(self) -> None:
-        """Bring the turn to its end. A boundary: whatever fails is how it ended; only foreign cancellations pass on."""
-        turn = self._turn
+        """Bring the turn to its end. Only foreign cancellations pass on."""
         task = asyncio.current_task()
         assert task is not None  # whoever awaits is in one
         others = task.cancelling()
-        status: TurnStatus = "failed"
-        reason, detail = "", ""
+        try:
+            end = await self._try()
+        except BaseException:
+            self._hear_of_others(task, others)
+            self._seal()
+            raise
+        self._hear_of_others(task, others)
+        await self._seal_with_others(*end)
+        if task.cancelling() > others:
+            raise asyncio.CancelledError  # something on the way has made another error of it
+
+    def _hear_of_others(self, task: asyncio.Task[Any], others: int) -> None:
+        if task.cancelling() > others:
+            self._turn.cancel("external", detail="its task was cancelled", by="the surrounding program")
+
+    async def _try(self) -> tuple[TurnStatus, str, str]:
+        """Do the work; gives the status, the reason and its detail. A boundary: whatever fails is how it ended."""
+        turn = self._turn
         try:
             with turn.token.bind():
                 reason = await self._go()
-            status = "interrupted" if reason == "pause" else "done"
         except Cancelled as stop:
             if turn.token.is_cancelled:
-                status = "interrupted"
-            else:
-                turn.error, reason = RuntimeError(f"a stop that is not this turn's came out of it: {stop}"), "error"
+                return "interrupted", "", ""
+            turn.error = RuntimeError(f"a stop that is not this turn's came out of it: {stop}")
+            return "failed", "error", ""
         except LimitReached as error:
-            turn.error, reason, detail = error, error.reason, str(error)
+            turn.error = error
+            return "failed", error.reason, str(error)
         except ContextTooLong as error:
-            turn.error, reason, detail = error, "context_limit", str(error)
+            turn.error = error
+            return "failed", "context_limit", str(error)
         except Exception as error:  # noqa: BLE001
-            turn.error, reason, detail = error, "error", str(error)
+            turn.error = error
             if not isinstance(error, (ModelError, StoreError)):
                 _log.exception("turn %s failed", turn.id)
-        finally:
-            if task.cancelling() > others:
-                turn.cancel("external", detail="its task was cancelled", by="the surrounding program")
-            self._seal(status, reason, detail)
-        if task.cancelling() > others:
-            raise asyncio.CancelledError  # something on the way has made another error of it
+            return "failed", "error", str(error)
+        return "interrupted" if reason == "pause" else "done", reason, ""
 
     async def _go(self) -> str:
         """Step after step; gives the reason why it ended well."""
@@ -200,7 +215,7 @@ class Steps:
         if kind is TextDelta or kind is ReasoningDelta:
             self._words.append(event)  # type: ignore[arg-type]  # told apart by class: isinstance costs more
             if len(self._words) == 1:
-                self._loop.call_soon(self._write_words)
+                self._bundle.add(self._words_entry)
         elif isinstance(event, (RequestFinished, RequestCancelled)):
             self._end_request(event)
         elif isinstance(event, (RequestStarted, RequestRetry)):
@@ -226,14 +241,17 @@ class Steps:
             self._write()  # before one of them runs
         # Else the next step or the end of the turn writes it with its own word: the loop has no turn before that.
 
-    def _write_words(self) -> None:
-        """Write what was said since the loop's last turn. A boundary: nobody calls this who could be told."""
+    def _say_words(self) -> list[EventData]:
+        """What was said since the loop's last turn, if that is not written already."""
+        if not self._journal.history.is_open(self._turn.id):
+            self._words = []
         if not self._words or self._turn.token.is_cancelled:
-            return  # the second: what ends the turn writes them, and that it is stopped, in one go
-        try:
-            with awake():
-                self._write()
-        except Exception as error:  # noqa: BLE001
+            return []  # the second: what ends the turn writes them, and that it is stopped, in one go
+        return self._unwritten(is_stopped=False)
+
+    def _on_words_written(self, _: object, error: Exception | None) -> None:
+        """Hear whether the words could be written. Nobody waits for that who could be told."""
+        if error is not None:
             self._failure = error
             self._turn.step.cancel("error", detail=str(error))
 
@@ -334,42 +352,68 @@ class Steps:
         except Exception as error:  # noqa: BLE001
             self._failure = error
 
-    def _seal(self, status: TurnStatus, reason: str, detail: str) -> None:
-        """Write the end of the turn, whatever is open, and let everybody know. A boundary for the store's sake."""
+    def _seal(self) -> None:
+        """Write the end of a turn that was left, whatever is open, and let everybody know."""
+        try:
+            self._decide_end("failed", "", "").write()
+        finally:
+            self._turn.end()
+
+    async def _seal_with_others(self, status: TurnStatus, reason: str, detail: str) -> None:
+        """Write its end and let everybody know; in one go with what other turns write, if they do just now."""
+        entry = self._decide_end(status, reason, detail)
+        try:
+            if self._words and self._ended is None:
+                entry.write()  # in two pieces, see _say_end()
+            else:
+                await self._bundle.write(entry)
+        finally:
+            self._turn.end()
+
+    def _decide_end(self, status: TurnStatus, reason: str, detail: str) -> Entry:
+        """Say how the turn has ended, once and for all; it only has to be written."""
         turn = self._turn
         if status != "done" and not turn.claim_end():
             reason, detail = turn.token.reason or "", turn.token.detail
             status = "interrupted"
         if status != "failed":
             turn.error = None
-        try:
-            self._write_end(status, reason, detail)
-        except Exception as error:  # noqa: BLE001
-            # The log ends in an open turn. It is sealed before the next one begins, here or wherever it is loaded.
-            _log.warning("the end of turn %s could not be written: %s", turn.id, error)
-            turn.status, turn.error = "failed", error
-            turn.reason, turn.detail = "error", str(error)
-        finally:
-            turn.end()
+        self._end = (status, reason, detail)
+        return Entry(self._journal, turn.id, self._say_end, self._on_end_written)
 
-    def _write_end(self, status: TurnStatus, reason: str, detail: str) -> None:
+    def _say_end(self) -> list[EventData]:
+        """What has to be written for the turn to be over; nothing if it was sealed from outside."""
         turn, journal = self._turn, self._journal
+        if not journal.history.is_open(turn.id):
+            return []
+        assert self._end is not None
+        status, reason, detail = self._end
+        is_closed = self._ended is not None  # without calls it leaves nothing open
+        if self._words and not is_closed:
+            self._write()  # what is left open depends on them
+        end = self._unwritten(is_stopped=turn.token.is_cancelled)
+        if not is_closed:
+            end += journal.history.closing(reason or status, detail, time.time())
         after = time.monotonic() - turn.stop.moment if turn.stop is not None and status == "interrupted" else None
         error = "" if turn.error is None else str(turn.error) or type(turn.error).__name__
-        with journal.lock:
-            if journal.history.is_open(turn.id):
-                if self._ended is not None:
-                    end = self._unwritten(is_stopped=turn.token.is_cancelled)  # without calls it leaves nothing open
-                else:
-                    self._write()
-                    end = journal.history.closing(reason or status, detail, time.time())
-                end.append(TurnFinished(status, reason, detail, error, turn.usage, after))
-                if turn.wants_rollback or reason == "rollback":
-                    end.append(TurnRolledBack())
-                journal.append(turn.id, *end)
-                journal.inbox.demote_steers("the turn that it was for ended first")
-            # Within the lock: whoever holds it finds the turn running and open in the log, or neither.
-            turn.status, turn.reason, turn.detail = status, reason or None, detail
+        end.append(TurnFinished(status, reason, detail, error, turn.usage, after))
+        if turn.wants_rollback or reason == "rollback":
+            end.append(TurnRolledBack())
+        return end
+
+    def _on_end_written(self, said: list[EventData], error: Exception | None) -> None:
+        """Hear that the end is written, and the lock is held; or why it could not be."""
+        turn = self._turn
+        assert self._end is not None
+        status, reason, detail = self._end
+        if error is not None:
+            # The log ends in an open turn. It is sealed before the next one begins, here or wherever it is loaded.
+            _log.warning("the end of turn %s could not be written: %s", turn.id, error)
+            turn.error, status, reason, detail = error, "failed", "error", str(error)
+        elif said:
+            self._journal.inbox.demote_steers("the turn that it was for ended first")
+        # Within the lock: whoever holds it finds the turn running and open in the log, or neither.
+        turn.status, turn.reason, turn.detail = status, reason or None, detail
 
 
 def _sum(one: Usage, other: Usage) -> Usage:

@@ -1,0 +1,179 @@
+"""What the sessions of one event loop write in the same turn of the loop, written in one go.
+
+A transaction costs more than what is written in it. So a session that is not the only one to write leaves what it has
+here until the loop's next turn; what that is, is asked for then, with the session's lock held. One that is alone writes
+at once: whoever stops it waits for nobody.
+
+What can not be written with the rest, for somebody else holds a lock or the store refuses, is written alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Final, cast
+
+from halter.listener import awake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halter.events import Event, EventData
+    from halter.journal import Journal
+    from halter.stores.store import GroupingStore
+
+_MOST: Final = 128  # sessions in one go: the loop has other work in between
+
+
+class Entry:
+    """What one turn has to write.
+
+    *say* gives it, in the last moment, and *done* is told what that was, when it is written: both with the lock of the
+    journal held. If it can not be written, *done* is told why.
+    """
+
+    __slots__ = ("_done", "_said", "_say", "_turn", "bell", "journal")
+
+    def __init__(
+        self,
+        journal: Journal,
+        turn: str,
+        say: Callable[[], list[EventData]],
+        done: Callable[[list[EventData], Exception | None], object],
+    ) -> None:
+        self.journal = journal
+        self.bell: asyncio.Future[None] | None = None  # rings when it was its turn
+        self._turn = turn
+        self._say = say
+        self._said: list[EventData] | None = None
+        self._done = done
+
+    def write(self) -> None:
+        """Write it, alone. A boundary: what fails is told."""
+        try:
+            with self.journal.lock:
+                said = self._ask()
+                if said:
+                    self.journal.append(self._turn, *said)
+                self._end(None)
+        except Exception as error:  # noqa: BLE001
+            self._end(error)
+
+    def events(self) -> list[Event]:
+        """What it has to say, as the events that come next; the journal is held."""
+        return self.journal.numbered(self._turn, self._ask())
+
+    def take(self, events: list[Event]) -> None:
+        """Take in what was written; the journal is held. A boundary: what fails is told."""
+        try:
+            self.journal.take_written(events)
+            self._end(None)
+        except Exception as error:  # noqa: BLE001
+            self._end(error)
+
+    def _ask(self) -> list[EventData]:
+        if self._said is None:
+            self._said = self._say()
+        return self._said
+
+    def _end(self, error: Exception | None) -> None:
+        said, self._said = self._said or [], None
+        self._done(said, error)
+
+
+class Bundle:
+    """What waits to be written in one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._waiting: list[Entry] = []
+        self._first: Journal | None = None  # whose turn was the first to write something, in this turn of the loop
+
+    def add(self, entry: Entry) -> None:
+        """Write it in the loop's next turn."""
+        self._waiting.append(entry)
+        self._expect(entry.journal)
+
+    async def write(self, entry: Entry) -> None:
+        """Write it now or, if others write in this turn of the loop, with them. However this is left, it is written."""
+        journal = entry.journal
+        is_alone = self._first is None or (self._first is journal and len(self._waiting) <= 1)
+        self._expect(journal)
+        if is_alone or not hasattr(journal.store, "append_all"):
+            entry.write()
+            return
+        self._waiting.append(entry)
+        entry.bell = self.loop.create_future()
+        try:
+            await entry.bell
+        except BaseException:  # a foreign cancellation, which waits for nobody either
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                entry.write()
+            raise
+
+    def _expect(self, journal: Journal) -> None:
+        if self._first is None:
+            self._first = journal
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        entries, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+        self._first = None
+        if self._waiting:
+            self._expect(self._waiting[0].journal)
+        try:
+            with awake():
+                for entry in _write_together(entries):
+                    entry.write()
+        finally:
+            for entry in entries:
+                if entry.bell is not None and not entry.bell.done():
+                    entry.bell.set_result(None)
+
+
+def _write_together(entries: list[Entry]) -> list[Entry]:
+    """Write in one go what can be written so; gives the rest."""
+    if not entries[1:] or not hasattr(entries[0].journal.store, "append_all"):
+        return entries
+    store = cast("GroupingStore", entries[0].journal.store)
+    held: dict[Entry, list[Event]] = {}
+    rest: list[Entry] = []
+    try:
+        for entry in entries:
+            if entry.journal.store is store and entry.journal.hold():
+                held[entry] = []
+            else:
+                rest.append(entry)
+        try:
+            for entry in held:
+                held[entry] = entry.events()
+            writings = [(entry.journal.lease, events) for entry, events in held.items() if events]
+            if writings:
+                store.append_all(writings)
+        except Exception:  # noqa: BLE001  (whose fault it is will be seen)
+            return [*held, *rest]
+        for entry, events in list(held.items()):
+            entry.take(events)
+            del held[entry]
+            entry.journal.let_go()
+        return rest
+    finally:
+        for entry in held:
+            entry.journal.let_go()
+
+
+class _Here(threading.local):
+    bundle: Bundle | None = None
+
+
+_here = _Here()
+
+
+def bundle_here() -> Bundle:
+    """The bundle of the event loop that runs in this thread."""
+    loop = asyncio.get_running_loop()
+    bundle = _here.bundle
+    if bundle is None or bundle.loop is not loop:
+        bundle = _here.bundle = Bundle(loop)
+    return bundle

@@ -1,0 +1,311 @@
+"""What several sessions write in the same turn of the loop: together if that can be, and as if each wrote alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from halter import Agent, Session, Turn
+from halter.errors import StoreError, StoreFull
+from halter.events import Event
+from halter.models import Finished, ModelEvent, ModelRequest, TextDelta
+from halter.stores import Lease, MemoryStore, SQLiteStore, Store
+from tests.historyjudge import judge_session
+from tests.sessionkit import AT_MOST, kinds, next_event, said
+
+COUNT = 4
+WORDS = ("one ", "two ", "three ")
+
+
+class InStep:
+    """A model that says its words at the same time as all others of its kind; and then waits, if it is asked to."""
+
+    name = "in step"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        for word in WORDS:
+            await asyncio.sleep(0.01)
+            yield TextDelta(word)
+        if request.messages[-1].text == "wait":
+            await asyncio.Event().wait()
+        yield Finished("stop")
+
+
+class GroupStore(SQLiteStore):
+    """A real store that tells of what is written together, in the moment before and after."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.together: list[list[list[str]]] = []
+        self.alone: list[list[str]] = []
+        self.before: Callable[[], object] = lambda: None
+        self.after: Callable[[], object] = lambda: None
+        self.before_alone: Callable[[], object] = lambda: None
+
+    def append_all(self, writings: Sequence[tuple[Lease, Sequence[Event]]]) -> None:
+        self.before()
+        super().append_all(writings)
+        self.together.append([kinds(events) for _, events in writings])
+        self.after()
+
+    def append(self, lease: Lease, events: Sequence[Event]) -> None:
+        self.before_alone()
+        super().append(lease, events)
+        self.alone.append(kinds(events))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[GroupStore]:
+    with GroupStore(tmp_path / "store.db") as store:
+        yield store
+
+
+def sessions_in(store: Store, count: int = COUNT) -> list[Session]:
+    agent = Agent(InStep())
+    return [agent.session(f"s{number}", store) for number in range(count)]
+
+
+def run_all(sessions: list[Session], text: str = "go", then: Callable[[], object] | None = None) -> list[Turn]:
+    """Run a turn in each at the same time; when each has said a word, do something."""
+
+    async def main() -> list[Turn]:
+        listeners = [session.listen() for session in sessions]
+        running = [asyncio.ensure_future(session.arun(text)) for session in sessions]
+        if then is not None:
+            for listener in listeners:
+                await next_event(listener, "text.delta")
+            then()
+        return await asyncio.wait_for(asyncio.gather(*running), AT_MOST)
+
+    return asyncio.run(main())
+
+
+def words(session: Session) -> list[str]:
+    return [event.data.text for event in session.events() if isinstance(event.data, TextDelta)]
+
+
+def check(sessions: list[Session], turns: list[Turn]) -> None:
+    """Look whether all is done, and in the log."""
+    assert [turn.status for turn in turns] == ["done"] * len(turns)
+    for session in sessions:
+        assert words(session) == list(WORDS)
+        assert kinds(session.events())[-1] == "turn.finished"
+        judge_session(session)
+
+
+def test_words_and_ends_of_several_are_written_together(store: GroupStore) -> None:
+    """What sessions say at the same time is one write, and so are their ends but the first, which does not wait."""
+    sessions = sessions_in(store)
+    check(sessions, run_all(sessions))
+    end = ["request.finished", "turn.finished"]
+    assert store.together == [[["text.delta"]] * COUNT] * len(WORDS) + [[end] * (COUNT - 1)]
+    assert store.alone[-1] == end
+
+
+def test_stops_of_several_are_written_together(store: GroupStore) -> None:
+    """Who stops many sessions at once waits for two writes, not for many."""
+    sessions = sessions_in(store)
+    turns = run_all(sessions, "wait", lambda: [session.stop() for session in sessions])
+    assert [(turn.status, turn.reason) for turn in turns] == [("interrupted", "stop")] * COUNT
+    end = ["turn.stopping", "request.cancelled", "turn.finished"]
+    assert store.together[-1] == [end] * (COUNT - 1)
+    assert store.alone[-1] == end
+    for session in sessions:
+        judge_session(session)
+
+
+def test_one_that_is_alone_waits_for_nobody(store: GroupStore) -> None:
+    """One session writes as if there were no others, in no more transactions."""
+    sessions = sessions_in(store, 1)
+    check(sessions, run_all(sessions))
+    assert not store.together
+    assert store.alone[-4:] == [["text.delta"]] * len(WORDS) + [["request.finished", "turn.finished"]]
+
+
+def test_a_store_that_knows_no_groups() -> None:
+    """A store of another kind is written to for one after the other."""
+    sessions = sessions_in(MemoryStore())
+    check(sessions, run_all(sessions))
+
+
+def test_several_stores(store: GroupStore, tmp_path: Path) -> None:
+    """Sessions of several stores in one loop each have their own log."""
+    with GroupStore(tmp_path / "other.db") as other:
+        sessions = [*sessions_in(store, 2), *sessions_in(other, 2), *sessions_in(MemoryStore(), 2)]
+        check(sessions, run_all(sessions))
+
+
+def test_many_more_than_are_written_at_once(store: GroupStore) -> None:
+    """All of very many sessions are written, some at a time."""
+    sessions = sessions_in(store, 300)
+    check(sessions, run_all(sessions))
+    assert max(len(written) for written in store.together) == 128
+
+
+def test_what_the_store_refuses_is_written_alone(store: GroupStore) -> None:
+    """If it can not be written together, each is written for itself, and nothing is missing or there twice."""
+
+    def refuse() -> None:
+        msg = "not together"
+        raise StoreError(msg)
+
+    store.before = refuse
+    sessions = sessions_in(store)
+    check(sessions, run_all(sessions))
+    assert not store.together
+
+
+def test_a_full_disk_is_told_to_each(store: GroupStore) -> None:
+    """Turns whose words can not be written fail, each with the reason; when there is space, the next ones go well."""
+
+    def refuse() -> None:
+        msg = "no space is left"
+        raise StoreFull(msg)
+
+    def fill_up() -> None:
+        store.before = store.before_alone = refuse
+        refuse()
+
+    store.before = fill_up
+    sessions = sessions_in(store)
+    turns = run_all(sessions)
+    assert [turn.status for turn in turns] == ["failed"] * COUNT
+    assert all(isinstance(turn.error, StoreFull) for turn in turns)
+    store.before = store.before_alone = lambda: None
+    assert [turn.status for turn in run_all(sessions)] == ["done"] * COUNT
+    for session in sessions:
+        judge_session(session)
+
+
+def test_a_lost_session_costs_the_others_nothing(store: GroupStore) -> None:
+    """A session whose lease is lost in the middle fails, and those that wrote with it do not."""
+    sessions = sessions_in(store)
+
+    def lose() -> None:
+        store.before = lambda: None
+        store.release(sessions[0]._journal.lease)
+
+    store.before = lose
+    lost, *others = run_all(sessions)
+    assert lost.status == "failed"
+    check(sessions[1:], others)
+
+
+def test_somebody_holds_a_lock(store: GroupStore) -> None:
+    """A session that another thread is just at work in is written when it is free; the others do not wait for it."""
+    sessions = sessions_in(store)
+    is_held, may_let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with sessions[0]._journal.lock:
+            is_held.set()
+            may_let_go.wait(AT_MOST)
+
+    holder = threading.Thread(target=hold)
+
+    def begin() -> None:
+        holder.start()
+        assert is_held.wait(AT_MOST)
+        store.after = may_let_go.set
+
+    check(sessions, run_all(sessions, then=begin))
+    assert may_let_go.is_set()
+    holder.join(AT_MOST)
+    assert [["text.delta"]] * (COUNT - 1) in store.together
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_handler_comes_between(store: GroupStore, moment: str) -> None:
+    """Messages that a signal's handler sends while sessions write together are not lost, and all is told in order."""
+    sessions = sessions_in(store)
+
+    def handler() -> None:
+        setattr(store, moment, lambda: None)
+        for session in sessions:
+            session.queue(f"for {session.id}")
+
+    setattr(store, moment, handler)
+    listeners = [session.listen() for session in sessions]
+    turns = run_all(sessions, "wait", lambda: [session.interrupt() for session in sessions])
+    assert [turn.status for turn in turns] == ["interrupted"] * COUNT
+    for listener in listeners:
+        told = [event.seq for event in iter(listener.get_nowait, None)]
+        assert told == list(range(1, len(told) + 1))
+    assert [turn.status for turn in run_all(sessions)] == ["done"] * COUNT
+    for session in sessions:
+        earlier, last = said(session.history)[-2:]
+        assert earlier.endswith(f"for {session.id}")
+        assert last == "go"
+        judge_session(session)
+
+
+def test_a_stop_from_another_thread_while_they_write(store: GroupStore) -> None:
+    """A stop that comes from a thread in the middle of the write takes hold, and is told in the log."""
+    sessions = sessions_in(store)
+
+    def stop_all() -> None:
+        store.before = lambda: None
+        thread = threading.Thread(target=lambda: [session.stop() for session in sessions])
+        thread.start()
+        for session in sessions:
+            session.turn.token.wait(AT_MOST)  # type: ignore[union-attr]
+
+    store.before = stop_all
+    turns = run_all(sessions, "wait")
+    assert [(turn.status, turn.reason) for turn in turns] == [("interrupted", "stop")] * COUNT
+    for session in sessions:
+        judge_session(session)
+
+
+def test_a_cancelled_task_does_not_wait_to_be_written(store: GroupStore) -> None:
+    """Tasks that are cancelled while the ends of their turns wait to be written leave none of them unwritten."""
+    sessions = sessions_in(store, 700)
+    unwritten: list[str] = []
+
+    async def main() -> None:
+        listeners = [session.listen() for session in sessions]
+        running = [asyncio.ensure_future(session.arun("wait")) for session in sessions]
+        for session, task in zip(sessions, running, strict=True):
+            task.add_done_callback(lambda _, session=session: unwritten.extend(left_open(session)))
+        for listener in listeners:
+            await next_event(listener, "text.delta")
+
+        def cancel_all() -> None:
+            if store.together[-1][0][-1] == "turn.finished":
+                store.after = lambda: None
+                for task in running:
+                    task.cancel()
+
+        store.after = cancel_all
+        for session in sessions:
+            session.stop()
+        ended = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), AT_MOST)
+        assert any(isinstance(each, asyncio.CancelledError) for each in ended)
+
+    asyncio.run(main())
+    assert not unwritten
+    for session in sessions:
+        assert session.turn is not None
+        assert (session.turn.status, session.turn.reason) == ("interrupted", "stop")
+        judge_session(session)
+
+
+def left_open(session: Session) -> list[str]:
+    return [] if kinds(session.events())[-1] == "turn.finished" else [session.id]
+
+
+def test_who_holds_a_journal_is_alone(store: GroupStore) -> None:
+    """A journal is held once, also by the same thread, and is free again when it was not given."""
+    (session,) = sessions_in(store, 1)
+    run_all([session])
+    journal = session._journal
+    assert journal.hold()
+    assert not journal.hold()
+    journal.let_go()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(journal.lock.acquire, blocking=False).result()
