@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from halter import Agent, Session, Turn
+from halter.bundle import bundle_here
 from halter.errors import StoreError, StoreFull
 from halter.events import Event
 from halter.models import Finished, ModelEvent, ModelRequest, TextDelta
@@ -145,6 +146,33 @@ def test_many_more_than_are_written_at_once(store: GroupStore) -> None:
     sessions = sessions_in(store, 300)
     check(sessions, run_all(sessions))
     assert max(len(written) for written in store.together) == 128
+
+
+def test_it_is_quiet_when_nothing_waits(store: GroupStore) -> None:
+    """Who has something less urgent to do is told when all that waited is written, and at once if nothing does."""
+    sessions = sessions_in(store, 300)
+    ends: list[int] = []
+
+    async def main() -> None:
+        assert bundle_here().quiet().is_cancelled
+        listeners = [session.listen() for session in sessions]
+        running = [asyncio.ensure_future(session.arun("wait")) for session in sessions]
+        for listener in listeners:
+            await next_event(listener, "text.delta")
+
+        def begin() -> None:
+            if not ends and store.together[-1][0][-1] == "turn.finished":
+                ends.append(0)
+                bundle_here().quiet().on_cancel(lambda: ends.append(sum(not left_open(each) for each in sessions)))
+
+        store.after = begin
+        for session in sessions:
+            session.stop()
+        await asyncio.wait_for(asyncio.gather(*running), AT_MOST)
+        assert bundle_here().quiet().is_cancelled
+
+    asyncio.run(main())
+    assert ends == [0, 300]
 
 
 def test_what_the_store_refuses_is_written_alone(store: GroupStore) -> None:

@@ -13,6 +13,7 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING, Final, cast
 
+from halter.cancel.token import CancellationToken
 from halter.listener import awake
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from halter.stores.store import GroupingStore
 
 _MOST: Final = 128  # sessions in one go: the loop has other work in between
+_QUIET: Final = CancellationToken(name="quiet")
+_QUIET.cancel("quiet")
 
 
 class Entry:
@@ -88,6 +91,7 @@ class Bundle:
         self.loop = loop
         self._waiting: list[Entry] = []
         self._first: Journal | None = None  # whose turn was the first to write something, in this turn of the loop
+        self._quiet: CancellationToken | None = None
 
     def add(self, entry: Entry) -> None:
         """Write it in the loop's next turn."""
@@ -112,6 +116,14 @@ class Bundle:
                 entry.write()
             raise
 
+    def quiet(self) -> CancellationToken:
+        """A bell that rings as soon as nothing waits to be written, for what is less urgent; it may have rung."""
+        if self._first is None:
+            return _QUIET
+        if self._quiet is None:
+            self._quiet = CancellationToken(name="quiet")
+        return self._quiet
+
     def _expect(self, journal: Journal) -> None:
         if self._first is None:
             self._first = journal
@@ -126,6 +138,9 @@ class Bundle:
             with awake():
                 for entry in _write_together(entries):
                     entry.write()
+                if not self._waiting and self._quiet is not None:
+                    quiet, self._quiet = self._quiet, None
+                    quiet.cancel("quiet")
         finally:
             for entry in entries:
                 if entry.bell is not None and not entry.bell.done():

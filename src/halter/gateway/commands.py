@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from halter.bundle import bundle_here
 from halter.gateway.limits import Allowance, TooMany
 from halter.gateway.messages import StoppedView, view_letter, view_receipt
 from halter.gateway.problems import Problem
@@ -16,6 +17,7 @@ from halter.listener import loop_bell
 from halter.models.model import Text
 
 if TYPE_CHECKING:
+    from halter.cancel.token import CancellationToken
     from halter.gateway.hall import Hall
     from halter.gateway.keys import Key
     from halter.gateway.messages import (
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Commands"]
 
-_MOMENT: Final = 0.03
+_MOMENT: Final = 0.03  # seconds
+_LATER: Final = 0.25  # that an answer waits at most for the ends of other turns
 
 
 class Commands:
@@ -198,19 +201,27 @@ class Commands:
 
 
 async def _ended(turns: list[Turn], patience: float) -> None:
-    """Wait for their end so long; and a moment in any case, for as a rule that is all it takes."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + max(patience, _MOMENT)
+    """Wait for their end so long; and a moment in any case, for as a rule that is all it takes.
+
+    Then come those who listen to the sessions, and all that is ending just now: it is there that people see it stop.
+    """
+    until = asyncio.get_running_loop().time() + max(patience, _MOMENT)
     for turn in turns:
-        if not turn.ended.is_cancelled:
-            ring, bell = loop_bell()
-            timer = loop.call_at(until, ring)
-            try:
-                with turn.ended.on_cancel(ring):
-                    await bell
-            finally:
-                timer.cancel()
-    await asyncio.sleep(0)  # those who listen are told first: it is there that people see it stop
+        await _rings(turn.ended, until)
+    await _rings(bundle_here().quiet(), until + _LATER)
+    await asyncio.sleep(0)
+
+
+async def _rings(bell: CancellationToken, until: float) -> None:
+    if bell.is_cancelled:
+        return
+    ring, rung = loop_bell()
+    timer = asyncio.get_running_loop().call_at(until, ring)
+    try:
+        with bell.on_cancel(ring):
+            await rung
+    finally:
+        timer.cancel()
 
 
 def _by(key: Key) -> str:
