@@ -98,19 +98,22 @@ class Bundle:
         self._waiting.append(entry)
         self._expect(entry.journal)
 
-    async def write(self, entry: Entry) -> None:
-        """Write it now or, if others write in this turn of the loop, with them. However this is left, it is written."""
-        journal = entry.journal
+    def has_others(self, journal: Journal) -> bool:
+        """Whether others beside it write in this turn of the loop, so that it should too; for them, it does already."""
+        if not hasattr(journal.store, "append_all"):
+            return False
         is_alone = self._first is None or (self._first is journal and len(self._waiting) <= 1)
         self._expect(journal)
-        if is_alone or not hasattr(journal.store, "append_all"):
-            entry.write()
-            return
+        return not is_alone
+
+    async def write(self, entry: Entry) -> None:
+        """Write it in the loop's next turn, and wait for that. However this is left, it is written."""
         self._waiting.append(entry)
+        self._expect(entry.journal)
         entry.bell = self.loop.create_future()
         try:
             await entry.bell
-        except BaseException:  # a foreign cancellation, which waits for nobody either
+        except BaseException:  # a foreign cancellation, which waits for nobody
             if entry in self._waiting:
                 self._waiting.remove(entry)
                 entry.write()
@@ -135,16 +138,17 @@ class Bundle:
         if self._waiting:
             self._expect(self._waiting[0].journal)
         try:
-            with awake():
-                for entry in _write_together(entries):
-                    entry.write()
-                if not self._waiting and self._quiet is not None:
-                    quiet, self._quiet = self._quiet, None
-                    quiet.cancel("quiet")
+            if entries:
+                with awake():
+                    for entry in _write_together(entries):
+                        entry.write()
         finally:
             for entry in entries:
                 if entry.bell is not None and not entry.bell.done():
                     entry.bell.set_result(None)
+            if self._quiet is not None and not self._waiting:
+                quiet, self._quiet = self._quiet, None
+                quiet.cancel("quiet")
 
 
 def _write_together(entries: list[Entry]) -> list[Entry]:

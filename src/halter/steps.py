@@ -363,10 +363,11 @@ class Steps:
         """Write its end and let everybody know; in one go with what other turns write, if they do just now."""
         entry = self._decide_end(status, reason, detail)
         try:
-            if self._words and self._ended is None:
-                entry.write()  # in two pieces, see _say_end()
-            else:
+            is_in_two_pieces = self._words and self._ended is None  # see _say_end()
+            if self._bundle.has_others(self._journal) and not is_in_two_pieces:
                 await self._bundle.write(entry)
+            else:
+                entry.write()
         finally:
             self._turn.end()
 
