@@ -17,6 +17,7 @@ from halter.events import Event
 from halter.models import Finished, ModelEvent, ModelRequest, TextDelta
 from halter.stores import Lease, MemoryStore, SQLiteStore, Store
 from tests.historyjudge import judge_session
+from tests.laws.judge import check_log
 from tests.sessionkit import AT_MOST, kinds, next_event, said
 
 COUNT = 4
@@ -270,6 +271,26 @@ def test_a_handler_comes_between(store: GroupStore, moment: str) -> None:
         assert earlier.endswith(f"for {session.id}")
         assert last == "go"
         judge_session(session)
+
+
+def test_ctrl_c_while_it_is_taken_in(store: GroupStore) -> None:
+    """A handler that raises when all is written, and some of it not taken in yet, leaves no session that is torn."""
+    sessions = sessions_in(store)
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    listeners = [session.listen() for session in sessions]
+    heard = sessions[1].listen(only=[TextDelta])
+    heard.hear = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        run_all(sessions)
+    heard.close()
+    assert [turn.status for turn in run_all(sessions)] == ["done"] * COUNT
+    for session, listener in zip(sessions, listeners, strict=True):
+        assert list(iter(listener.get_nowait, None)) == session.events()
+        judge_session(session)
+        check_log(session.events())
 
 
 def test_a_stop_from_another_thread_while_they_write(store: GroupStore) -> None:

@@ -137,18 +137,17 @@ class Bundle:
         self._first = None
         if self._waiting:
             self._expect(self._waiting[0].journal)
-        try:
-            if entries:
-                with awake():
-                    for entry in _write_together(entries):
-                        entry.write()
-        finally:
-            for entry in entries:
-                if entry.bell is not None and not entry.bell.done():
-                    entry.bell.set_result(None)
-            if self._quiet is not None and not self._waiting:
-                quiet, self._quiet = self._quiet, None
-                quiet.cancel("quiet")
+        with awake():
+            try:
+                for entry in _write_together(entries):
+                    entry.write()
+            finally:
+                for entry in entries:
+                    if entry.bell is not None and not entry.bell.done():
+                        entry.bell.set_result(None)
+                if self._quiet is not None and not self._waiting:
+                    quiet, self._quiet = self._quiet, None
+                    quiet.cancel("quiet")
 
 
 def _write_together(entries: list[Entry]) -> list[Entry]:
@@ -158,6 +157,7 @@ def _write_together(entries: list[Entry]) -> list[Entry]:
     store = cast("GroupingStore", entries[0].journal.store)
     held: dict[Entry, list[Event]] = {}
     rest: list[Entry] = []
+    is_written = False
     try:
         for entry in entries:
             if entry.journal.store is store and entry.journal.hold():
@@ -172,14 +172,17 @@ def _write_together(entries: list[Entry]) -> list[Entry]:
                 store.append_all(writings)
         except Exception:  # noqa: BLE001  (whose fault it is will be seen)
             return [*held, *rest]
-        for entry, events in list(held.items()):
-            entry.take(events)
-            del held[entry]
-            entry.journal.let_go()
+        is_written = True
+        for entry in list(held):
+            events = held.pop(entry)
+            try:
+                entry.take(events)
+            finally:
+                entry.journal.let_go()
         return rest
-    finally:
-        for entry in held:
-            entry.journal.let_go()
+    finally:  # with a Ctrl+C, some may be left: they are taken in with the next
+        for entry, events in held.items():
+            entry.journal.let_go(events if is_written else ())
 
 
 class _Here(threading.local):

@@ -24,7 +24,7 @@ from halter.inbox import Inbox
 from halter.listener import Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from halter.events import EventData
     from halter.stores.store import Lease, Store
@@ -145,8 +145,10 @@ class Journal:
         self._is_at_work = False
         self._take_all()
 
-    def let_go(self) -> None:
-        """Give the lock back."""
+    def let_go(self, untaken: Iterable[Event] = ()) -> None:
+        """Give the lock back. What was written and is *untaken* is taken in with what comes next."""
+        for event in untaken:
+            heapq.heappush(self._arrived, (event.seq, event))
         self._is_at_work = False
         self.lock.release()
 
