@@ -9,9 +9,10 @@ from halter.lazy import lazy_names
 if TYPE_CHECKING:
     from halter.stores.memory import MemoryStore
     from halter.stores.sqlite import SQLiteStore
-    from halter.stores.store import Lease, SessionInfo, Store, Waiting
+    from halter.stores.store import GroupingStore, Lease, SessionInfo, Store, Waiting
 
 _HOMES = {
+    "GroupingStore": "store",
     "Lease": "store",
     "MemoryStore": "memory",
     "SQLiteStore": "sqlite",
@@ -20,6 +21,6 @@ _HOMES = {
     "Waiting": "store",
 }
 
-__all__ = ["Lease", "MemoryStore", "SQLiteStore", "SessionInfo", "Store", "Waiting"]
+__all__ = ["GroupingStore", "Lease", "MemoryStore", "SQLiteStore", "SessionInfo", "Store", "Waiting"]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)
