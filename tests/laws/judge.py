@@ -196,6 +196,8 @@ class Judge:
         else:
             assert turn.reason in self.reasons, turn.reason
             assert turn.token.is_cancelled or turn.reason == "pause"
+        if isinstance(receipt, Receipt) and (receipt.mode, receipt.turn_id) == ("rollback", turn.id):
+            assert not self.session.history
         self._judge_outcomes(turn)
         self.judge_log()
 

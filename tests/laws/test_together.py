@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from halter import Agent, CancellationToken, Session, SessionClosed, Turn
+from halter import Agent, CancellationToken, Receipt, Session, SessionClosed, Turn
 from halter.events import Event
 from halter.stores import Lease, SQLiteStore
 from halter.testing import interrupt_everywhere
@@ -59,7 +59,7 @@ async def check_next(sessions: Sequence[Session]) -> None:
         check(session)
 
 
-WAYS: dict[str, Callable[[Session], object]] = {
+WAYS: dict[str, Callable[[Session], Receipt]] = {
     "stop": lambda session: session.stop(),
     "interrupt": lambda session: session.interrupt("something else"),
     "steer": lambda session: session.steer("do it otherwise"),
@@ -74,12 +74,16 @@ def test_whatever_is_said_to_all_of_them(store: CountingStore, way: str) -> None
 
     async def scenario(token: CancellationToken) -> None:
         sessions = [Agent(Obedient()).session(store=store) for _ in range(COUNT)]
-        registration = token.on_cancel(lambda: [WAYS[way](session) for session in sessions])
+        receipts: list[Receipt] = []
+        registration = token.on_cancel(lambda: receipts.extend(WAYS[way](session) for session in sessions))
         turns = await asyncio.gather(*(session.arun("hello") for session in sessions))
         registration()
         for session, turn in zip(sessions, turns, strict=True):
             check_turn(turn, way)
             check(session)
+        if way == "rollback":
+            for session, turn, receipt in zip(sessions, turns, receipts, strict=False):
+                assert receipt.turn_id != turn.id or not session.history
         await check_next(sessions)
         for session in sessions:
             await session.aclose()

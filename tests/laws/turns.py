@@ -15,7 +15,19 @@ from halter.testing import Report, interrupt_everywhere
 from tests.laws.judge import FIRST, Judge, nothing_is_left
 
 # What is above requests and batches; those are stopped at each of their own points by their own tests.
-LAYER = ("session", "steps", "turn", "inbox", "history", "journal", "people", "listener", "stores/")
+LAYER = (
+    "session",
+    "delivery",
+    "steps",
+    "bundle",
+    "turn",
+    "inbox",
+    "history",
+    "journal",
+    "people",
+    "listener",
+    "stores/",
+)
 # Set it to try the points of all layers together, which takes four times as long.
 EVERY_POINT = "HALTER_EVERY_POINT"
 
