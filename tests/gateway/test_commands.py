@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
 from halter import Agent, ToolContext, tool
+from halter.bundle import Entry, bundle_here
 from halter.gateway import Limits, commands
 from halter.models import ToolCall
 from halter.models.model import Image, UserMessage
-from halter.stores import MemoryStore
+from halter.stores import MemoryStore, SQLiteStore
 from halter.testing import Gate, ScriptedModel
 from halter.voice.hearing import Hearing
 from tests.gateway.kit import Client, gateway_of, kinds
@@ -155,6 +157,24 @@ async def test_a_stop_that_takes_a_moment_is_answered_when_it_is_done(monkeypatc
             assert (slow.body["stopped"], slow.body["finished"]) == (True, False)
             may_end.set()
             await stream.until("turn.finished")
+
+
+@looped
+async def test_an_answer_does_not_wait_for_others_for_ever(tmp_path: Path) -> None:
+    """While there is always more to write, a stop is answered soon all the same, however long one would wait for it."""
+    with SQLiteStore(tmp_path / "s.db") as store, Agent(ScriptedModel("Yes.")).session(store=store) as session:
+        bundle = bundle_here()
+        is_busy = True
+
+        def again(said: object, error: object) -> None:
+            if is_busy:
+                bundle.add(Entry(session._journal, "", list, again))
+
+        again([], None)
+        busy = bundle.quiet()
+        await asyncio.wait_for(commands._ended([], 60.0), 10)
+        assert not busy.is_cancelled
+        is_busy = False
 
 
 @looped

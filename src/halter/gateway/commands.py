@@ -205,10 +205,11 @@ async def _ended(turns: list[Turn], patience: float) -> None:
 
     Then come those who listen to the sessions, and all that is ending just now: it is there that people see it stop.
     """
-    until = asyncio.get_running_loop().time() + max(patience, _MOMENT)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + max(patience, _MOMENT)
     for turn in turns:
         await _rings(turn.ended, until)
-    await _rings(bundle_here().quiet(), until + _LATER)
+    await _rings(bundle_here().quiet(), loop.time() + _LATER)
     await asyncio.sleep(0)
 
 
