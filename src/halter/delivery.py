@@ -328,8 +328,7 @@ class Delivery:
         if not stopped:
             # It was over, or being stopped for another reason. If its end is written already, it knew nothing of us.
             with self._journal.lock:
-                last = self._journal.history.last
-                if last is not None and last.id == turn.id:
+                if self._journal.history.ends_with(turn.id):
                     self._journal.append(turn.id, TurnRolledBack())
         return stopped
 

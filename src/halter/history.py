@@ -120,6 +120,10 @@ class History:
 
     # -- what may be appended ----------------------------------------------------------------------------------------
 
+    def ends_with(self, turn: str) -> bool:
+        """Whether this turn is the newest that is finished and part of the conversation."""
+        return self.last is not None and self.last.id == turn
+
     def check(self, data: Iterable[EventData]) -> None:
         """Refuse what would make the history invalid: a defect of ours, found before it is written."""
         answered: set[str] = set()

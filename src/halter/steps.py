@@ -413,14 +413,10 @@ class Steps:
             turn.error, status, reason, detail = error, "failed", "error", str(error)
         elif said:
             self._journal.inbox.demote_steers("the turn that it was for ended first")
-            if turn.wants_rollback and self._is_in_history():
+            if turn.wants_rollback and self._journal.history.ends_with(turn.id):
                 self._journal.append(turn.id, TurnRolledBack())  # a handler came, when the last word had been said
         # Within the lock: whoever holds it finds the turn running and open in the log, or neither.
         turn.status, turn.reason, turn.detail = status, reason or None, detail
-
-    def _is_in_history(self) -> bool:
-        last = self._journal.history.last
-        return last is not None and last.id == self._turn.id
 
 
 def _sum(one: Usage, other: Usage) -> Usage:
