@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,20 +24,48 @@ from tests.sessionkit import AT_MOST, kinds, next_event, said
 
 COUNT = 4
 WORDS = ("one ", "two ", "three ")
+_TURNS = 10  # of the loop, between two words: each is written before the next is said
 
 
 class InStep:
-    """A model that says its words at the same time as all others of its kind; and then waits, if it is asked to."""
+    """A model whose streams say each word in the same turn of the loop; or the first, and then wait, if asked to."""
 
     name = "in step"
 
+    def __init__(self, streams: int) -> None:
+        self._streams = streams
+        self._gone = 0
+        self._here: list[asyncio.Future[None]] = []
+
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
-        for word in WORDS:
-            await asyncio.sleep(0.01)
-            yield TextDelta(word)
-        if request.messages[-1].text == "wait":
-            await asyncio.Event().wait()
-        yield Finished("stop")
+        try:
+            for word in WORDS:
+                await self._meet()
+                yield TextDelta(word)
+                for _ in range(_TURNS):
+                    await asyncio.sleep(0)
+                if request.messages[-1].text == "wait":
+                    await asyncio.Event().wait()
+            yield Finished("stop")
+        finally:
+            self._gone += 1
+            self._go_on()
+
+    async def _meet(self) -> None:
+        bell = asyncio.get_running_loop().create_future()
+        self._here.append(bell)
+        self._go_on()
+        await bell
+
+    def _go_on(self) -> None:
+        """Wake those that are here, if they are all that are left."""
+        if len(self._here) + self._gone == self._streams:
+            here, self._here = self._here, []
+            for bell in here:
+                if not bell.done():
+                    bell.set_result(None)
+        if self._gone == self._streams:
+            self._gone = 0
 
 
 class GroupStore(SQLiteStore):
@@ -67,8 +97,8 @@ def store(tmp_path: Path) -> Iterator[GroupStore]:
         yield store
 
 
-def sessions_in(store: Store, count: int = COUNT) -> list[Session]:
-    agent = Agent(InStep())
+def sessions_in(store: Store, count: int = COUNT, model: InStep | None = None) -> list[Session]:
+    agent = Agent(model or InStep(count))
     return [agent.session(f"s{number}", store) for number in range(count)]
 
 
@@ -138,7 +168,9 @@ def test_a_store_that_knows_no_groups() -> None:
 def test_several_stores(store: GroupStore, tmp_path: Path) -> None:
     """Sessions of several stores in one loop each have their own log."""
     with GroupStore(tmp_path / "other.db") as other:
-        sessions = [*sessions_in(store, 2), *sessions_in(other, 2), *sessions_in(MemoryStore(), 2)]
+        model = InStep(6)
+        stores = (store, other, MemoryStore())
+        sessions = [session for each in stores for session in sessions_in(each, 2, model)]
         check(sessions, run_all(sessions))
 
 
@@ -358,3 +390,15 @@ def test_who_holds_a_journal_is_alone(store: GroupStore) -> None:
     journal.let_go()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(journal.lock.acquire, blocking=False).result()
+
+
+def test_nothing_is_kept_of_a_loop_that_is_gone() -> None:
+    """Who has run a turn in a loop keeps neither the loop nor what it knew."""
+
+    async def main() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await sessions_in(MemoryStore(), 1)[0].arun("go")
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(main())
+    gc.collect()
+    assert loop() is None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from typing import TYPE_CHECKING, Final, cast
 
 from halter.cancel.token import CancellationToken
@@ -108,8 +109,7 @@ class Bundle:
 
     async def write(self, entry: Entry) -> None:
         """Write it in the loop's next turn, and wait for that. However this is left, it is written."""
-        self._waiting.append(entry)
-        self._expect(entry.journal)
+        self.add(entry)
         entry.bell = self.loop.create_future()
         try:
             await entry.bell
@@ -186,7 +186,7 @@ def _write_together(entries: list[Entry]) -> list[Entry]:
 
 
 class _Here(threading.local):
-    bundle: Bundle | None = None
+    bundle: weakref.ref[Bundle] | None = None  # turns that run keep it, and the loop while something waits
 
 
 _here = _Here()
@@ -195,7 +195,8 @@ _here = _Here()
 def bundle_here() -> Bundle:
     """The bundle of the event loop that runs in this thread."""
     loop = asyncio.get_running_loop()
-    bundle = _here.bundle
+    bundle = _here.bundle() if _here.bundle is not None else None
     if bundle is None or bundle.loop is not loop:
-        bundle = _here.bundle = Bundle(loop)
+        bundle = Bundle(loop)
+        _here.bundle = weakref.ref(bundle)
     return bundle

@@ -55,6 +55,10 @@ def is_tried(place: str) -> bool:
     return place.startswith(MEETING) or (EVERY_POINT in os.environ and place.startswith(LEADING))
 
 
+def sessions_of(model: type[Obedient], store: CountingStore) -> list[Session]:
+    return [Agent(model()).session(store=store) for _ in range(COUNT)]
+
+
 def check(session: Session) -> None:
     events = session.events()
     check_log(events)
@@ -63,12 +67,14 @@ def check(session: Session) -> None:
 
 
 async def check_next(sessions: Sequence[Session]) -> None:
+    """Run a turn in each, which is done; and close them."""
     turns = await asyncio.gather(*(session.arun("and now?") for session in sessions))
     for session, turn in zip(sessions, turns, strict=True):
         assert turn.status == "done", (turn, turn.error)
         assert turn.text.endswith("and now?")
         assert not session.inbox.ready()
         check(session)
+        await session.aclose()
 
 
 WAYS: dict[str, Callable[[Session], Receipt]] = {
@@ -85,7 +91,7 @@ def test_whatever_is_said_to_all_of_them(store: CountingStore, way: str) -> None
     """Laws 1 and 3 to 6: each ends as if it were alone, and goes on, wherever all are stopped, steered or told."""
 
     async def scenario(token: CancellationToken) -> None:
-        sessions = [Agent(Silent()).session(store=store) for _ in range(COUNT)]
+        sessions = sessions_of(Silent, store)
         receipts: list[Receipt] = []
         registration = token.on_cancel(lambda: receipts.extend(WAYS[way](session) for session in sessions))
         turns = await asyncio.gather(*(session.arun("hello") for session in sessions))
@@ -97,8 +103,6 @@ def test_whatever_is_said_to_all_of_them(store: CountingStore, way: str) -> None
             for session, turn, receipt in zip(sessions, turns, receipts, strict=False):
                 assert receipt.turn_id != turn.id or not session.history
         await check_next(sessions)
-        for session in sessions:
-            await session.aclose()
 
     try_everywhere(scenario, store)
 
@@ -115,15 +119,13 @@ def test_one_of_them_is_stopped(store: CountingStore) -> None:
     """Law 4: those that write with one that is stopped are done."""
 
     async def scenario(token: CancellationToken) -> None:
-        sessions = [Agent(Obedient()).session(store=store) for _ in range(COUNT)]
+        sessions = sessions_of(Obedient, store)
         registration = token.on_cancel(sessions[1].stop)
         turns = await asyncio.gather(*(session.arun("hello") for session in sessions))
         registration()
         check_turn(turns.pop(1), "stop")
         assert [turn.status for turn in turns] == ["done"] * (COUNT - 1)
         await check_next(sessions)
-        for session in sessions:
-            await session.aclose()
 
     try_everywhere(scenario, store)
 
@@ -132,7 +134,7 @@ def test_their_tasks_are_cancelled(store: CountingStore) -> None:
     """Law 2: tasks that a stranger cancels end, with their turns in the log, also while these wait to be written."""
 
     async def scenario(token: CancellationToken) -> None:
-        sessions = [Agent(Silent()).session(store=store) for _ in range(COUNT)]
+        sessions = sessions_of(Silent, store)
         loop = asyncio.get_running_loop()
         tasks = [asyncio.ensure_future(session.arun("hello")) for session in sessions]
         with token.on_cancel(lambda: [loop.call_soon_threadsafe(task.cancel) for task in tasks]):
@@ -143,8 +145,6 @@ def test_their_tasks_are_cancelled(store: CountingStore) -> None:
                 check_turn(session.turn, "external")
             check(session)
         await check_next(sessions)
-        for session in sessions:
-            await session.aclose()
 
     try_everywhere(scenario, store)
 
@@ -153,7 +153,7 @@ def test_they_are_closed(store: CountingStore) -> None:
     """Law 7: each can be closed at any point, and its turn is sealed; whoever opens it again finds all."""
 
     async def scenario(token: CancellationToken) -> None:
-        sessions = [Agent(Silent()).session(store=store) for _ in range(COUNT)]
+        sessions = sessions_of(Silent, store)
         registration = token.on_cancel(lambda: [session.close(timeout=0) for session in sessions])
         ended = await asyncio.gather(*(session.arun("hello") for session in sessions), return_exceptions=True)
         registration()
@@ -165,8 +165,6 @@ def test_they_are_closed(store: CountingStore) -> None:
             await session.aclose()
         again = [session.agent.session(session.id, store) for session in sessions]
         await check_next(again)
-        for session in again:
-            await session.aclose()
 
     try_everywhere(scenario, store)
 
