@@ -398,7 +398,7 @@ def test_a_newer_store_is_left_alone(path: Path) -> None:
     """A store of a newer format is refused and not changed."""
     SQLiteStore(path).close()
     connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 2")
+    connection.execute("PRAGMA user_version = 3")
     connection.close()
     before = path.read_bytes()
     with pytest.raises(StoreTooNew, match="Upgrade halter"):
@@ -463,7 +463,7 @@ def test_a_body_that_cannot_be_read(path: Path) -> None:
         connection = sqlite3.connect(path)
         with connection:
             connection.execute('UPDATE log SET body = \'{"type": "text.delta", "tex\' WHERE id & 0xFF = 2')
-        with pytest.raises(StoreCorrupt, match=r"event 2 of session 's', 'text\.delta', is damaged"):
+        with pytest.raises(StoreCorrupt, match="event 2 of session 's' is damaged"):
             store.read("s")
         with connection:
             connection.execute("UPDATE log SET kind = 'dream', body = '{\"type\": \"dream\"}' WHERE id & 0xFF = 2")

@@ -68,7 +68,7 @@ _PAUSE = 0.005
 _SEQ = 0xFFFFFFFF  # the part of an event's id that is its number in the session
 
 _encode = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[EventData] = msgspec.json.Decoder(EventData)
+_decoder: msgspec.json.Decoder[EventData | list[EventData]] = msgspec.json.Decoder(EventData | list[EventData])
 _KINDS = {kind.__struct_config__.tag for kind in EventData.__args__}
 _OF_MESSAGES = (MessageAccepted, MessageEdited, MessageApplied, MessageHeld, MessageReleased, MessageRemoved)
 _TOLD = (MessageAccepted, MessageEdited, MessageRemoved)
@@ -144,12 +144,13 @@ class SQLiteStore:
             if not self._file.rows(IS_OWNED, right):
                 raise LeaseLost(_lost(lease))
             return
+        rows = _rows(events)
         values: list[Any] = []
-        for event in events:
-            values += _columns(event)
+        for row in rows:
+            values += row
         values += right
         durable = any(isinstance(event.data, _TOLD) for event in events)
-        written, last = self._file.write(append(count), values, durable=durable)
+        written, last = self._file.write(append(len(rows)), values, durable=durable)
         if not written:
             raise LeaseLost(_lost(lease))
         for seq, event in enumerate(events, (last & _SEQ) - count + 1):
@@ -161,11 +162,12 @@ class SQLiteStore:
         count = 0
         for lease, events in writings:
             last = events[0].seq - 1
-            for event in events:
-                values += (lease.session, lease.generation, last, event.seq, *_columns(event))
-            count += len(events)
+            rows = _rows(events)
+            for place, *columns in rows:
+                values += (lease.session, lease.generation, last, last + place, *columns)
+            count += len(rows)
         if count > MOST_TOGETHER:
-            msg = f"{count} events are too many for one append_all(); nothing was written"
+            msg = f"these are too many events for one append_all(), in {count} rows; nothing was written"
             raise StoreError(msg)
         room = 1 << (count - 1).bit_length()  # so that there are few statements, which SQLite then knows
         values += (None,) * (9 * (room - count))
@@ -186,19 +188,26 @@ class SQLiteStore:
         self, session: str, after: int = 0, *, limit: int | None = None, without: Collection[str] = ()
     ) -> list[Event]:
         """The events with higher numbers than *after*."""
-        rows = self._file.rows(
-            read(without=len(without)),
-            (session, min(max(after, 0), _SEQ), *without, -1 if limit is None else limit),
-        )
-        return [Event(seq, at, session, turn, _data(session, seq, kind, body)) for seq, at, turn, kind, body in rows]
+        most = -1 if limit is None or without else limit  # of some rows all may be left out, which is seen only here
+        rows = self._file.rows(read(without=len(without)), (session, min(max(after, 0), _SEQ), *without, most))
+        events = []
+        for last, at, turn, kind, body in rows:
+            said = _said(session, last, kind, body)
+            if not isinstance(said, list):
+                events.append(Event(last, at, session, turn, said))
+                continue
+            for seq, data in enumerate(said, last - len(said) + 1):
+                if seq > after and not (without and kind_of(data) in without):
+                    events.append(Event(seq, at, session, turn, data))
+        return events if limit is None else events[:limit]
 
     def inbox(self, session: str) -> list[Waiting]:
         """The messages that wait."""
         rows = self._file.rows(INBOX, (session,))
         waiting = []
         for held, seq, at, kind, body, latest, latest_kind, latest_body in rows:
-            first = _data(session, seq, kind, body)
-            last = first if latest == seq else _data(session, latest, latest_kind, latest_body)
+            first = _said(session, seq, kind, body)
+            last = first if latest == seq else _said(session, latest, latest_kind, latest_body)
             assert isinstance(first, MessageAccepted)
             assert isinstance(last, (MessageAccepted, MessageEdited))
             waiting.append(Waiting(first.id, first.mode, last.message, bool(held), first.note, at))
@@ -242,38 +251,70 @@ class SQLiteStore:
             _torn.add(self._file.path)
 
 
-def _columns(event: Event) -> tuple[float, str, str, str | None, str]:
-    data = event.data
-    message = data.id if isinstance(data, _OF_MESSAGES) else None
-    return event.time, event.turn, kind_of(data), message, _body(data)
+def _rows(events: Sequence[Event]) -> list[tuple[int, float, str, str, str | None, str]]:
+    """As rows of the log, each with the place of its last event: what was said in one moment is one of them."""
+    rows = []
+    piece: list[EventData] = []
+    for place, event in enumerate(events, 1):
+        piece.append(event.data)
+        if place == len(events) or not _are_one(event, events[place]):
+            kind, message = _what(piece)
+            rows.append((place, event.time, event.turn, kind, message, _body(piece)))
+            piece = []
+    return rows
 
 
-def _body(data: EventData) -> str:
+def _are_one(event: Event, following: Event) -> bool:
+    if event.time != following.time or event.turn != following.turn:
+        return False
+    return not isinstance(event.data, _OF_MESSAGES) and not isinstance(following.data, _OF_MESSAGES)
+
+
+def _what(piece: list[EventData]) -> tuple[str, str | None]:
+    first, kind = piece[0], kind_of(piece[0])
+    if isinstance(first, _OF_MESSAGES):
+        return kind, first.id
+    return (kind if all(type(each) is type(first) for each in piece) else ""), None
+
+
+def _body(piece: list[EventData]) -> str:
+    said = piece if len(piece) > 1 else piece[0]
     try:
-        return _encode(data).decode()
+        return _encode(said).decode()
     except UnicodeEncodeError:
         # A file's name that is not UTF-8 has halves of pairs in it, which only JSON's escapes can carry.
-        return json.dumps(msgspec.to_builtins(data))
+        return json.dumps(msgspec.to_builtins(said))
     except TypeError as error:
-        msg = f"{kind_of(data)} has something in it that can not be written as JSON ({error}); nothing was written"
+        kinds = " or ".join(dict.fromkeys(kind_of(each) for each in piece))
+        msg = f"{kinds} has something in it that can not be written as JSON ({error}); nothing was written"
         raise StoreError(msg) from error
 
 
-def _data(session: str, seq: int, kind: str, body: str) -> EventData:
+def _said(session: str, seq: int, kind: str, body: str) -> EventData | list[EventData]:
+    """What a row says whose last event has the number *seq*: one thing, or several."""
     try:
         return _decoder.decode(body)
     except msgspec.MsgspecError as error:
+        plain: Any = None
         try:
-            escaped: EventData = msgspec.convert(json.loads(body), EventData)  # see _body()
+            plain = json.loads(body)  # see _body()
+            escaped: EventData | list[EventData] = msgspec.convert(plain, EventData | list[EventData])
         except (ValueError, msgspec.MsgspecError):
             pass
         else:
             return escaped
-        if kind not in _KINDS:
-            msg = f"event {seq} of session {session!r} is {kind!r}, which only a newer Halter knows; upgrade halter"
-            raise StoreTooNew(msg) from error
-        msg = f"event {seq} of session {session!r}, {kind!r}, is damaged: {error}"
+        which = f"event {seq} of session {session!r}{'' if kind else ', or one that was written with it,'}"
+        for each in [kind] if kind else _kinds(plain):
+            if each not in _KINDS:
+                msg = f"{which} is {each!r}, which only a newer Halter knows; upgrade halter"
+                raise StoreTooNew(msg) from error
+        msg = f"{which} is damaged: {error}"
         raise StoreCorrupt(msg) from error
+
+
+def _kinds(plain: object) -> list[str]:
+    events = plain if isinstance(plain, list) else []
+    return [str(event.get("type")) for event in events if isinstance(event, dict)]
 
 
 def _owned(session: str, pid: int) -> str:

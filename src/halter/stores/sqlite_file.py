@@ -257,10 +257,15 @@ class SQLiteFile:
             self._end(connection)
 
     def _log_ahead(self) -> None:
-        """Have SQLite write to a log first, where readers and a writer do not wait for each other."""
+        """Have SQLite write to a log first, where readers and a writer do not wait for each other.
+
+        And say in a file of an earlier format that from now on it is of this one, which has all that the earlier had.
+        """
         connection = self._open_as("mode=rw")
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if connection.execute("PRAGMA user_version").fetchone()[0] < VERSION:
+                connection.execute(f"PRAGMA user_version = {VERSION}")
         finally:
             self._end(connection)
         if mode != "wal":

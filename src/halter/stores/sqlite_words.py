@@ -1,7 +1,8 @@
 """What is said to SQLite: the tables, and the statements of a store.
 
-A session has a number. An event's id is that number and its own: one tree holds all logs, each in one piece and in
-order.
+A session has a number. What was said in one moment is a row, whose id is that number and its last event's: one tree
+holds all logs, each in one piece and in order. It is the row that costs, and not what is in it. An event about a
+message is a row of its own, for the inbox points at it.
 
 The inbox follows from the log by a trigger, so that one statement changes both or neither. It only points at the
 events: a message with a recording in it is kept once.
@@ -32,7 +33,7 @@ __all__ = [
 ]
 
 APPLICATION = 0x48616C74  # "Halt"
-VERSION = 1
+VERSION = 2  # in 1, each event was a row of its own
 MOST = 4_000  # events in one append(): SQLite takes 32,766 values in one statement
 MOST_TOGETHER = 2_048  # in one append_all(), where each has more of them
 
@@ -46,12 +47,12 @@ CREATE TABLE session (
 );
 CREATE INDEX session_owner ON session (owner) WHERE owner IS NOT NULL;
 CREATE TABLE log (
-    id INTEGER PRIMARY KEY,  -- session.number << 32 | seq
+    id INTEGER PRIMARY KEY,  -- session.number << 32 | seq, of its last event
     time REAL NOT NULL,
     turn TEXT NOT NULL,
-    kind TEXT NOT NULL,
+    kind TEXT NOT NULL,  -- empty if it has events of several
     message TEXT,  -- which one, if it is about a message of the inbox
-    body TEXT NOT NULL
+    body TEXT NOT NULL  -- an event, or a list of them
 );
 CREATE TABLE inbox (
     session INTEGER NOT NULL,
@@ -105,11 +106,13 @@ SELECT known.id, first.time, last.time, last.id & 0xFFFFFFFF,
     (SELECT count(*) FROM inbox WHERE inbox.session = known.number)
 FROM (
     SELECT id, number, (
+        SELECT min(log.id) FROM log WHERE log.id > session.number << 32 AND log.id < (session.number + 1) << 32
+    ) AS first, (
         SELECT max(log.id) FROM log WHERE log.id > session.number << 32 AND log.id < (session.number + 1) << 32
     ) AS last
     FROM session
 ) AS known
-JOIN log AS first ON first.id = (known.number << 32) + 1
+JOIN log AS first ON first.id = known.first
 JOIN log AS last ON last.id = known.last
 ORDER BY last.time DESC
 """
@@ -128,43 +131,44 @@ ORDER BY id LIMIT ?
 
 @functools.lru_cache(maxsize=64)
 def append(count: int) -> str:
-    """The statement that appends *count* events if the lease is still the newest: it numbers, writes and fences in one.
+    """The statement that appends *count* rows if the lease is still the newest: it numbers, writes and fences in one.
 
     It has no RETURNING: a statement that has rows to fetch commits only when they are fetched, in a second call into C,
     and who comes between would wait for us for ever. The last number is known as the id of the last row: of the one
-    session that there is, SQLite goes through the events as they stand here, for it does not reorder a CROSS JOIN. To
+    session that there is, SQLite goes through the rows as they stand here, for it does not reorder a CROSS JOIN. To
     have them sorted would cost more.
     """
-    place, columns, events = "1", "?, ?, ?, ?, ?", ""
+    columns, rows = "?, ?, ?, ?, ?, ?", ""
     if count > 1:
-        place, columns = "event.column1", ", ".join(f"event.column{2 + n}" for n in range(5))
-        rows = ", ".join(f"({n + 1}, ?, ?, ?, ?, ?)" for n in range(count))
-        events = f" CROSS JOIN (VALUES {rows}) AS event"
+        columns = ", ".join(f"row.column{1 + n}" for n in range(6))
+        rows = f" CROSS JOIN (VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * count)}) AS row"
+    place, _, columns = columns.partition(", ")
     return f"""
 INSERT INTO log (id, time, turn, kind, message, body)
 SELECT {place} + coalesce(
     (SELECT max(id) FROM log WHERE id > session.number << 32 AND id < (session.number + 1) << 32),
     session.number << 32
 ), {columns}
-FROM session{events}
+FROM session{rows}
 WHERE session.id = ? AND session.generation = ? AND session.owner = ?
 """  # noqa: S608  (only our own words and question marks)
 
 
 @functools.lru_cache(maxsize=16)
 def append_all(count: int) -> str:
-    """The statement that appends at most *count* events of several sessions, each with its number: all, or none.
+    """The statement that appends at most *count* rows of several sessions, each with its number: all, or none.
 
-    It writes NULL where that is not allowed, and so nothing, if a lease is not the newest any more, or if the event is
-    not there that a number follows on. That the number is free yet is for the key to say. Rows of NULL are left out.
+    It writes NULL where that is not allowed, and so nothing, if a lease is not the newest any more, or if the event
+    that a number follows on is not the last one. Rows of NULL are left out.
     """
     rows = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
     return f"""
 INSERT INTO log (id, time, turn, kind, message, body)
-SELECT (session.number << 32) + event.column4, event.column5,
-    CASE WHEN EXISTS (SELECT 1 FROM log WHERE id = (session.number << 32) + event.column3) THEN event.column6 END,
-    event.column7, event.column8, event.column9
-FROM (VALUES {rows}) AS event
-LEFT JOIN session ON session.id = event.column1 AND session.generation = event.column2 AND session.owner = ?
-WHERE event.column1 IS NOT NULL
+SELECT (session.number << 32) + row.column4, row.column5,
+    CASE (SELECT max(id) FROM log WHERE id > session.number << 32 AND id < (session.number + 1) << 32)
+        WHEN (session.number << 32) + row.column3 THEN row.column6
+    END, row.column7, row.column8, row.column9
+FROM (VALUES {rows}) AS row
+LEFT JOIN session ON session.id = row.column1 AND session.generation = row.column2 AND session.owner = ?
+WHERE row.column1 IS NOT NULL
 """  # noqa: S608  (only our own words and question marks)
