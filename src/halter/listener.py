@@ -32,7 +32,8 @@ class Listener:
         self._missed: Event | None = None
         self._ended = False
         self.hear: Callable[[list[Event]], object] | None = None
-        """Told of what happens while it is written, in whatever thread, instead of having it wait. Has to be quick."""
+        """Told of what happens while it is written, in whatever thread, instead of having it wait; of the end, with an
+        empty list. Has to be quick."""
         self._wake: Callable[[], object] | None = None
 
     def __enter__(self) -> Self:
@@ -51,6 +52,8 @@ class Listener:
     def end(self) -> None:
         """Let the listener end, after what it has already."""
         self._ended = True
+        if self.hear is not None:
+            self.hear([])
         self._ring()
 
     def put(self, events: list[Event]) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from halter.gateway import feed, streams
+from halter.events import Event
+from halter.gateway import feed, socket, streams
+from halter.models.model import TextDelta
 from halter.testing import Gate
 from tests.gateway.kit import AT_MOST, OWN, gateway_of, kinds, numbers, sqlite
 from tests.tools.looped import looped
@@ -49,9 +51,8 @@ async def test_a_stream_that_is_cut_anywhere_goes_on_without_gap_or_repeat(tmp_p
 class _Pause(Gate):
     """A place where the loop gets its turn."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.open()
+    async def _pass(self) -> None:
+        await asyncio.sleep(0)
 
 
 @looped
@@ -101,7 +102,8 @@ def test_a_client_that_does_not_read_slows_nobody(most: int, tmp_path: Path, mon
 @looped
 async def _leave_unread(tmp_path: Path) -> None:
     with sqlite(tmp_path) as store:
-        async with gateway_of(["x" * 20_000] * 400, "Two.", store=store) as (gateway, client):
+        words = [each for _ in range(800) for each in ("x" * 20_000, _Pause())]
+        async with gateway_of(words, "Two.", store=store) as (gateway, client):
             await client.create()
             host, port = gateway.url.removeprefix("http://").split(":")
             reader, writer = await asyncio.open_connection(host, int(port), limit=1000)
@@ -110,6 +112,9 @@ async def _leave_unread(tmp_path: Path) -> None:
             await client.post("Talk.")
             events = await client.finished()  # sixteen megabytes, of which the deaf one reads nothing
             assert events[-1]["data"]["status"] == "done"
+            transports = [each._request.transport for each in gateway.streams._open.values()]
+            buffered = max(each.get_write_buffer_size() for each in transports if each is not None)
+            assert 0 < buffered < 5_000_000  # a piece of the log, and not all of it
             await client.post("And?")
             last = (await client.finished(after=events[-1]["seq"]))[-1]
             assert last["data"]["status"] == "done"
@@ -184,3 +189,71 @@ async def test_a_stream_of_a_session_that_is_none() -> None:
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await client.http.ws_connect("/v1/sessions/nobody/ws")
         assert refused.value.status == 404
+
+
+@pytest.mark.parametrize("where", ["in the loop", "in a thread"])
+def test_more_at_once_than_is_kept_for_a_client(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is up to date, and then has more news than wait for it in memory, is sent the log."""
+    monkeypatch.setattr(feed, "_MOST_WAITING", 5)
+    _say_much(where)
+
+
+@looped
+async def _say_much(where: str) -> None:
+    gate = Gate()
+    async with gateway_of(["One ", gate], "Two.") as (gateway, client):
+        await client.create()
+        async with client.events() as stream:
+            await client.post("Hi.")
+            seen = await stream.until("text.delta")
+            await gate.await_reached()
+            session = gateway.hall.rooms["s"].session
+            if where == "in the loop":
+                for number in range(50):
+                    session.queue(f"in the loop {number}")
+            else:
+                await asyncio.to_thread(lambda: [session.queue(f"in a thread {number}") for number in range(50)])
+            seen += await stream.until("message.accepted", 50)
+            assert numbers(seen) == list(range(1, len(seen) + 1))
+
+
+@pytest.mark.parametrize("broken", ["stream", "socket"])
+def test_one_client_that_can_not_be_sent_to_is_the_only_one(
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What fails for one ends what it was sent, and is logged; the others are sent the same event."""
+    module, name = (streams, "_pack_chunk") if broken == "stream" else (socket, "_pack")
+    pack = getattr(module, name)
+
+    def fail(events: list[Event]) -> bytes:
+        if any(isinstance(event.data, TextDelta) for event in events):
+            msg = "a defect"
+            raise ValueError(msg)
+        whole: bytes = pack(events)
+        return whole
+
+    monkeypatch.setattr(module, name, fail)
+    _fail_for_one(broken)
+    assert "a defect" in caplog.text
+    assert "Exception in callback" not in caplog.text
+
+
+@looped
+async def _fail_for_one(broken: str) -> None:
+    gate = Gate()
+    async with gateway_of([gate, "One."]) as (_, client):
+        await client.create()
+        async with client.events() as stream, client.http.ws_connect("/v1/sessions/s/ws") as connection:
+            await client.post("Hi.")
+            await gate.await_reached()
+            gate.open()
+            if broken == "stream":
+                with pytest.raises(aiohttp.ClientPayloadError):
+                    await stream.rest()
+                while (await connection.receive_json(timeout=10))["data"]["type"] != "turn.finished":
+                    pass
+            else:
+                await stream.until("turn.finished")
+                while (message := await connection.receive(timeout=10)).type is aiohttp.WSMsgType.TEXT:
+                    assert "text.delta" not in message.data
+                assert message.data == aiohttp.WSCloseCode.INTERNAL_ERROR

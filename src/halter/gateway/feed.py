@@ -1,23 +1,24 @@
 """The events of a session on their way to one client: from any number on, without a gap, and none of them twice.
 
 The log first, then live. The listener is there before the log is read, so nothing falls in between; events have
-numbers without gaps, so what comes twice is known by its number, and what is missing too. A client that was too slow
-is sent the log, at its own pace, and holds up nobody: what waits for it in memory is bounded.
+numbers without gaps, so what comes twice is known by its number, and what is missing too. A client that is too slow is
+sent the log, at its own pace, and holds up nobody: what waits for it in memory is bounded.
 
-All that is there is sent in one piece. To send each event in the moment in which it is written, without a task that
-wakes up for it, was tried, and with a thousand sessions it was slower: the same work, done for one after the other,
-finds its code in the processor's cache; all of the work, done for one, does not.
+What is live is sent for all clients in one go, in the loop's next turn, and no task wakes up for it. To send it in the
+very moment in which it is written was tried, and with a thousand sessions it was slower: the same work, done for one
+after the other, finds its code in the processor's cache; all of the work, done for one, does not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import json
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from halter.events import Event, Missed
+from halter.cancel.token import call_in_loop
 from halter.gateway.media import tell_media
 
 if TYPE_CHECKING:
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from halter.events import Event
     from halter.session import Session
     from halter.stores.store import Store
 
-__all__ = ["Feed", "encode_event"]
+__all__ = ["Dispatch", "Feed", "encode_event"]
 
 _AT_ONCE: Final = 200  # events of the log in one piece
-_MOST_WAITING: Final = 1_000  # events that a client may be behind before it is sent the log instead
+_MOST_WAITING: Final = 1_000  # pieces of news that are kept for a client before it is sent the log instead
+_MOST_BUFFERED: Final = 65_536  # bytes on their way to a client, from which on it is slow
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,8 +49,35 @@ def encode_event(event: Event) -> bytes:
         return json.dumps(msgspec.to_builtins(event)).encode()
 
 
+class Dispatch:
+    """Sends what the feeds of an event loop have."""
+
+    def __init__(self) -> None:
+        self.sent = 0  # events
+        self._loop = asyncio.get_running_loop()
+        self._waiting: collections.deque[Feed] = collections.deque()
+        self._will_send = False
+
+    def add(self, feed: Feed) -> None:
+        """Have it send what it has in the loop's next turn. From any thread."""
+        self._waiting.append(feed)
+        if not self._will_send:  # asked after it was added: the sending that is to come finds it
+            self._will_send = True
+            call_in_loop(self._loop, self._send)
+
+    def _send(self) -> None:
+        """Have all of them send. A boundary: what fails is the matter of one."""
+        self._will_send = False
+        while self._waiting:
+            feed = self._waiting.popleft()
+            try:
+                feed.send()
+            except Exception as error:  # noqa: BLE001
+                feed.fail(error)
+
+
 class Feed:
-    """One client's. *pack* makes of events what is sent over its connection, and *count* is told how many that were."""
+    """One client's. *pack* makes of events what is sent over its connection."""
 
     def __init__(
         self,
@@ -57,17 +87,23 @@ class Feed:
         after: int,
         *,
         pack: Callable[[list[Event]], bytes],
-        count: Callable[[int], object],
+        dispatch: Dispatch,
     ) -> None:
         self.is_silent = True  # set by whoever wants to know
         self._request = request
         self._session = session.id
         self._store = store
         self._pack = pack
-        self._count = count
+        self._dispatch = dispatch
         # A number that the log does not have is of another log: of a session that was erased.
         self._last = after if not after or store.read(session.id, after - 1, limit=1) else 0
-        self._listener = session.listen(_MOST_WAITING)
+        self._news: collections.deque[list[Event]] = collections.deque(maxlen=_MOST_WAITING)
+        self._is_live = False  # what comes is sent; else it is left out, for the log is being sent, which has it
+        self._is_over = False
+        self._failure: Exception | None = None
+        self._bell = asyncio.Event()  # for run(), while it is live
+        self._listener = session.listen()
+        self._listener.hear = self._hear
 
     def end(self) -> None:
         """Let `run()` come to its end. From any thread."""
@@ -76,31 +112,65 @@ class Feed:
     async def run(self) -> None:
         """Send events until the session is closed, or `end()`. Raises `ConnectionError` if the client has gone."""
         with self._listener:
-            while not await self._send_news():
-                pass
+            while not self._is_over:
+                await self._send_log()
+                await self._be_live()
 
-    async def _send_news(self) -> bool:
-        """Send what is in the log, and then what comes; False if some of that is missing, and the log has it."""
+    async def _send_log(self) -> None:
         while piece := self._store.read(self._session, self._last, limit=_AT_ONCE):
-            await self._send(piece)
+            self._send(piece)
+            await self._request.writer.drain()
             await asyncio.sleep(0)  # a long log is read in pieces, and others have their turn in between
-        async for event in self._listener:
-            fresh = [event]
-            while (more := self._listener.get_nowait()) is not None:
-                fresh.append(more)
-            fresh = [each for each in fresh if each.seq > self._last]
-            if fresh and (fresh[-1].seq != self._last + len(fresh) or any(type(each.data) is Missed for each in fresh)):
-                return False
-            if fresh:
-                await self._send(fresh)
-        return True
 
-    async def _send(self, events: list[Event]) -> None:
+    async def _be_live(self) -> None:
+        """Let what comes be sent as it comes, until that is not possible, or it is over."""
+        if self._is_over:
+            return
+        self._bell.clear()
+        self._is_live = True
+        try:
+            await self._bell.wait()
+        finally:
+            self._is_live = False
+        if self._failure is not None:
+            raise self._failure
+        await self._request.writer.drain()
+
+    def _hear(self, events: list[Event]) -> None:
+        """Hear of what happens, in any thread; of the end, as of nothing."""
+        self._news.append(events)
+        self._dispatch.add(self)
+
+    def send(self) -> None:
+        """Send what has come, if it is live: in the loop."""
+        fresh: list[Event] = []
+        while self._news:
+            events = self._news.popleft()
+            self._is_over = self._is_over or not events
+            fresh += events
+        if self._is_live:
+            if fresh and fresh[0].seq <= self._last:
+                fresh = [each for each in fresh if each.seq > self._last]
+            is_whole = not fresh or (fresh[0].seq == self._last + 1 and fresh[-1].seq == self._last + len(fresh))
+            if fresh and is_whole:
+                self._send(fresh)
+            if self._is_over or not is_whole or self._is_slow():
+                self._bell.set()
+
+    def fail(self, error: Exception) -> None:
+        """Let `run()` raise it."""
+        self._failure = error
+        self._bell.set()
+
+    def _send(self, events: list[Event]) -> None:
         transport = self._request.transport
         if transport is None or transport.is_closing():
             raise ConnectionResetError
         transport.write(self._pack(events))
         self._last = events[-1].seq
         self.is_silent = False
-        self._count(len(events))
-        await self._request.writer.drain()
+        self._dispatch.sent += len(events)
+
+    def _is_slow(self) -> bool:
+        transport = self._request.transport
+        return transport is not None and transport.get_write_buffer_size() > _MOST_BUFFERED

@@ -93,7 +93,7 @@ class Handlers:
             "turns_running": ("Turns that run.", sum(room.session.is_running for room in hall.busy)),
             "streams_open": ("Event streams that are open.", len(self._streams)),
             "sockets_open": ("WebSockets that are open.", self.sockets),
-            "events_sent": ("Events that were sent to streams and WebSockets.", self._streams.sent),
+            "events_sent": ("Events that were sent to streams and WebSockets.", self._streams.dispatch.sent),
         }
         return web.Response(text=self._metrics.text(now), headers={"Content-Type": "text/plain; version=0.0.4"})
 

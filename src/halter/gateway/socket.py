@@ -17,7 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 
 from halter.gateway.feed import Feed, encode_event
 from halter.gateway.guard import PROTOCOL, Guard
@@ -76,8 +76,8 @@ class Socket:
     async def serve(self, after: int) -> web.WebSocketResponse:
         """Send events and do commands, until one side closes. That stops nothing."""
         await self._socket.prepare(self._request)
-        count = self._streams.count
-        feed = Feed(self._request, self._room.session, self._hall.store, after, pack=_pack, count=count)
+        dispatch = self._streams.dispatch
+        feed = Feed(self._request, self._room.session, self._hall.store, after, pack=_pack, dispatch=dispatch)
         telling = asyncio.create_task(self._tell(feed))
         try:
             async for message in self._socket:
@@ -91,10 +91,17 @@ class Socket:
         return self._socket
 
     async def _tell(self, feed: Feed) -> None:
-        """Send the events; close when there are no more."""
+        """Send the events; close when there are no more. A boundary: what fails is logged, and closes it too."""
+        code, why = WSCloseCode.OK, b"the session was closed"
         with contextlib.suppress(ConnectionError):
-            await feed.run()
-            await self._socket.close(message=b"the session was closed")
+            try:
+                await feed.run()
+            except ConnectionError:
+                raise  # the client has gone
+            except Exception:  # noqa: BLE001
+                _log.exception("a WebSocket failed", extra={"session": self._room.session.id})
+                code, why = WSCloseCode.INTERNAL_ERROR, b"the gateway has a defect; its log says more"
+            await self._socket.close(code=code, message=why)
 
     async def _take(self, data: str | bytes) -> None:
         try:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import HttpVersion11, web
 
-from halter.gateway.feed import Feed, encode_event
+from halter.gateway.feed import Dispatch, Feed, encode_event
 
 if TYPE_CHECKING:
     from halter.events import Event
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Streams"]
 
+_log = logging.getLogger(__name__)
 _BEAT: Final = 15.0  # seconds of silence, after which a stream says that it is alive
 _HEADERS: Final = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -28,8 +30,9 @@ _HEADERS: Final = {
 class Streams:
     """The event streams that are open."""
 
+    dispatch: Dispatch  # from `begin()` on; for WebSockets as well
+
     def __init__(self, store: Store) -> None:
-        self.sent = 0  # events, over WebSockets as well
         self._store = store
         self._open: dict[object, _Stream] = {}  # by its connection
         self._beating: asyncio.Task[None] | None = None
@@ -39,6 +42,7 @@ class Streams:
 
     def begin(self) -> None:
         """Start the beat."""
+        self.dispatch = Dispatch()
         self._beating = asyncio.create_task(self._beat())
 
     async def end(self) -> None:
@@ -53,24 +57,27 @@ class Streams:
         if stream is not None:
             stream.feed.end()
 
-    def count(self, events: int) -> None:
-        """Count events that were sent."""
-        self.sent += events
-
     async def send(self, request: web.Request, session: Session, after: int) -> web.StreamResponse:
-        """Send the session's events until the session is closed, or the client has gone. That stops nothing."""
+        """Send the session's events until the session is closed, or the client has gone. That stops nothing.
+
+        A boundary: what fails is logged. To answer it is too late; the client finds the stream cut, and may come again.
+        """
         response = web.StreamResponse(headers=_HEADERS)
         if request.version >= HttpVersion11:
             response.enable_chunked_encoding()
         await response.prepare(request)
         pack = _pack_chunk if response.chunked else _pack
-        feed = Feed(request, session, self._store, after, pack=pack, count=self.count)
+        feed = Feed(request, session, self._store, after, pack=pack, dispatch=self.dispatch)
         self._open[request.protocol] = _Stream(request, response, feed)
         try:
             await response.write(b"retry: 1000\n\n")
             await feed.run()
         except ConnectionError:
             pass  # the client has gone
+        except Exception:  # noqa: BLE001
+            _log.exception("an event stream failed", extra={"session": session.id})
+            if request.transport is not None:
+                request.transport.close()
         finally:
             feed.end()
             self._open.pop(request.protocol, None)
