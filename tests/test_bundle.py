@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from halter import Agent, Session, Turn
-from halter.bundle import bundle_here
+from halter import Agent, Session, Turn, bundle
+from halter.bundle import Entry, bundle_here
 from halter.errors import StoreError, StoreFull
 from halter.events import Event
 from halter.models import Finished, ModelEvent, ModelRequest, TextDelta
@@ -181,31 +181,101 @@ def test_many_more_than_are_written_at_once(store: GroupStore) -> None:
     assert max(len(written) for written in store.together) == 128
 
 
-def test_it_is_quiet_when_nothing_waits(store: GroupStore) -> None:
-    """Who has something less urgent to do is told when all that waited is written, and at once if nothing does."""
-    sessions = sessions_in(store, 300)
+@pytest.mark.parametrize("most", [20, 1_024])
+def test_it_is_quiet_when_nothing_waits(store: GroupStore, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has something less urgent to do goes on when all that waited is written, and at once if nothing does."""
+    monkeypatch.setattr(bundle, "_MOST", 16)
+    monkeypatch.setattr(bundle, "_MOST_LATE", most)
+    sessions = sessions_in(store, 160)
     ends: list[int] = []
 
+    async def wait(here: bundle.Bundle) -> None:
+        await here.quiet()
+        ends.append(ends_in(store))
+
     async def main() -> None:
-        assert bundle_here().quiet().is_cancelled
-        listeners = [session.listen() for session in sessions]
-        running = [asyncio.ensure_future(session.arun("wait")) for session in sessions]
-        for listener in listeners:
-            await next_event(listener, "text.delta")
+        assert is_quiet()
+        running = await run_to_first_word(sessions)
+        waiting: list[asyncio.Task[None]] = []
 
         def begin() -> None:
-            if not ends and store.together[-1][0][-1] == "turn.finished":
-                ends.append(0)
-                bundle_here().quiet().on_cancel(lambda: ends.append(sum(not left_open(each) for each in sessions)))
+            if not waiting and ends_in(store):
+                waiting.append(asyncio.ensure_future(wait(bundle_here())))
 
         store.after = begin
         for session in sessions:
             session.stop()
         await asyncio.wait_for(asyncio.gather(*running), AT_MOST)
-        assert bundle_here().quiet().is_cancelled
+        await asyncio.gather(*waiting)
+        assert is_quiet()
 
     asyncio.run(main())
-    assert ends == [0, 300]
+    assert ends == [160]
+
+
+@pytest.mark.parametrize("most", [20, 1_024])
+def test_all_are_written_before_one_goes_on(store: GroupStore, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where many end, those who listen hear of all before the first goes on; or of many, for that has to end."""
+    monkeypatch.setattr(bundle, "_MOST", 16)
+    monkeypatch.setattr(bundle, "_MOST_LATE", most)
+    sessions = sessions_in(store, 160)
+    ends: list[int] = []
+
+    async def main() -> None:
+        running = await run_to_first_word(sessions)
+        for session in sessions:
+            assert session.turn is not None
+            session.turn.ended.on_cancel(lambda: ends.append(ends_in(store)))
+            session.stop()
+        await asyncio.wait_for(asyncio.gather(*running), AT_MOST)
+
+    asyncio.run(main())
+    first, *others = ends
+    assert first == 1  # it knew of no others
+    assert len(others) == 159
+    assert min(others) == 160 if most > 160 else min(others) < 80
+
+
+def test_quiet_is_waited_for_a_while(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If it does not become quiet, that is the end of it."""
+    monkeypatch.setattr(bundle, "_LATER", 0.01)
+    sessions = sessions_in(store, 2)
+
+    async def main() -> None:
+        here = bundle_here()
+
+        def again(said: object, error: object) -> None:
+            if not waiting.done():
+                here.add(Entry(sessions[0]._journal, "", list, again))
+
+        waiting = asyncio.ensure_future(here.quiet())
+        again([], None)
+        await asyncio.wait_for(waiting, AT_MOST)
+
+    asyncio.run(main())
+
+
+def ends_in(store: GroupStore) -> int:
+    """How many turns were written to their end."""
+    together = [each for written in store.together for each in written]
+    return sum(each[-1] == "turn.finished" for each in (*store.alone, *together))
+
+
+def is_quiet() -> bool:
+    """Whether nobody has to wait for that."""
+    try:
+        bundle_here().quiet().send(None)
+    except StopIteration:
+        return True
+    return False
+
+
+async def run_to_first_word(sessions: list[Session]) -> list[asyncio.Task[Turn]]:
+    listeners = [session.listen() for session in sessions]
+    running = [asyncio.create_task(session.arun("wait")) for session in sessions]
+    for listener in listeners:
+        await next_event(listener, "text.delta")
+    return running
 
 
 def test_what_the_store_refuses_is_written_alone(store: GroupStore) -> None:
@@ -309,8 +379,9 @@ def test_ctrl_c_while_it_is_taken_in(store: GroupStore) -> None:
     """A handler that raises when all is written, and some of it not taken in yet, leaves no session that is torn."""
     sessions = sessions_in(store)
 
-    def interrupt(_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(events: list[Event]) -> None:
+        if events:
+            raise KeyboardInterrupt
 
     listeners = [session.listen() for session in sessions]
     heard = sessions[1].listen(only=[TextDelta])

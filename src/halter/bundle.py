@@ -14,7 +14,6 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Final, cast
 
-from halter.cancel.token import CancellationToken
 from halter.listener import awake
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from halter.stores.store import GroupingStore
 
 _MOST: Final = 128  # sessions in one go: the loop has other work in between
-_QUIET: Final = CancellationToken(name="quiet")
-_QUIET.cancel("quiet")
+_MOST_LATE: Final = 1_024  # who wait for their own, and go on when nothing is left to be written; or so many have to
+_LATER: Final = 0.25  # seconds, at most, that anybody waits for others
 
 
 class Entry:
@@ -92,7 +91,8 @@ class Bundle:
         self.loop = loop
         self._waiting: list[Entry] = []
         self._first: Journal | None = None  # whose turn was the first to write something, in this turn of the loop
-        self._quiet: CancellationToken | None = None
+        self._written: list[Entry] = []  # and somebody waits for each
+        self._quiet: asyncio.Event | None = None
 
     def add(self, entry: Entry) -> None:
         """Write it in the loop's next turn."""
@@ -108,7 +108,10 @@ class Bundle:
         return not is_alone
 
     async def write(self, entry: Entry) -> None:
-        """Write it in the loop's next turn, and wait for that. However this is left, it is written."""
+        """Write it in the loop's next turn, and wait for that. However this is left, it is written.
+
+        Where many write, all is written first, and heard of by those who listen, before any of them goes on.
+        """
         self.add(entry)
         entry.bell = self.loop.create_future()
         try:
@@ -119,13 +122,14 @@ class Bundle:
                 entry.write()
             raise
 
-    def quiet(self) -> CancellationToken:
-        """A bell that rings as soon as nothing waits to be written, for what is less urgent; it may have rung."""
+    async def quiet(self) -> None:
+        """Wait until nothing waits to be written, to do what is less urgent; at most 0.25 s."""
         if self._first is None:
-            return _QUIET
+            return
         if self._quiet is None:
-            self._quiet = CancellationToken(name="quiet")
-        return self._quiet
+            self._quiet = asyncio.Event()
+            self.loop.call_later(_LATER, self._quiet.set)
+        await self._quiet.wait()
 
     def _expect(self, journal: Journal) -> None:
         if self._first is None:
@@ -142,12 +146,18 @@ class Bundle:
                 for entry in _write_together(entries):
                     entry.write()
             finally:
-                for entry in entries:
-                    if entry.bell is not None and not entry.bell.done():
-                        entry.bell.set_result(None)
-                if self._quiet is not None and not self._waiting:
-                    quiet, self._quiet = self._quiet, None
-                    quiet.cancel("quiet")
+                self._written += [entry for entry in entries if entry.bell is not None]
+                if not self._waiting or len(self._written) >= _MOST_LATE:
+                    self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        written, self._written = self._written, []
+        for entry in written:
+            if entry.bell is not None and not entry.bell.done():
+                entry.bell.set_result(None)
+        if self._quiet is not None and not self._waiting:  # behind them, for what they do now is waited for too
+            self._quiet.set()
+            self._quiet = None
 
 
 def _write_together(entries: list[Entry]) -> list[Entry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -171,9 +172,9 @@ async def test_an_answer_does_not_wait_for_others_for_ever(tmp_path: Path) -> No
                 bundle.add(Entry(session._journal, "", list, again))
 
         again([], None)
-        busy = bundle.quiet()
+        began = time.monotonic()
         await asyncio.wait_for(commands._ended([], 60.0), 10)
-        assert not busy.is_cancelled
+        assert time.monotonic() - began > 0.2  # it does wait
         is_busy = False
 
 

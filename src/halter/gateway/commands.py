@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["Commands"]
 
 _MOMENT: Final = 0.03  # seconds
-_LATER: Final = 0.25  # that an answer waits at most for the ends of other turns
 
 
 class Commands:
@@ -203,13 +202,14 @@ class Commands:
 async def _ended(turns: list[Turn], patience: float) -> None:
     """Wait for their end so long; and a moment in any case, for as a rule that is all it takes.
 
-    Then come those who listen to the sessions, and all that is ending just now: it is there that people see it stop.
+    Those who listen to the sessions come first, and all that is ending just now: it is there that people see it stop.
     """
-    loop = asyncio.get_running_loop()
-    until = loop.time() + max(patience, _MOMENT)
+    bundle = bundle_here()
+    until = asyncio.get_running_loop().time() + max(patience, _MOMENT)
+    await bundle.quiet()  # where many are stopped, that is all there is to wait for
     for turn in turns:
         await _rings(turn.ended, until)
-    await _rings(bundle_here().quiet(), loop.time() + _LATER)
+    await bundle.quiet()
     await asyncio.sleep(0)
 
 
