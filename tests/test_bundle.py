@@ -15,7 +15,7 @@ import pytest
 from halter import Agent, Session, Turn, bundle
 from halter.bundle import Entry, bundle_here
 from halter.errors import StoreError, StoreFull
-from halter.events import Event
+from halter.events import Event, EventData
 from halter.models import Finished, ModelEvent, ModelRequest, TextDelta
 from halter.stores import Lease, MemoryStore, SQLiteStore, Store
 from tests.historyjudge import judge_session
@@ -234,6 +234,30 @@ def test_all_are_written_before_one_goes_on(store: GroupStore, most: int, monkey
     assert first == 1  # it knew of no others
     assert len(others) == 159
     assert min(others) == 160 if most > 160 else min(others) < 80
+
+
+def test_ends_come_first(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where more waits than is written in one go, words wait for ends, and both keep their order."""
+    monkeypatch.setattr(bundle, "_MOST", 4)
+    sessions = sessions_in(store, 12)
+    asked: list[str] = []
+
+    def entry(number: int, what: str) -> Entry:
+        def say() -> list[EventData]:
+            asked.append(f"{what} {number}")
+            return []
+
+        return Entry(sessions[number]._journal, "", say, lambda *_: None)
+
+    async def main() -> None:
+        here = bundle_here()
+        ends = [asyncio.ensure_future(here.write(entry(number, "end"))) for number in range(6)]
+        for number in range(6, 12):
+            here.add(entry(number, "word"))
+        await asyncio.gather(*ends)
+
+    asyncio.run(main())
+    assert asked == [f"end {number}" for number in range(6)] + [f"word {number}" for number in range(6, 12)]
 
 
 def test_quiet_is_waited_for_a_while(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> None:

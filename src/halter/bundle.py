@@ -137,7 +137,10 @@ class Bundle:
             self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        entries, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+        waiting = self._waiting
+        if len(waiting) > _MOST:  # ends first: a word that waits for them may be written with the end of its own turn
+            waiting = sorted(waiting, key=_is_word)
+        entries, self._waiting = waiting[:_MOST], waiting[_MOST:]
         self._first = None
         if self._waiting:
             self._expect(self._waiting[0].journal)
@@ -158,6 +161,10 @@ class Bundle:
         if self._quiet is not None and not self._waiting:  # behind them, for what they do now is waited for too
             self._quiet.set()
             self._quiet = None
+
+
+def _is_word(entry: Entry) -> bool:
+    return entry.bell is None  # for nobody waits until a word is written
 
 
 def _write_together(entries: list[Entry]) -> list[Entry]:

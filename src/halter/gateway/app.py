@@ -106,9 +106,10 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen, and go on with what waits in the store. Raises `OSError` if the address can not be had."""
-        app = web.Application(middlewares=[self._around])
+        app = web.Application()
         for route in ROUTES:
-            app.router.add_route(route.method, route.path, self._guarded(route))
+            app.router.add_route(route.method, route.path, self._answering(route.path, self._guarded(route)))
+        app.router.add_route("*", "/{nowhere:.*}", self._answering("none", _refuse))
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -184,37 +185,51 @@ class Gateway:
 
         return guarded
 
-    @web.middleware
-    async def _around(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Answer, whatever happens. A boundary: what nobody has foreseen is logged, and the client is told no more."""
-        try:
-            response = await handler(request)
-        except Problem as problem:
-            if problem.kind == "limit":
-                self.metrics.refused(problem.field or "")
-            response = problem.response()
-        except web.HTTPException as error:
-            response = of_status(error).response()
-            if "Allow" in error.headers:
-                response.headers["Allow"] = error.headers["Allow"]
-        except ConnectionError:
-            raise  # the client has gone: there is nobody to answer
-        except Exception as error:  # noqa: BLE001
-            response = self._failed(request, error).response()
-        self.metrics.answered(request.method, _route(request), response.status)
-        return response
+    def _answering(self, route: str, handle: _Handler) -> _Handler:
+        """A handler that answers, whatever happens.
+
+        A boundary: what nobody has foreseen is logged, and the client is told no more. It is no middleware of aiohttp,
+        for to go through those costs a stop more than what is done here.
+        """
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            try:
+                response = await handle(request)
+            except Problem as problem:
+                if problem.kind == "limit":
+                    self.metrics.refused(problem.field or "")
+                response = problem.response()
+            except web.HTTPException as error:
+                response = of_status(error).response()
+                if "Allow" in error.headers:
+                    response.headers["Allow"] = error.headers["Allow"]
+            except ConnectionError:
+                raise  # the client has gone: there is nobody to answer
+            except Exception as error:  # noqa: BLE001
+                response = self._failed(route, error).response()
+            self.metrics.answered(request.method, route, response.status)
+            return response
+
+        return answer
 
     @staticmethod
-    def _failed(request: web.Request, error: Exception) -> Problem:
+    def _failed(route: str, error: Exception) -> Problem:
         problem = of_error(error)
         if problem is None:
-            _log.error("a request failed", exc_info=error, extra={"route": _route(request)})
+            _log.error("a request failed", exc_info=error, extra={"route": route})
             return Problem(500, "the gateway has a defect; its log says more")
         if problem.kind == "store":
-            _log.warning("%s", error, extra={"route": _route(request)})
+            _log.warning("%s", error, extra={"route": route})
         return problem
 
 
-def _route(request: web.Request) -> str:
-    resource = request.match_info.route.resource
-    return resource.canonical if resource is not None else "none"
+async def _refuse(request: web.Request) -> web.StreamResponse:
+    """Refuse what is asked for at no address of ours, or in no way that it knows."""
+    here = request.match_info.route.resource
+    methods: set[str] = set()
+    for resource in request.app.router.resources():
+        if resource is not here:
+            methods |= (await resource.resolve(request))[1]
+    if methods:
+        raise web.HTTPMethodNotAllowed(request.method, methods)
+    raise web.HTTPNotFound

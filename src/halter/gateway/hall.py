@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import logging
 import secrets
 import time
@@ -33,7 +32,8 @@ from halter.gateway.room import CLOSING, Room, title_of
 from halter.voice.hearing import TRANSCRIBING
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from types import TracebackType
 
     from halter.agent import Agent
     from halter.events import EventData
@@ -48,6 +48,25 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _KEEPS: Final = 60  # times as long is a session awake in which tools keep something
+
+
+class Visit:
+    """Somebody's, to a room, in an `async with` block. A class, for with every request comes one."""
+
+    __slots__ = ("_hall", "_room", "_session")
+
+    def __init__(self, hall: Hall, session_id: str) -> None:
+        self._hall = hall
+        self._session = session_id
+
+    async def __aenter__(self) -> Room:
+        self._room = await self._hall.enter(self._session)
+        return self._room
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._hall.depart(self._room, error)
 
 
 class Hall:
@@ -85,21 +104,24 @@ class Hall:
 
     # -- coming in ---------------------------------------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def visit(self, session_id: str) -> AsyncIterator[Room]:
-        """The room of a session, which is kept awake in this block. Raises `Problem` if there is none."""
+    def visit(self, session_id: str) -> Visit:
+        """The room of a session, which is kept awake in this `async with` block. Raises `Problem` if there is none."""
+        return Visit(self, session_id)
+
+    async def enter(self, session_id: str) -> Room:
+        """Keep a session awake, for one more."""
         room = self.rooms.get(session_id)
         if room is None:
             room, _ = await self._load(session_id)
         room.visitors += 1
-        try:
-            yield room
-        except LeaseLost:
+        return room
+
+    def depart(self, room: Room, error: BaseException | None) -> None:
+        """Keep it awake for one less, whose visit has ended so."""
+        if isinstance(error, LeaseLost):
             self._drop(room)
-            raise
-        finally:
-            room.visitors -= 1
-            self._rest(room)
+        room.visitors -= 1
+        self._rest(room)
 
     async def create(self, session_id: str | None, agent: str | None) -> tuple[Room, bool]:
         """Make a session, or find the one that was made under this name; True if it is new."""
