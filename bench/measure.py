@@ -7,6 +7,7 @@ within each round, and only figures of the same run are compared.
 from __future__ import annotations
 
 import statistics
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -63,3 +64,14 @@ class Goals:
     @property
     def exit_code(self) -> int:
         return 1 if self._missed else 0
+
+
+def plain_loop() -> float:
+    """Seconds that a loop which only counts takes at this moment, at best: the pace of the machine."""
+    taken = []
+    for _ in range(3):
+        start = time.perf_counter()
+        for _ in range(50_000):
+            pass
+        taken.append(time.perf_counter() - start)
+    return min(taken)
