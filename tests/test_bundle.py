@@ -261,20 +261,46 @@ def test_ends_come_first(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_quiet_is_waited_for_a_while(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If it does not become quiet, that is the end of it."""
+    """If there is always one more that ends, that is the end of it."""
     monkeypatch.setattr(bundle, "_LATER", 0.01)
-    sessions = sessions_in(store, 2)
+    (session,) = sessions_in(store, 1)
 
     async def main() -> None:
         here = bundle_here()
 
         def again(said: object, error: object) -> None:
             if not waiting.done():
-                here.add(Entry(sessions[0]._journal, "", list, again))
+                entry = Entry(session._journal, "", list, again)
+                entry.bell = here.loop.create_future()
+                here.add(entry)
 
         waiting = asyncio.ensure_future(here.quiet())
         again([], None)
         await asyncio.wait_for(waiting, AT_MOST)
+
+    asyncio.run(main())
+
+
+def test_words_without_end_hold_up_nobody(store: GroupStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are always more words than are written in one go, who ends goes on all the same, and it is quiet."""
+    monkeypatch.setattr(bundle, "_MOST", 2)
+    monkeypatch.setattr(bundle, "_LATER", AT_MOST)
+    sessions = sessions_in(store, 4)
+
+    async def main() -> None:
+        here = bundle_here()
+        is_over = False
+
+        def again(said: object, error: object) -> None:
+            if not is_over:
+                here.add(Entry(sessions[0]._journal, "", list, again))
+
+        for _ in range(10):
+            again([], None)
+        for session in sessions[1:]:
+            await asyncio.wait_for(here.write(Entry(session._journal, "", list, lambda *_: None)), AT_MOST / 2)
+        await asyncio.wait_for(here.quiet(), AT_MOST / 2)
+        is_over = True
 
     asyncio.run(main())
 

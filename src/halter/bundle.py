@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from halter.stores.store import GroupingStore
 
 _MOST: Final = 128  # sessions in one go: the loop has other work in between
-_MOST_LATE: Final = 1_024  # who wait for their own, and go on when nothing is left to be written; or so many have to
+_MOST_LATE: Final = 1_024  # who wait for their ends, and go on when all that end are written; or they are so many
 _LATER: Final = 0.25  # seconds, at most, that anybody waits for others
 
 
@@ -110,7 +110,7 @@ class Bundle:
     async def write(self, entry: Entry) -> None:
         """Write it in the loop's next turn, and wait for that. However this is left, it is written.
 
-        Where many write, all is written first, and heard of by those who listen, before any of them goes on.
+        Where many end, all is written first, and heard of by those who listen, before any of them goes on.
         """
         self.add(entry)
         entry.bell = self.loop.create_future()
@@ -123,7 +123,7 @@ class Bundle:
             raise
 
     async def quiet(self) -> None:
-        """Wait until nothing waits to be written, to do what is less urgent; at most 0.25 s."""
+        """Wait until no end waits to be written, to do what is less urgent; at most 0.25 s."""
         if self._first is None:
             return
         if self._quiet is None:
@@ -149,22 +149,25 @@ class Bundle:
                 for entry in _write_together(entries):
                     entry.write()
             finally:
-                self._written += [entry for entry in entries if entry.bell is not None]
-                if not self._waiting or len(self._written) >= _MOST_LATE:
-                    self._let_go_on()
+                self._written += [entry for entry in entries if not _is_word(entry)]
+                self._let_go_on()
 
     def _let_go_on(self) -> None:
+        """Let those go on who wait, unless more are to end. There may always be words: they are not waited for."""
+        is_quiet = all(map(_is_word, self._waiting))
+        if not is_quiet and len(self._written) < _MOST_LATE:
+            return
         written, self._written = self._written, []
         for entry in written:
             if entry.bell is not None and not entry.bell.done():
                 entry.bell.set_result(None)
-        if self._quiet is not None and not self._waiting:  # behind them, for what they do now is waited for too
+        if self._quiet is not None and is_quiet:  # behind them, for what they do now is waited for too
             self._quiet.set()
             self._quiet = None
 
 
 def _is_word(entry: Entry) -> bool:
-    return entry.bell is None  # for nobody waits until a word is written
+    return entry.bell is None  # nobody waits until it is written
 
 
 def _write_together(entries: list[Entry]) -> list[Entry]:

@@ -162,14 +162,16 @@ async def test_a_stop_that_takes_a_moment_is_answered_when_it_is_done(monkeypatc
 
 @looped
 async def test_an_answer_does_not_wait_for_others_for_ever(tmp_path: Path) -> None:
-    """While there is always more to write, a stop is answered soon all the same, however long one would wait for it."""
+    """While there is always one more that ends, a stop is answered soon all the same, however long one would wait."""
     with SQLiteStore(tmp_path / "s.db") as store, Agent(ScriptedModel("Yes.")).session(store=store) as session:
         bundle = bundle_here()
         is_busy = True
 
         def again(said: object, error: object) -> None:
             if is_busy:
-                bundle.add(Entry(session._journal, "", list, again))
+                entry = Entry(session._journal, "", list, again)
+                entry.bell = asyncio.get_running_loop().create_future()
+                bundle.add(entry)
 
         again([], None)
         began = time.monotonic()

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from halter.errors import StoreError
 from halter.events import Event
 from halter.gateway import feed, socket, streams
 from halter.models.model import TextDelta
+from halter.stores import MemoryStore
 from halter.testing import Gate
 from tests.gateway.kit import AT_MOST, OWN, gateway_of, kinds, numbers, sqlite
 from tests.tools.looped import looped
@@ -257,3 +260,34 @@ async def _fail_for_one(broken: str) -> None:
                 while (message := await connection.receive(timeout=10)).type is aiohttp.WSMsgType.TEXT:
                     assert "text.delta" not in message.data
                 assert message.data == aiohttp.WSCloseCode.INTERNAL_ERROR
+
+
+class _FailingStore(MemoryStore):
+    """A store that can not be read any more."""
+
+    fails = False
+
+    def read(
+        self, session: str, after: int = 0, *, limit: int | None = None, without: Collection[str] = ()
+    ) -> list[Event]:
+        if self.fails:
+            msg = "the disk is gone"
+            raise StoreError(msg)
+        return super().read(session, after, limit=limit, without=without)
+
+
+@looped
+async def test_what_does_not_begin_is_answered_and_leaves_nobody_listening() -> None:
+    """A stream whose log can not be read, and a WebSocket that is none, are refused with a problem."""
+    store = _FailingStore()
+    async with gateway_of(store=store) as (gateway, client):
+        await client.create()
+        journal = gateway.hall.rooms["s"].session._journal
+        listeners = journal._listeners
+        answer = await client.ask("GET", "/v1/sessions/s/ws")
+        assert (answer.status, answer.body["status"]) == (400, 400)
+        store.fails = True
+        for path in ("events", "ws"):
+            answer = await client.ask("GET", f"/v1/sessions/s/{path}", headers={"Last-Event-ID": "1"})
+            assert (answer.status, answer.body["type"]) == (503, "urn:halter:problem:store")
+        assert journal._listeners == listeners

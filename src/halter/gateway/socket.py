@@ -75,9 +75,13 @@ class Socket:
 
     async def serve(self, after: int) -> web.WebSocketResponse:
         """Send events and do commands, until one side closes. That stops nothing."""
-        await self._socket.prepare(self._request)
         dispatch = self._streams.dispatch
         feed = Feed(self._request, self._room.session, self._hall.store, after, pack=_pack, dispatch=dispatch)
+        try:
+            await self._socket.prepare(self._request)
+        except BaseException:
+            feed.end()
+            raise
         telling = asyncio.create_task(self._tell(feed))
         try:
             async for message in self._socket:

@@ -63,13 +63,14 @@ class Streams:
         A boundary: what fails is logged. To answer it is too late; the client finds the stream cut, and may come again.
         """
         response = web.StreamResponse(headers=_HEADERS)
-        if request.version >= HttpVersion11:
+        is_chunked = request.version >= HttpVersion11
+        if is_chunked:
             response.enable_chunked_encoding()
-        await response.prepare(request)
-        pack = _pack_chunk if response.chunked else _pack
+        pack = _pack_chunk if is_chunked else _pack
         feed = Feed(request, session, self._store, after, pack=pack, dispatch=self.dispatch)
         self._open[request.protocol] = _Stream(request, response, feed)
         try:
+            await response.prepare(request)
             await response.write(b"retry: 1000\n\n")
             await feed.run()
         except ConnectionError:
