@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from halter import Agent, Session, Turn
+import pytest
+
+from halter import Agent, Session, Turn, bundle
 from halter.errors import StoreFull
 from halter.events import Event, EventData
 from halter.listener import Listener
@@ -173,3 +177,24 @@ def replay(session: Session) -> Iterable[tuple[EventData, list[Message]]]:
     for event in session.events():
         journal._take(event)
         yield event.data, journal.history.messages
+
+
+@contextlib.contextmanager
+def always_one_more(session: Session, patch: pytest.MonkeyPatch) -> Iterator[bundle.Bundle]:
+    """In this block there are always ends that wait to be written."""
+    patch.setattr(bundle, "_MOST", 1)
+    here = bundle.bundle_here()
+    writing: set[asyncio.Task[None]] = set()
+    is_over = False
+
+    def again(*_: object) -> None:
+        if not is_over:
+            entry = bundle.Entry(session._journal, "", list, again)
+            task = asyncio.ensure_future(here.write(entry))
+            writing.add(task)
+            task.add_done_callback(writing.discard)
+
+    for _ in range(5):
+        again()
+    yield here
+    is_over = True

@@ -20,7 +20,7 @@ from halter.models import Finished, ModelEvent, ModelRequest, TextDelta
 from halter.stores import Lease, MemoryStore, SQLiteStore, Store
 from tests.historyjudge import judge_session
 from tests.laws.judge import check_log
-from tests.sessionkit import AT_MOST, kinds, next_event, said
+from tests.sessionkit import AT_MOST, always_one_more, kinds, next_event, said
 
 COUNT = 4
 WORDS = ("one ", "two ", "three ")
@@ -266,17 +266,11 @@ def test_quiet_is_waited_for_a_while(store: GroupStore, monkeypatch: pytest.Monk
     (session,) = sessions_in(store, 1)
 
     async def main() -> None:
-        here = bundle_here()
-
-        def again(said: object, error: object) -> None:
-            if not waiting.done():
-                entry = Entry(session._journal, "", list, again)
-                entry.bell = here.loop.create_future()
-                here.add(entry)
-
-        waiting = asyncio.ensure_future(here.quiet())
-        again([], None)
-        await asyncio.wait_for(waiting, AT_MOST)
+        with always_one_more(session, monkeypatch) as here:
+            await asyncio.sleep(0)
+            assert here.is_ending
+            await asyncio.wait_for(here.quiet(), AT_MOST)
+            assert here.is_ending
 
     asyncio.run(main())
 
@@ -472,6 +466,7 @@ def test_a_cancelled_task_does_not_wait_to_be_written(store: GroupStore) -> None
     async def main() -> None:
         listeners = [session.listen() for session in sessions]
         running = [asyncio.ensure_future(session.arun("wait")) for session in sessions]
+        here = bundle_here()
         for session, task in zip(sessions, running, strict=True):
             task.add_done_callback(lambda _, session=session: unwritten.extend(left_open(session)))
         for listener in listeners:
@@ -488,6 +483,7 @@ def test_a_cancelled_task_does_not_wait_to_be_written(store: GroupStore) -> None
             session.stop()
         ended = await asyncio.wait_for(asyncio.gather(*running, return_exceptions=True), AT_MOST)
         assert any(isinstance(each, asyncio.CancelledError) for each in ended)
+        assert not here.is_ending
 
     asyncio.run(main())
     assert not unwritten

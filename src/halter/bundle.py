@@ -91,6 +91,7 @@ class Bundle:
         self.loop = loop
         self._waiting: list[Entry] = []
         self._first: Journal | None = None  # whose turn was the first to write something, in this turn of the loop
+        self._ends = 0  # of those that wait, how many are waited for
         self._written: list[Entry] = []  # and somebody waits for each
         self._quiet: asyncio.Event | None = None
 
@@ -113,18 +114,25 @@ class Bundle:
         Where many end, all is written first, and heard of by those who listen, before any of them goes on.
         """
         self.add(entry)
+        self._ends += 1
         entry.bell = self.loop.create_future()
         try:
             await entry.bell
         except BaseException:  # a foreign cancellation, which waits for nobody
             if entry in self._waiting:
                 self._waiting.remove(entry)
+                self._ends -= 1
                 entry.write()
             raise
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether ends wait to be written. There may always be words: they are not waited for."""
+        return self._ends > 0
+
     async def quiet(self) -> None:
         """Wait until no end waits to be written, to do what is less urgent; at most 0.25 s."""
-        if self._first is None:
+        if not self.is_ending:
             return
         if self._quiet is None:
             self._quiet = asyncio.Event()
@@ -149,19 +157,18 @@ class Bundle:
                 for entry in _write_together(entries):
                     entry.write()
             finally:
-                self._written += [entry for entry in entries if not _is_word(entry)]
-                self._let_go_on()
+                ended = [entry for entry in entries if not _is_word(entry)]
+                self._written += ended
+                self._ends -= len(ended)
+                if not self.is_ending or len(self._written) >= _MOST_LATE:
+                    self._let_go_on()
 
     def _let_go_on(self) -> None:
-        """Let those go on who wait, unless more are to end. There may always be words: they are not waited for."""
-        is_quiet = all(map(_is_word, self._waiting))
-        if not is_quiet and len(self._written) < _MOST_LATE:
-            return
         written, self._written = self._written, []
         for entry in written:
             if entry.bell is not None and not entry.bell.done():
                 entry.bell.set_result(None)
-        if self._quiet is not None and is_quiet:  # behind them, for what they do now is waited for too
+        if self._quiet is not None and not self.is_ending:  # behind them, for what they do now is waited for too
             self._quiet.set()
             self._quiet = None
 

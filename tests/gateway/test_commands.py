@@ -11,8 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from halter import Agent, ToolContext, tool
-from halter.bundle import Entry, bundle_here
+from halter import Agent, CancellationToken, ToolContext, Turn, tool
 from halter.gateway import Limits, commands
 from halter.models import ToolCall
 from halter.models.model import Image, UserMessage
@@ -20,6 +19,7 @@ from halter.stores import MemoryStore, SQLiteStore
 from halter.testing import Gate, ScriptedModel
 from halter.voice.hearing import Hearing
 from tests.gateway.kit import Client, gateway_of, kinds
+from tests.sessionkit import always_one_more
 from tests.tools.looped import looped
 from tests.voice.scribe import Scribe
 
@@ -162,22 +162,16 @@ async def test_a_stop_that_takes_a_moment_is_answered_when_it_is_done(monkeypatc
 
 @looped
 async def test_an_answer_does_not_wait_for_others_for_ever(tmp_path: Path) -> None:
-    """While there is always one more that ends, a stop is answered soon all the same, however long one would wait."""
+    """While there is always one more that ends, a stop is answered soon all the same; also if its own turn does not."""
     with SQLiteStore(tmp_path / "s.db") as store, Agent(ScriptedModel("Yes.")).session(store=store) as session:
-        bundle = bundle_here()
-        is_busy = True
-
-        def again(said: object, error: object) -> None:
-            if is_busy:
-                entry = Entry(session._journal, "", list, again)
-                entry.bell = asyncio.get_running_loop().create_future()
-                bundle.add(entry)
-
-        again([], None)
-        began = time.monotonic()
-        await asyncio.wait_for(commands._ended([], 60.0), 10)
-        assert time.monotonic() - began > 0.2  # it does wait
-        is_busy = False
+        turn = Turn("deaf", CancellationToken())
+        with pytest.MonkeyPatch.context() as patch, always_one_more(session, patch) as bundle:
+            await asyncio.sleep(0)
+            for turns, patience in (([], 60.0), ([turn], 0.0)):
+                began = time.monotonic()
+                await asyncio.wait_for(commands._ended(turns, patience), 10)
+                assert time.monotonic() - began > 0.2  # it does wait
+            assert bundle.is_ending
 
 
 @looped

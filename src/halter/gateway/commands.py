@@ -17,6 +17,7 @@ from halter.listener import loop_bell
 from halter.models.model import Text
 
 if TYPE_CHECKING:
+    from halter.bundle import Bundle
     from halter.cancel.token import CancellationToken
     from halter.gateway.hall import Hall
     from halter.gateway.keys import Key
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Commands"]
 
 _MOMENT: Final = 0.03  # seconds
+_LATER: Final = 0.25  # that an answer waits longer at most, because others are ending
 
 
 class Commands:
@@ -202,22 +204,30 @@ class Commands:
 async def _ended(turns: list[Turn], patience: float) -> None:
     """Wait for their end so long; and a moment in any case, for as a rule that is all it takes.
 
-    Those who listen to the sessions come first, and all that is ending just now: it is there that people see it stop.
+    Then come those who listen to the sessions, and all that is ending just now: it is there that people see it stop.
     """
     bundle = bundle_here()
     until = asyncio.get_running_loop().time() + max(patience, _MOMENT)
-    await bundle.quiet()  # where many are stopped, that is all there is to wait for
     for turn in turns:
-        await _rings(turn.ended, until)
+        if not turn.ended.is_cancelled:
+            await _rings(turn.ended, until, bundle)
     await bundle.quiet()
     await asyncio.sleep(0)
 
 
-async def _rings(bell: CancellationToken, until: float) -> None:
-    if bell.is_cancelled:
-        return
+async def _rings(bell: CancellationToken, until: float, bundle: Bundle) -> None:
+    """Wait for a bell so long; or somewhat longer, while many are ending, which may be what it takes its time for."""
+    loop = asyncio.get_running_loop()
     ring, rung = loop_bell()
-    timer = asyncio.get_running_loop().call_at(until, ring)
+    timer = loop.call_at(until, lambda: wait_or_ring())  # noqa: PLW0108  (it comes below, for it needs the timer)
+
+    def wait_or_ring() -> None:
+        nonlocal timer
+        if bundle.is_ending:
+            timer = loop.call_later(_LATER, ring)
+        else:
+            ring()
+
     try:
         with bell.on_cancel(ring):
             await rung
