@@ -224,7 +224,7 @@ async def _rings(bell: CancellationToken, until: float, bundle: Bundle) -> None:
     def wait_or_ring() -> None:
         nonlocal timer
         if bundle.is_ending:
-            timer = loop.call_later(_LATER, ring)
+            timer = loop.call_at(until + _LATER, ring)
         else:
             ring()
 
