@@ -50,7 +50,7 @@ def test_a_listener_may_want_some_kinds_only() -> None:
 
 
 def test_a_listener_may_hear_while_it_is_written() -> None:
-    """In the thread that writes, in one piece what is written in one piece; and then nothing waits."""
+    """In the thread that writes, in one piece what is written in one piece; then nothing waits. The end is heard of."""
     heard: list[tuple[str, list[str]]] = []
     with session_of("one") as session:
         listener = session.listen(only={MessageAccepted, MessageHeld, TurnFinished})
