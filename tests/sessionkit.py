@@ -196,5 +196,7 @@ def always_one_more(session: Session, patch: pytest.MonkeyPatch) -> Iterator[bun
 
     for _ in range(5):
         again()
-    yield here
-    is_over = True
+    try:
+        yield here
+    finally:
+        is_over = True

@@ -220,6 +220,28 @@ async def _say_much(where: str) -> None:
             assert numbers(seen) == list(range(1, len(seen) + 1))
 
 
+def test_the_end_of_a_session_behind_more_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that was not kept all is sent the log to its end, also if the session is closed in the same moment."""
+    monkeypatch.setattr(feed, "_MOST_WAITING", 5)
+    _close_behind_much()
+
+
+@looped
+async def _close_behind_much() -> None:
+    async with gateway_of("One.") as (gateway, client):
+        await client.create()
+        async with client.events() as stream:
+            await client.post("Hi.")
+            seen = await stream.until("turn.finished")
+            session = gateway.hall.rooms["s"].session
+            for number in range(50):
+                session.queue(f"later {number}")
+            session.close(timeout=0)
+            seen += await stream.rest()
+            assert numbers(seen) == list(range(1, len(seen) + 1))
+            assert kinds(seen).count("message.accepted") == 51
+
+
 @pytest.mark.parametrize("broken", ["stream", "socket"])
 def test_one_client_that_can_not_be_sent_to_is_the_only_one(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

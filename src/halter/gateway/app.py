@@ -188,8 +188,8 @@ class Gateway:
     def _answering(self, route: str, handle: _Handler) -> _Handler:
         """A handler that answers, whatever happens.
 
-        A boundary: what nobody has foreseen is logged, and the client is told no more. It is no middleware of aiohttp,
-        for to go through those costs a stop more than what is done here.
+        A boundary: what nobody has foreseen is logged, and the client is told no more. Not a middleware of aiohttp:
+        that would be one more layer on a stop's way.
         """
 
         async def answer(request: web.Request) -> web.StreamResponse:

@@ -112,9 +112,10 @@ class Feed:
     async def run(self) -> None:
         """Send events until the session is closed, or `end()`. Raises `ConnectionError` if the client has gone."""
         with self._listener:
+            await self._send_log()
             while not self._is_over:
-                await self._send_log()
                 await self._be_live()
+                await self._send_log()  # also when it is over: the last of it may be there, and nowhere else
 
     async def _send_log(self) -> None:
         while piece := self._store.read(self._session, self._last, limit=_AT_ONCE):
@@ -124,8 +125,6 @@ class Feed:
 
     async def _be_live(self) -> None:
         """Let what comes be sent as it comes, until that is not possible, or it is over."""
-        if self._is_over:
-            return
         self._bell.clear()
         self._is_live = True
         try:
