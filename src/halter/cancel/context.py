@@ -1,4 +1,4 @@
-"""The token of the code that is running: bound for a block, inherited by tasks and halter threads."""
+"""The current token: bound for a block, inherited by tasks and Halter's worker threads."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _current: contextvars.ContextVar[CancellationToken] = contextvars.ContextVar("ha
 def current_token() -> CancellationToken:
     """Return the token bound here, else NEVER."""
     token = _current.get()
-    token.has_listened = True
+    token.was_checked = True
     return token
 
 
 def checkpoint() -> None:
     """Raise Cancelled if the current token is cancelled."""
     token = _current.get()
-    token.has_listened = True
+    token.was_checked = True
     if token.is_cancelled:
         token.raise_if_cancelled()
 
 
 def bind_from_here_on(token: CancellationToken) -> None:
-    """Make *token* current for the rest of this task, which has its own context to lose."""
+    """Make *token* current for the rest of this task, which has a context of its own."""
     _current.set(token)
 
 
 class Binding:
-    """What ``token.bind()`` returns: a block with a current token. Use each one once."""
+    """The block of ``with token.bind():``. Use each one once."""
 
     __slots__ = ("_previous", "_token")
 

@@ -1,29 +1,32 @@
-"""A program that ends in bounded time, whatever its threads and children do.
+"""Ends a program in bounded time, whatever its threads and children do.
 
     with ExitGuard(timeout=5.0) as guard:
         main(guard.token)
 
-The clock starts with the *intent* to exit: a SIGINT, SIGTERM or SIGHUP, a ``sys.exit``, an exception
-that leaves the block, or its end; whichever is first. From then on there is one deadline for all
-that is left to do, and every stage can ask how much of it remains. The token is cancelled with
-reason "shutdown". The guard says at once that it is shutting down, and what it waits for.
+The clock starts with the *intent* to exit: a SIGINT, SIGTERM or SIGHUP, a ``sys.exit``, an exception that leaves the
+block, or the end of the block; whichever is first. From then on there is one deadline for everything that is left to
+do, and every stage can ask how much of it remains. The token is cancelled with reason "shutdown". The guard reports at
+once that it is shutting down, and what it waits for.
 
-If the process is still there at the deadline, or a second signal asks again, it says what held it
-up, kills what it has started, flushes its output and leaves with the code of the intent, or with
-``FORCED`` where that would have been 0: a forced exit never looks like a good one.
+If the process is still running at the deadline, or a second signal comes, the guard reports what it was waiting for,
+kills what the process has started, flushes its output and exits with the code ``FORCED``, whatever the intent was:
+something was left behind, and neither 0 nor the code of a signal may hide that. The code is the same, and nothing is
+forced, if the program ends in time and something is left behind all the same: a process that cannot be killed, or a
+turn whose end could not be written.
 
-Python runs signal handlers in the main thread, when that gets to it: never, if it is stuck. So signals
-are heard twice. The system writes each of them into a pipe (``signal.set_wakeup_fd``), and a thread that
-was started beforehand reads it, keeps the clock and does everything that has to be done, since
-starting a thread in a handler can deadlock. The handler itself only raises, once, to get the program
-out of its block; where asyncio runs, it cancels the tasks instead, for an exception out of nowhere is not
-how tasks expect to be ended. A program that knows how to end what it does says so with ``on_signal``, and nothing is
-raised. As that thread needs Python's lock like any other, ``faulthandler``, which does not,
-stands behind it: code that never lets go of that lock is ended too, two seconds later and with code 1.
+Python runs signal handlers in the main thread, and never if that thread is stuck. So there are two ways. The system
+writes each signal into a socket (``signal.set_wakeup_fd``). A watching thread, started beforehand because starting a
+thread in a handler can deadlock, reads it, keeps the deadline and does the work. The handler only raises, once, to get
+the program out of its block. If an event loop is running, it cancels the tasks instead: tasks do not expect an
+exception out of nowhere. If ``on_signal`` returns True, the program ends by itself, and nothing is raised.
+
+The watching thread needs the interpreter lock. Code that never releases it is ended by ``faulthandler``, which does not
+need it, two seconds later and with code 1.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import os
@@ -33,36 +36,48 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Self
 
-from halter.cancel import families
-from halter.cancel.seconds import check_seconds
+from halter.cancel.deadlines import check_seconds
+from halter.cancel.processes import registry
 from halter.cancel.token import CancellationToken
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType, TracebackType
 
-FORCED: Final = 70  # "internal software error" of sysexits.h
+# Something did not end and was left behind. "Internal software error" of sysexits.h.
+FORCED: Final = 70
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _HANGUP: Final = "SIGHUP"
-# An exit that is done sooner than this has nothing to say.
+# An exit that takes less than this is not reported.
 _QUIET: Final = 0.3
 _BACKSTOP: Final = 2.0
 _NAMED: Final = 3
 _WAKE: Final = b"\0"  # no signal has this number
+# Each ends some work within the seconds that it is given, and names what it has to leave behind.
+_endings: Final[list[Callable[[float], list[str]]]] = []
+
+
+def add_ending(end: Callable[[float], list[str]]) -> None:
+    """Have a guarded program call *end* before it exits. It gets some seconds, and names what it leaves behind."""
+    _endings.append(end)
 
 
 class Intent(NamedTuple):
-    """That, why, since when and with which code the program wants to end."""
+    """The decision to exit: with which code, why, and since when."""
 
     code: int
     why: str
     since: float
 
 
+class _ExitBySignal(SystemExit):
+    """What the handler raises, to be recognized if it is lost."""
+
+
 class ExitGuard:
-    """The block that it guards is the program: leaving the block means to exit."""
+    """Guards a program: leaving the block means to exit."""
 
     def __init__(
         self,
@@ -75,22 +90,26 @@ class ExitGuard:
         self.token = token if token is not None else CancellationToken(name="process")
         self._timeout = check_seconds("timeout", timeout)
         self._say = say if say is not None else _say_on_stderr
-        # Called in the handler, for the first signal. True: this ends what the program does, and nothing is raised.
+        # Called in the handler, for the first signal. True: the program ends by itself, so nothing is raised.
         self.on_signal = on_signal
         self._intent: Intent | None = None
         self._stages: list[str] = []
         self._has_raised = False
+        self._unraisable_hook = sys.unraisablehook
+        self._has_left_something = False
         self._is_announced = threading.Event()
-        # Bytes: the number of each signal, written by the system, and _WAKE for everything else.
-        self._ear, self._mouth = socket.socketpair()
-        self._mouth.settimeout(0)  # set_wakeup_fd() wants it so
+        # One byte for each signal: its number, written by the system. _WAKE for everything else.
+        self._reader, self._writer = socket.socketpair()
+        self._writer.settimeout(0)  # set_wakeup_fd() requires it
 
-    # -- the program's side ---------------------------------------------------------------------
+    # -- in the main thread ---------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._watch, name="halter-exit", daemon=True).start()
+        atexit.register(self._at_exit)
         if threading.current_thread() is threading.main_thread():
-            signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
+            signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+            self._unraisable_hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
             for number in _SIGNALS:
                 signal.signal(number, self._on_signal)
         return self
@@ -98,27 +117,52 @@ class ExitGuard:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.intend(_exit_code(exc), _why(exc))
-        with self.stage("processes to end"):
-            families.stop_all(min(families.EXIT_GRACE, self.remaining()))
+        self.intend(_exit_code(exc), _description(exc))
+        left = self._end_all()
         if self._intent is not None and self._has_raised:
-            self._is_announced.wait(_QUIET)  # so that a quick exit does not overtake the word of it
-            raise SystemExit(self._intent.code) from None
+            self._is_announced.wait(_QUIET)  # a quick exit must not come before its announcement
+            if not left:
+                raise SystemExit(self._intent.code) from None
+        if left:
+            self._has_left_something = True
+            self._report(f"Left behind: {', '.join(left)}.")
+            _show(exc)
+            raise SystemExit(FORCED) from None
+
+    def _end_all(self) -> list[str]:
+        """End what Halter runs, and name what is left behind."""
+        left = []
+        with self.stage("turns to end"):
+            for end in _endings:
+                left += end(self.remaining() / 2)
+        with self.stage("processes to end"):
+            left += [f"process {pid}" for pid in registry.stop_all(min(registry.EXIT_GRACE, self.remaining()))]
+        return left
+
+    def _at_exit(self) -> None:
+        """End what was started after the block, by threads that went on. Only a forced exit has another code now."""
+        if not self._has_left_something and (left := self._end_all()):
+            self._report(f"Left behind: {', '.join(left)}.")
+            _leave()
 
     def intend(self, code: int, why: str) -> None:
-        """Say that the program wants to exit; the first one who does starts the clock."""
+        """Note that the program wants to exit. The first call starts the clock."""
         self._start_clock(Intent(code, why, time.monotonic()))
-        with contextlib.suppress(BlockingIOError):  # full: then there is enough to wake up for
-            self._mouth.send(_WAKE)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wake the watching thread."""
+        with contextlib.suppress(BlockingIOError):  # full: the thread wakes up anyway
+            self._writer.send(_WAKE)
 
     def _start_clock(self, intent: Intent) -> None:
         if self._intent is None:
             self._intent = intent
-            # In whichever thread is first: the watching one may never get Python's lock again.
+            # In whichever thread comes first: the watching thread may never get the interpreter lock again.
             faulthandler.dump_traceback_later(self._timeout + _BACKSTOP, exit=True, file=2)
 
     def remaining(self) -> float:
-        """Seconds left until the deadline; all of them as long as nobody wants to exit."""
+        """Seconds left until the deadline; the whole timeout before an intent to exit."""
         if self._intent is None:
             return self._timeout
         return max(0.0, self._intent.since + self._timeout - time.monotonic())
@@ -132,50 +176,82 @@ class ExitGuard:
         finally:
             self._stages.remove(what)
 
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._has_raised:
-            return  # it was asked again, which the watching thread has heard
+            return  # a second signal: the watching thread has read it
+        while frame is not None:
+            if frame.f_code is ExitGuard._on_unraisable.__code__:  # it would be lost here, too
+                self._wake()
+                return
+            frame = frame.f_back
         self._has_raised = True
         self.intend(128 + number, signal.Signals(number).name)
         if self.on_signal is not None and self.on_signal(number):
             return
         if not _cancel_tasks_of_running_loop():
-            raise SystemExit(128 + number)
+            raise _ExitBySignal(128 + number)
 
-    # -- the watching thread's side -------------------------------------------------------------
+    def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Have the handler raise once more if its exception was lost, in a finalizer or a weak reference's callback."""
+        if not isinstance(unraisable.exc_value, _ExitBySignal):
+            self._unraisable_hook(unraisable)
+            return
+        self._has_raised = False
+        self._wake()
+
+    # -- in the watching thread -------------------------------------------------------------
 
     def _watch(self) -> None:
         signals = 0
         while self._intent is None:
-            for number in self._heard():
+            for number in self._read_signals():
                 signals += 1
                 self._start_clock(Intent(128 + number, signal.Signals(number).name, time.monotonic()))
         intent = self._intent
         self.token.cancel("shutdown", detail=intent.why)
         is_signal = intent.why in signal.Signals.__members__
         if is_signal:
-            self._tell(f"Shutting down ({intent.why})…")
+            self._report(f"Shutting down ({intent.why})…")
             self._is_announced.set()
-        # Signals from now on that mean: at once. The first one may have been counted, or still be waiting to be.
+        # So many more signals force the exit. The first one may be counted already, or be still in the socket.
         more = 2 - signals if is_signal and intent.why != _HANGUP else 1
-        more = self._listen(more, min(_QUIET, self.remaining()))
+        if is_signal and self._interrupt_main(signal.Signals[intent.why]):
+            more += intent.why != _HANGUP  # the one that was just sent again
+        more = self._wait_for_signals(more, min(_QUIET, self.remaining()))
         if more > 0:
-            self._tell(f"Shutting down: waiting for {self._waiting_for()}, at most {self._timeout:g} s…")
-            more = self._listen(more, self.remaining())
-        self._force(intent, f"after {self._timeout:g} s" if more > 0 else "as asked again")
+            self._report(f"Shutting down: waiting for {self._waiting_for()}, at most {self._timeout:g} s…")
+            more = self._wait_for_signals(more, self.remaining())
+        self._force(f"after {self._timeout:g} s" if more > 0 else "at a second signal")
 
-    def _listen(self, wanted: int, seconds: float) -> int:
-        """Count *wanted* signals down, for *seconds* at the most, and return how many have not come."""
+    def _interrupt_main(self, number: signal.Signals) -> bool:
+        """Send the signal to the main thread again, if its handler has not run yet. True if it was sent.
+
+        The system may have delivered the signal to another thread, for example to one that was just starting a process
+        or a thread. Then nothing interrupts what the main thread waits for, and the handler runs only when the main
+        thread executes Python code again. A handler that runs twice does nothing the second time.
+        """
+        main = threading.main_thread().ident
+        if self._has_raised or main is None or signal.getsignal(number) != self._on_signal:
+            return False
+        signal.pthread_kill(main, number)
+        return True
+
+    def _wait_for_signals(self, wanted: int, seconds: float) -> int:
+        """Wait for *wanted* signals, *seconds* at most, and return how many have not come."""
         end = time.monotonic() + seconds
-        while wanted > 0 and select.select([self._ear], [], [], max(0.0, end - time.monotonic()))[0]:
-            # A terminal that is closed says so once for the session and once for the group: nobody has asked twice.
-            wanted -= sum(signal.Signals(number).name != _HANGUP for number in self._heard())
+        while wanted > 0 and select.select([self._reader], [], [], max(0.0, end - time.monotonic()))[0]:
+            # A terminal that closes sends SIGHUP to the session and to the group: that is one request, not two.
+            numbers = self._read_signals()
+            wanted -= sum(signal.Signals(number).name != _HANGUP for number in numbers)
+            why = self._intent.why if self._intent is not None else ""
+            if not numbers and why in signal.Signals.__members__ and self._interrupt_main(signal.Signals[why]):
+                wanted += why != _HANGUP  # the one that was just sent again
         return wanted
 
-    def _heard(self) -> list[int]:
-        """Wait for the next byte; gives the signal that it stands for, if that is one of those that end the program."""
-        # The system writes every signal that has a handler: somebody else's SIGWINCH or SIGALRM is no wish to leave.
-        return [number for number in self._ear.recv(1) if number in _SIGNALS]
+    def _read_signals(self) -> list[int]:
+        """Wait for the next byte; returns its signal if that is one of those that end the program."""
+        # The system writes every signal that has a handler, also SIGWINCH or SIGALRM of other code.
+        return [number for number in self._reader.recv(1) if number in _SIGNALS]
 
     def _waiting_for(self) -> str:
         threads = [
@@ -187,20 +263,19 @@ class ExitGuard:
             threads[_NAMED:] = [f"{len(threads) - _NAMED} more threads"]
         return ", ".join([*self._stages, *threads]) or "the program to end"
 
-    def _force(self, intent: Intent, when: str) -> None:
-        self._tell(f"Forced exit {when}; still waiting for {self._waiting_for()}.")
-        families.stop_all(0.0)
-        _flush()
-        os._exit(intent.code or FORCED)
+    def _force(self, when: str) -> None:
+        self._report(f"Forced exit {when}; still waiting for {self._waiting_for()}.")
+        registry.stop_all(0.0)
+        _leave()
 
-    def _tell(self, text: str) -> None:
-        """Say something to the user. A boundary: a closed terminal must not keep us here, nor can it be told."""
+    def _report(self, text: str) -> None:
+        """Show the user a line. A boundary: a closed terminal must not prevent the exit."""
         with contextlib.suppress(Exception):
             self._say(text)
 
 
 def _cancel_tasks_of_running_loop() -> bool:
-    """Have the tasks of the loop that this thread is in cancelled. False if it is in none."""
+    """Cancel the tasks of the event loop that runs in this thread. False if none runs."""
     asyncio = sys.modules.get("asyncio")
     if asyncio is None:
         return False
@@ -225,12 +300,22 @@ def _exit_code(exc: BaseException | None) -> int:
     return 1
 
 
-def _why(exc: BaseException | None) -> str:
+def _description(exc: BaseException | None) -> str:
     return "the program has ended" if exc is None else f"the program has ended by {type(exc).__name__}"
 
 
-def _flush() -> None:
-    """Write out what is buffered. A boundary: it may go to somebody who is gone."""
+def _show(exc: BaseException | None) -> None:
+    """Print what Python would print about the exception that ends the program."""
+    if isinstance(exc, SystemExit):
+        if exc.code is not None and not isinstance(exc.code, int):
+            _say_on_stderr(str(exc.code))
+    elif exc is not None:
+        sys.excepthook(type(exc), exc, exc.__traceback__)
+
+
+def _leave() -> NoReturn:
+    """Flush standard output and error, and end at once. A boundary: the reader may be gone."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+    os._exit(FORCED)

@@ -1,4 +1,4 @@
-"""What must be put right in a forked child, which has our memory but none of our threads."""
+"""Hooks for forked children, which have the memory of this process but none of its threads."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 
 def after_fork(fn: Callable[[], object]) -> None:
-    """Have *fn* called in every child that this process forks."""
+    """Call *fn* in every child that this process forks."""
     if hasattr(os, "register_at_fork"):  # pragma: no branch  (Windows cannot fork)
         os.register_at_fork(after_in_child=fn)

@@ -1,4 +1,4 @@
-"""The pump between a process and us: its input in, its output out, until it exits or a bell rings."""
+"""Writes the input of a process and reads its output, until it exits or the thread is woken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import selectors
 import threading
 from typing import IO, TYPE_CHECKING, Final, Self
 
-from halter.cancel import threads
+from halter.cancel.threads import pool
 
 if TYPE_CHECKING:
     import subprocess
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
 _CHUNK: Final = 32768
 
 
-class Bell:
-    """Wakes a thread that waits in ``select``; may be rung from anywhere, also when it is long closed."""
+class WakeupPipe:
+    """A pipe that wakes a thread from ``select``. `wake()` may be called from anywhere, also after `close()`."""
 
     def __init__(self) -> None:
-        self._inner, self._outer = os.pipe()
-        os.set_blocking(self._outer, False)
-        # Without the lock a late ring could write into whatever file got our number next. Re-entrant,
-        # since a signal handler may ring while its own thread is in here.
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        # Without the lock, a late wake() could write into another file that was given our descriptor's number.
+        # Re-entrant, because a signal handler may call wake() while its thread holds the lock.
         self._lock = threading.RLock()
         self._is_open = True
 
     def fileno(self) -> int:
-        return self._inner
+        return self._reader
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         with self._lock, contextlib.suppress(BlockingIOError):
             if self._is_open:
-                os.write(self._outer, b"!")
+                os.write(self._writer, b"!")
 
     def close(self) -> None:
         with self._lock:
             self._is_open = False
-            os.close(self._inner)
-            os.close(self._outer)
+            os.close(self._reader)
+            os.close(self._writer)
 
 
-class Pump:
-    """Moves the bytes of one process. Everything here runs on the one thread that calls ``run``."""
+class ProcessIO:
+    """Input and output of one process. Everything here runs in the thread that calls ``run``."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], data: bytes, sinks: dict[IO[bytes], Callable[[bytes], object]]
@@ -54,16 +54,16 @@ class Pump:
         self._sinks = sinks
         self._has_exited = False
 
-    def run(self, bell: Bell) -> bool:
-        """Return True when the process has exited and what it wrote is read, False when the bell rang first.
+    def run(self, wakeup: WakeupPipe) -> bool:
+        """Return True when the process has exited and its output is read, False if woken first.
 
-        What its descendants still hold open is not waited for: a command that leaves a server behind
-        has ended when the command has.
+        Does not wait for descendants that keep the pipes open: a command that starts a server in the background has
+        ended when the command itself has.
         """
         is_stopped = []
-        with selectors.DefaultSelector() as selector, ExitNotice(self._process) as notice:
+        with selectors.DefaultSelector() as selector, ExitDescriptor(self._process) as notice:
             selector.register(notice, selectors.EVENT_READ, lambda: setattr(self, "_has_exited", True))
-            selector.register(bell, selectors.EVENT_READ, lambda: is_stopped.append(True))
+            selector.register(wakeup, selectors.EVENT_READ, lambda: is_stopped.append(True))
             for stream in self._sinks:
                 os.set_blocking(stream.fileno(), False)
                 selector.register(stream, selectors.EVENT_READ, lambda stream=stream: self._read(selector, stream))
@@ -85,7 +85,7 @@ class Pump:
             selector.unregister(stream)
 
     def _read_piece(self, stream: IO[bytes]) -> bytes | None:
-        """Read what is there: None if nothing is there yet, empty at the end."""
+        """Read what is available: None if there is nothing yet, empty at the end."""
         piece = stream.read(_CHUNK)
         if piece:
             self._sinks[stream](piece)
@@ -97,36 +97,36 @@ class Pump:
         try:
             self._data = self._data[os.write(stdin.fileno(), self._data[:_CHUNK]) :]
         except BrokenPipeError:
-            self._data = self._data[:0]  # it does not want the rest
+            self._data = self._data[:0]  # the process does not read the rest
         if not self._data:
             selector.unregister(stdin)
             stdin.close()
 
 
-class ExitNotice:
-    """Something that ``select`` finds readable when the process has exited."""
+class ExitDescriptor:
+    """A descriptor that is readable when the process has exited."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._bell: Bell | None = None
+        self._wakeup: WakeupPipe | None = None
         if hasattr(os, "pidfd_open"):
             self._descriptor = os.pidfd_open(process.pid)
         else:
-            self._bell = bell = Bell()
-            threads.submit(lambda: _ring_at_exit(process, bell))
+            self._wakeup = wakeup = WakeupPipe()
+            pool.submit(lambda: _wake_at_exit(process, wakeup))
 
     def fileno(self) -> int:
-        return self._descriptor if self._bell is None else self._bell.fileno()
+        return self._descriptor if self._wakeup is None else self._wakeup.fileno()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._bell is None:
+        if self._wakeup is None:
             os.close(self._descriptor)
         else:
-            self._bell.close()
+            self._wakeup.close()
 
 
-def _ring_at_exit(process: subprocess.Popen[bytes], bell: Bell) -> None:
+def _wake_at_exit(process: subprocess.Popen[bytes], wakeup: WakeupPipe) -> None:
     process.wait()
-    bell.ring()
+    wakeup.wake()

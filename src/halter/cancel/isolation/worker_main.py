@@ -1,7 +1,7 @@
-"""The inside of a worker process: runs one function after another for ``halter.cancel.isolate``.
+"""The main program of a worker process: runs one function after another for ``halter.cancel.isolation.api``.
 
-The main thread runs the functions. A second thread listens to the parent: it cancels the running
-function's token when told to, and ends the process at once when the parent is gone.
+The main thread runs the functions. A second thread reads the parent's requests: it cancels the token of the running
+function, and ends the process at once when the parent is gone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import threading
 import traceback
 from typing import Any
 
-from halter.cancel.frames import FrameReader, FrameWriter
+from halter.cancel.isolation.pipe_messages import MessageReader, MessageWriter
 from halter.cancel.token import CancellationToken, Cancelled
 
 
-class Call:
-    """One function that the parent has asked for."""
+class WorkerCall:
+    """One call that the parent has requested."""
 
     def __init__(self, number: int, payload: bytes, main_path: str | None, timeout: float | None) -> None:
         self.number = number
@@ -40,11 +40,11 @@ class Call:
         except BaseException as exc:  # noqa: BLE001
             if isinstance(exc, Cancelled) and exc.belongs_to(self.token):
                 return "cancelled", b""
-            return "error", _packed(exc)
+            return "error", _pickle_error(exc)
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds names of the parent's main program, which is not the main program here."""
+    """Finds names of the parent's ``__main__``, which is another module here."""
 
     def __init__(self, payload: bytes, main_path: str | None) -> None:
         super().__init__(io.BytesIO(payload))
@@ -64,8 +64,8 @@ def _load_main(path: str | None) -> None:
         main.__dict__.update(namespace, __name__="__main__", __file__=path)
 
 
-def _packed(exc: BaseException) -> bytes:
-    """The exception with its traceback as a note; if it cannot travel, one that can and says the same."""
+def _pickle_error(exc: BaseException) -> bytes:
+    """Pickle an exception, with its traceback as a note; one that cannot be pickled becomes a RuntimeError."""
     where = "".join(traceback.format_exception(exc))
     exc.add_note(f"In the worker process:\n{where}")
     try:
@@ -77,15 +77,15 @@ def _packed(exc: BaseException) -> bytes:
 
 
 class Worker:
-    """The two threads of a worker process and what they share."""
+    """The two threads of a worker process, and their shared state."""
 
-    def __init__(self, requests: FrameReader, answers: FrameWriter) -> None:
+    def __init__(self, requests: MessageReader, answers: MessageWriter) -> None:
         self._requests = requests
         self._answers = answers
-        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[WorkerCall] = queue.SimpleQueue()
 
     def serve(self) -> None:
-        threading.Thread(target=self._listen, name="halter-listener", daemon=True).start()
+        threading.Thread(target=self._read_requests, name="halter-requests", daemon=True).start()
         while True:
             call = self._calls.get()
             self._answers.write((call.number, "started", b""))
@@ -95,15 +95,15 @@ class Worker:
                     stream.flush()
             self._answers.write((call.number, kind, body))
 
-    def _listen(self) -> None:
-        call: Call | None = None
+    def _read_requests(self) -> None:
+        call: WorkerCall | None = None
         while True:
             try:
                 kind, number, *rest = self._requests.read()
             except (EOFError, OSError):
-                os._exit(0)  # the parent is gone, or wants us gone
+                os._exit(0)  # the parent is gone, or has closed the pipe to end us
             if kind == "call":
-                call = Call(number, *rest)
+                call = WorkerCall(number, *rest)
                 self._calls.put(call)
             elif call is not None and call.number == number:
                 reason, detail = rest
@@ -112,6 +112,6 @@ class Worker:
 
 def main(requests: int, answers: int) -> None:
     for descriptor in (requests, answers):
-        os.set_inheritable(descriptor, False)  # else a grandchild would keep the pipe open after our death
-    with contextlib.suppress(BrokenPipeError):  # the parent is gone, and nobody wants to hear of it
-        Worker(FrameReader(requests), FrameWriter(answers)).serve()
+        os.set_inheritable(descriptor, False)  # otherwise a grandchild would keep the pipe open after our end
+    with contextlib.suppress(BrokenPipeError):  # the parent is gone
+        Worker(MessageReader(requests), MessageWriter(answers)).serve()

@@ -1,9 +1,8 @@
-"""A control group for the processes of one call, where the administrator has given us a place for it.
+"""A control group for the processes of one call, if the administrator has delegated one to us.
 
-``HALTER_CGROUP`` names a directory of a cgroup v2 tree that this user may write to (systemd calls
-that delegation). Every process we start is then born in a group of its own below it, which nothing
-but a privileged process can leave: not by ``setsid``, not by forking, not by emptying its
-environment. Linux only; without the variable nothing here is used.
+``HALTER_CGROUP`` names a directory of a cgroup v2 tree that this user may write to (systemd calls this delegation).
+Each command then starts in a group of its own below it. Only a privileged process can leave such a group: ``setsid``,
+forking and an empty environment do not help. Linux only; without the variable nothing here is used.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 _VARIABLE: Final = "HALTER_CGROUP"
-# Moves itself, then becomes the command. Between the two nothing can have been started.
+# The shell moves itself into the group and then becomes the command, so nothing is started outside of the group.
 _ENTER: Final = 'echo 0 > "$0" && exec "$@"'
 
 
 class ControlGroup:
-    """A directory of the cgroup tree with the processes of one call in it."""
+    """The directory of one control group, with the processes of one call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,7 +49,7 @@ class ControlGroup:
         return found
 
     def remove(self) -> None:
-        """Remove the empty group; one that still holds processes stays, and so does its name."""
+        """Remove the group if it is empty; a group that still has processes stays."""
         for group in sorted((self._path, *self._path.rglob("*/")), reverse=True):
             with contextlib.suppress(OSError):
                 group.rmdir()

@@ -12,14 +12,14 @@ from typing import Any, Final
 _LENGTH: Final = struct.Struct("!Q")
 
 
-class FrameReader:
-    """The end of a pipe that messages come out of."""
+class MessageReader:
+    """Reads messages from a pipe."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = os.fdopen(descriptor, "rb")
 
     def read(self) -> Any:
-        """The next message. Raises EOFError when the other side is gone, also in the middle of one."""
+        """The next message. Raises EOFError if the other side has closed the pipe, also in the middle of a message."""
         header = self._file.read(_LENGTH.size)
         if len(header) < _LENGTH.size:
             raise EOFError
@@ -33,17 +33,17 @@ class FrameReader:
         self._file.close()
 
 
-class FrameWriter:
-    """The end of a pipe that messages go into; whole ones, also from several threads."""
+class MessageWriter:
+    """Writes messages to a pipe; several threads may do so."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = os.fdopen(descriptor, "wb")
         self._lock = threading.Lock()
 
-    def write(self, message: object, patience: float = -1) -> None:
-        """Send a message. Raises OSError when the other side is gone, or busy for *patience* seconds."""
+    def write(self, message: object, timeout: float = -1) -> None:
+        """Send a message. Raises OSError if the other side is gone or another thread writes for *timeout* seconds."""
         body = pickle.dumps(message)
-        if not self._lock.acquire(timeout=patience):
+        if not self._lock.acquire(timeout=timeout):
             raise TimeoutError
         try:
             self._file.write(_LENGTH.pack(len(body)) + body)
@@ -52,5 +52,5 @@ class FrameWriter:
             self._lock.release()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what was not sent went to somebody who is gone
+        with contextlib.suppress(OSError):  # the reader is gone: what was not sent is lost
             self._file.close()

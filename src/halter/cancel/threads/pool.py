@@ -1,11 +1,11 @@
-"""Daemon threads that run one job after another, and that nobody ever joins.
+"""Worker threads: daemon threads that run one job after another and are never joined.
 
-The standard pools are not used: their exit hooks and ``with`` blocks join every thread, so one deaf
-job holds up the program for as long as it likes. Here a thread that is stuck is simply not in the
-idle set; new work takes an idle thread or starts one, so stuck threads take no slot from anybody.
+The standard pools are not used: their exit hooks and ``with`` blocks join every thread, so one job that never returns
+would block the exit for ever. Here a stuck thread is just not idle. New work takes an idle thread or starts a new one,
+so stuck threads take no place from new work.
 
-A free thread is claimed by ``dict.popitem`` and withdraws by ``dict.pop``; both are atomic, so either
-the submitter gets the thread or the thread gets to end, never both.
+``submit`` claims an idle thread by ``dict.popitem``, and a thread that was idle for too long removes itself by
+``dict.pop``. Both are atomic, so either the thread gets a job or it ends, never both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _idle: dict[WorkerThread, bool] = {}
 
 
 class WorkerThread:
-    """One thread and the queue of what it is to do next."""
+    """One thread and its queue of jobs."""
 
     def __init__(self) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
@@ -45,7 +45,7 @@ class WorkerThread:
             except queue.Empty:
                 if _idle.pop(self, False):
                     return
-                job = self._jobs.get()  # somebody has just claimed us: the job is on its way
+                job = self._jobs.get()  # submit() has just claimed this thread: the job is on its way
             if job is None:
                 return
             _run_job(job)
@@ -62,7 +62,7 @@ def _run_job(job: Callable[[], object]) -> None:
 
 
 def submit(job: Callable[[], object]) -> None:
-    """Run *job* on a thread of ours, at once. The job must not raise."""
+    """Run *job* on a worker thread, at once. The job must not raise."""
     try:
         worker, _ = _idle.popitem()
     except KeyError:
@@ -71,7 +71,7 @@ def submit(job: Callable[[], object]) -> None:
 
 
 def end_idle_threads() -> None:
-    """End the threads that wait for work; the next submit() starts new ones."""
+    """End the idle threads; the next submit() starts new ones."""
     while True:
         try:
             worker, _ = _idle.popitem()

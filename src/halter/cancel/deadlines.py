@@ -1,0 +1,139 @@
+"""Deadlines of tokens, and the check of durations that callers pass in.
+
+One daemon thread serves all deadlines of the process. It starts with the first one.
+
+A deadline refers to its token weakly while nobody observes the token, so a token that is dropped is freed at once. Its
+small entry is removed when it falls due or at the next sweep, whichever is first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import logging
+import math
+import queue
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from halter.cancel.token import CancellationToken
+
+_log = logging.getLogger(__name__)
+_SWEEP_FROM: Final = 256
+# Seconds, about three years: as good as no limit, and within what every platform can wait for (threading.TIMEOUT_MAX
+# overflows when the current time is added to it).
+LONGEST: Final = 1e8
+
+
+def check_seconds(name: str, value: float) -> float:
+    """Return *value* as a usable duration, or raise an error that names the argument. Infinity becomes LONGEST."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        msg = f"{name} must be a number of seconds, not {value!r}"
+        raise TypeError(msg)
+    if math.isnan(value) or value < 0:
+        msg = f"{name} must be zero or more seconds, not {value!r}; leave it out for no limit"
+        raise ValueError(msg)
+    return min(float(value), LONGEST)
+
+
+class Deadline:
+    """The entry of one token in the timer."""
+
+    __slots__ = ("seconds", "target")
+
+    def __init__(self, token: CancellationToken, seconds: float) -> None:
+        self.seconds = seconds
+        # A weak reference while nobody observes the token, else the token itself; None when settled.
+        self.target: weakref.ref[CancellationToken] | CancellationToken | None = weakref.ref(token)
+
+    def token(self) -> CancellationToken | None:
+        target = self.target
+        return target() if isinstance(target, weakref.ref) else target
+
+
+class Timer:
+    """Cancels tokens when their deadlines pass."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # re-entrant: a finalizer may run while its thread holds it
+        # Compared by time and number alone, so heapq runs no Python code: a signal handler never finds the heap in the
+        # middle of a change.
+        self._heap: list[tuple[float, int, Deadline]] = []
+        self._seq = itertools.count()
+        self._sweep_at = _SWEEP_FROM
+        # Wakes the thread when an earlier deadline arrives. A SimpleQueue, because put() is safe in a signal handler.
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, token: CancellationToken, when: float, seconds: float) -> Deadline:
+        entry = Deadline(token, seconds)
+        with self._lock:
+            if len(self._heap) >= self._sweep_at:
+                self._sweep()
+            heapq.heappush(self._heap, (when, next(self._seq), entry))
+            is_next = self._heap[0][-1] is entry
+            if self._thread is None:
+                self._start()
+        if is_next:
+            self._wakeups.put(None)
+        return entry
+
+    def after_fork(self) -> None:
+        """Continue in a forked child, which has our heap but not our thread."""
+        self._lock = threading.RLock()
+        self._wakeups = queue.SimpleQueue()
+        self._thread = None
+        self._sweep()
+        if self._heap:
+            self._start()
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="halter-deadlines", daemon=True)
+        self._thread.start()
+
+    def _sweep(self) -> None:
+        """Remove settled and dropped entries. The threshold doubles, so the cost per entry is constant."""
+        heap, self._heap = self._heap, []  # a signal handler may add to the new one meanwhile
+        for item in heap:
+            if item[-1].token() is not None:
+                heapq.heappush(self._heap, item)
+        self._sweep_at = max(_SWEEP_FROM, 2 * len(self._heap))
+
+    def _run(self) -> None:
+        while True:
+            for entry in self._take_due():
+                _expire(entry)
+            with contextlib.suppress(queue.Empty):
+                self._wakeups.get(timeout=self._until_next())
+
+    def _take_due(self) -> list[Deadline]:
+        due = []
+        now = time.monotonic()
+        with self._lock:
+            while self._heap and self._heap[0][0] <= now:
+                due.append(heapq.heappop(self._heap)[-1])
+        return due
+
+    def _until_next(self) -> float | None:
+        with self._lock:
+            if not self._heap:
+                return None
+            return max(0.0, self._heap[0][0] - time.monotonic())
+
+
+def _expire(entry: Deadline) -> None:
+    """Cancel one token. A boundary: an error of a callback must not end the thread of all deadlines."""
+    token = entry.token()
+    if token is None:
+        return
+    try:
+        token.cancel("timeout", detail=f"its {entry.seconds:g} s were over")
+    except BaseException:  # noqa: BLE001  (a boundary)
+        _log.exception("a callback of %r raised when its deadline passed", token)
+
+
+timer: Final = Timer()

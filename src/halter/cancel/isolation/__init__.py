@@ -1,0 +1,1 @@
+"""Python functions in worker processes that can be killed."""

@@ -1,0 +1,1 @@
+"""Process trees: started, read, stopped and verified dead."""

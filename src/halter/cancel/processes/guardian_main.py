@@ -1,0 +1,178 @@
+"""The guardian process: waits until the program that started it has ended, and ends what that has left running.
+
+Started as a script by ``halter.cancel.processes.guardian``, whose docstring explains it. Imports nothing of Halter and
+little of the standard library, so that it starts quickly and stays small.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+SLOT = 256  # bytes of one entry of the table; the first one is the header
+DISMISSED = b"D"  # in the header: the program has exited regularly
+TREE = b"T"  # an entry: root, its start time, whether it leads a session, its cookie
+FOLDER = b"F"  # an entry: a folder to remove
+
+_TERM_SECONDS = 0.4  # between TERM and KILL
+_KILL_SECONDS = 2.0  # a process that still exists after this cannot be killed
+_CLOSING_SECONDS = 0.5  # an exiting process closes its descriptors this much earlier at most
+
+
+def main() -> None:
+    process, table, lifeline, pid, cookie = *(int(word) for word in sys.argv[1:5]), os.fsencode(sys.argv[5])
+    if os.fork():
+        os._exit(0)  # the program waits for this process; its fork is no child of the program, see guardian.py
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)  # it must not end before the program
+    if not _wait_until_gone(process, lifeline, pid):
+        return
+    header, *entries = _read(table)
+    if header.startswith(DISMISSED):
+        return
+    search = _Search(cookie, entries, os.getpid())
+    search.end(signal.SIGTERM, _TERM_SECONDS)
+    search.end(signal.SIGKILL, _KILL_SECONDS)
+    folders = [entry[1:] for entry in entries if entry.startswith(FOLDER)]
+    if folders:
+        import shutil  # takes as long as all other imports together
+
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_gone(process: int, lifeline: int, pid: int) -> bool:
+    """Wait for the end of the program. False if exec has replaced it by another program."""
+    program = _program(pid)
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    poll.register(lifeline, 0)  # only its end is reported
+    while True:
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if process not in ready:
+            # Its end of the pipe is closed, but it still runs. It is about to exit, or exec has replaced it, or it has
+            # closed descriptors that it does not know.
+            poll.unregister(lifeline)
+            if not poll.poll(_CLOSING_SECONDS * 1000):
+                if _program(pid) != program:
+                    return False
+                continue
+        return True
+
+
+def _read(table: int) -> list[bytes]:
+    content = os.pread(table, os.fstat(table).st_size, 0)
+    entries = [content[at : at + SLOT].rstrip(b"\0") for at in range(0, len(content), SLOT)]
+    return [entry for at, entry in enumerate(entries) if at == 0 or entry[:1] in (TREE, FOLDER)]
+
+
+class _Search:
+    """Finds the processes that the program has started: the trees in the table, and all processes with a cookie."""
+
+    def __init__(self, cookie: bytes, entries: list[bytes], own: int) -> None:
+        self._own = own
+        self._cookies = [cookie]
+        self._sessions: dict[int, int] = {}  # start times of their leaders
+        self._known: dict[int, int] = {}  # start times by number, of all members ever found
+        for entry in entries:
+            if entry.startswith(TREE):
+                root, start, leads_session, name = entry[1:].split(b" ")
+                self._known[int(root)] = int(start)
+                if leads_session == b"1":
+                    self._sessions[int(root)] = int(start)
+                if name:
+                    self._cookies.append(name)
+
+    def end(self, number: int, seconds: float) -> None:
+        """Signal all members, also new ones, until none is left or the time is over."""
+        end = time.monotonic() + seconds
+        signalled: set[tuple[int, int]] = set()
+        while (members := self._members()) and time.monotonic() < end:
+            fresh = set(members.items()) - signalled
+            signalled |= fresh
+            _signal_and_wait(members, fresh, number, end)
+
+    def _members(self) -> dict[int, int]:
+        table = {pid: status for pid in _listed() if pid != self._own and (status := _status(pid)) is not None}
+        found = {pid for pid, start in self._known.items() if pid in table and table[pid][2] == start}
+        for pid, (_, session, start, _) in table.items():
+            # The number of a session is not reused while the session has members.
+            if (session in self._sessions and start >= self._sessions[session]) or self._is_marked(pid):
+                found.add(pid)
+        children: dict[int, list[int]] = {}
+        for pid, (parent, _, _, _) in table.items():
+            children.setdefault(parent, []).append(pid)
+        todo = list(found)
+        while todo:
+            born = [pid for pid in children.get(todo.pop(), ()) if pid not in found]
+            found.update(born)
+            todo.extend(born)
+        self._known.update((pid, table[pid][2]) for pid in found)
+        return {pid: table[pid][2] for pid in found if not table[pid][3]}
+
+    def _is_marked(self, pid: int) -> bool:
+        environment = _content(f"/proc/{pid}/environ")
+        return any(cookie in environment for cookie in self._cookies)
+
+
+def _signal_and_wait(members: dict[int, int], fresh: set[tuple[int, int]], number: int, end: float) -> None:
+    """Signal those members that are *fresh*, and wait until all have ended, or it is *end*."""
+    poll = select.poll()
+    waiting: set[int] = set()
+    for pid, start in members.items():
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:
+            continue
+        status = _status(pid)
+        if status is None or status[2] != start:  # the number belongs to another process by now
+            os.close(descriptor)
+            continue
+        if (pid, start) in fresh:
+            for each in (number, signal.SIGCONT):  # a paused process cannot handle TERM
+                try:
+                    signal.pidfd_send_signal(descriptor, each)
+                except OSError:
+                    break
+        waiting.add(descriptor)
+        poll.register(descriptor, select.POLLIN)
+    while waiting and (seconds := end - time.monotonic()) > 0:
+        for descriptor, _ in poll.poll(seconds * 1000):
+            poll.unregister(descriptor)
+            waiting.discard(descriptor)
+            os.close(descriptor)
+    for descriptor in waiting:
+        os.close(descriptor)
+
+
+def _listed() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  (names, not paths)
+
+
+def _status(pid: int) -> tuple[int, int, int, bool] | None:
+    """Parent, session, start time, and whether it is dead; None if there is no such process."""
+    # The program's name is in parentheses, and may itself contain any character, also parentheses.
+    fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not fields:
+        return None
+    return int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in b"ZX"
+
+
+def _program(pid: int) -> list[bytes]:
+    """The addresses of a process's environment in its memory, which exec changes."""
+    return _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()[47:49]
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  (pathlib would take longer to import than all the rest)
+            return file.read()
+    except OSError:
+        return b""
+
+
+if __name__ == "__main__":
+    main()

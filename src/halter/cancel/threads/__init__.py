@@ -1,0 +1,1 @@
+"""Blocking functions on daemon threads, and unblocking what they wait for."""
