@@ -1,9 +1,8 @@
-"""Anthropic's messages.
+"""Anthropic's messages API.
 
-Only the fields that are used are decoded, blocks and events of unknown kinds are skipped. An answer is whole when
-`message_stop` came. What is sent keeps this wire's strict rules: user and assistant take turns, the results of one
-batch are in one user message and come first in it, no block of text is empty, and thinking goes back as it was
-signed.
+Only the fields that are used are decoded; unknown blocks and events are skipped. An answer is complete when
+`message_stop` came. Requests follow the strict rules of this API: user and assistant alternate, the results of one
+batch are in one user message and come first in it, no text block is empty, and thinking is sent back as it was signed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from halter.models.errors import UNREADABLE, ProviderError, StreamBroken
-from halter.models.model import (
+from halter.models.http.wire import HTTPModel
+from halter.models.types import (
     AssistantMessage,
     Audio,
     Finished,
@@ -36,7 +36,6 @@ from halter.models.model import (
     ToolMessage,
     Usage,
 )
-from halter.models.wire import HTTPModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["AnthropicModel"]
 
 _VERSION: Final = "2023-06-01"
-# The field is required. The models' own limits differ; this is what all that are served today accept.
+# The field is required. Limits differ between models; all that are served today accept this one.
 _MAX_TOKENS: Final = 8192
 _REASONS: Final[dict[str, FinishReason]] = {
     "end_turn": "stop",
@@ -94,7 +93,7 @@ class _Usage(Struct):
     output_tokens_details: _OutputTokens | None = None
 
 
-class _Whole(Struct):
+class _Message(Struct):
     type: str = ""
     model: str | None = None
     content: list[_Block] | None = None
@@ -106,29 +105,29 @@ class _Whole(Struct):
 class _Event(Struct):
     type: str = ""
     index: int = 0
-    message: _Whole | None = None
+    message: _Message | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
     usage: _Usage | None = None
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
-_decode_whole = msgspec.json.Decoder(_Whole).decode
+_decode_message = msgspec.json.Decoder(_Message).decode
 
 
 class AnthropicModel(HTTPModel):
-    """One of Anthropic's models. Without `base_url` and key, the SDK's environment variables hold."""
+    """A model of Anthropic's. Without `base_url` and key, the environment variables of the SDK are used."""
 
     key_variable = "ANTHROPIC_API_KEY"
     url_variable = "ANTHROPIC_BASE_URL"
     default_url = "https://api.anthropic.com"
 
     def url(self) -> str:
-        """Where requests go."""
+        """The URL for requests."""
         return f"{self.base_url}/v1/messages"
 
     def auth_headers(self) -> dict[str, str]:
-        """Say who asks, and which version of the protocol is meant."""
+        """The headers with the key and the version of the API."""
         headers = {"anthropic-version": _VERSION}
         if self._api_key:
             headers["x-api-key"] = self._api_key
@@ -139,7 +138,7 @@ class AnthropicModel(HTTPModel):
         return _Reader(self.name)
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
-        """Write `request` as the messages API wants it."""
+        """The request body for the messages API."""
         body: dict[str, Any] = {
             "model": self.name,
             "max_tokens": request.max_tokens or _MAX_TOKENS,
@@ -159,8 +158,8 @@ class AnthropicModel(HTTPModel):
         return body
 
 
-class _Open:
-    """A block that is being written."""
+class _OpenBlock:
+    """A content block that has not ended yet."""
 
     __slots__ = ("block", "index", "pieces", "signature")
 
@@ -180,7 +179,7 @@ class _Reader:
         self._raw = ""
         self._detail = ""
         self._calls = 0
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _OpenBlock] = {}
         self._usage = Usage()
         self._tokens = _Usage()
 
@@ -206,8 +205,8 @@ class _Reader:
             self.finished = True
         return []
 
-    def whole(self, body: bytes) -> list[ModelEvent]:
-        answer = _decode_whole(body)
+    def read_complete(self, body: bytes) -> list[ModelEvent]:
+        answer = _decode_message(body)
         if answer.type != "message" or answer.content is None:
             message = "an error instead of an answer"
             raise ProviderError(message, body=body.decode("utf-8", "replace"))
@@ -224,7 +223,7 @@ class _Reader:
         if not self.finished:
             message = "the answer ended in the middle: no message_stop came"
             raise StreamBroken(message)
-        # A server that forgets to end its blocks has still ended the message.
+        # Some servers do not end their blocks before they end the message.
         events = [event for index in list(self._open) for event in self._stop(index)]
         return [*events, Finished(_REASONS.get(self._raw, "other"), self._raw, self._model, self._detail)]
 
@@ -234,7 +233,7 @@ class _Reader:
             self._detail = details.explanation
 
     def _start(self, index: int, block: _Block) -> list[ModelEvent]:
-        state = self._open[index] = _Open(block, self._calls)
+        state = self._open[index] = _OpenBlock(block, self._calls)
         if block.type == "tool_use":
             self._calls += 1
             return [ToolCallStarted(state.index, block.id or "", block.name or "")]
@@ -281,7 +280,7 @@ class _Reader:
         return []
 
     def _count(self, tokens: _Usage | None) -> list[ModelEvent]:
-        """Count tokens: each report is cumulative, and what it leaves out is as it was."""
+        """Update the usage: reports are cumulative, and fields that are left out have not changed."""
         if tokens is None:
             return []
         known = self._tokens
@@ -305,25 +304,25 @@ class _Reader:
 
 
 def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Write the conversation as turns that alternate, whatever the order in which it was recorded."""
-    turns: list[tuple[str, list[dict[str, Any]]]] = []
+    """The conversation with alternating roles, whatever the order in which it was recorded."""
+    merged: list[tuple[str, list[dict[str, Any]]]] = []
     for message in messages:
         role = "assistant" if isinstance(message, AssistantMessage) else "user"
         blocks = _blocks(message)
         if not blocks:
             continue
-        if turns and turns[-1][0] == role:
-            turns[-1][1].extend(blocks)
+        if merged and merged[-1][0] == role:
+            merged[-1][1].extend(blocks)
         else:
-            turns.append((role, blocks))
-    for role, blocks in turns:
+            merged.append((role, blocks))
+    for role, blocks in merged:
         if role == "user":
             blocks.sort(key=lambda block: block["type"] != "tool_result")
-    if turns and turns[-1][0] == "assistant" and turns[-1][1][-1]["type"] == "text":
-        # An answer to be continued must not end in white space.
-        last = turns[-1][1][-1]
+    if merged and merged[-1][0] == "assistant" and merged[-1][1][-1]["type"] == "text":
+        # A final assistant message must not end in white space.
+        last = merged[-1][1][-1]
         last["text"] = last["text"].rstrip()
-    return [{"role": role, "content": blocks} for role, blocks in turns]
+    return [{"role": role, "content": blocks} for role, blocks in merged]
 
 
 def _blocks(message: Message) -> list[dict[str, Any]]:
@@ -350,12 +349,12 @@ def _thought(thought: Reasoning) -> dict[str, Any] | None:
         return {"type": "redacted_thinking", "data": thought.redacted}
     if thought.signature:
         return {"type": "thinking", "thinking": thought.text, "signature": thought.signature}
-    # Thinking of another provider's model: nobody here has signed it.
+    # Thinking of another provider's model has no signature, and would be refused.
     return None
 
 
 def _input(call: ToolCall) -> dict[str, Any]:
-    """Read a call's arguments. They have to be an object here, even if what the model wrote was none."""
+    """The arguments of a call as an object, which this API requires. Logs of older versions may hold others."""
     try:
         arguments = msgspec.json.decode(call.arguments)
     except UNREADABLE:
@@ -367,8 +366,8 @@ def _part(part: Part) -> dict[str, Any] | None:
     if isinstance(part, Text):
         return {"type": "text", "text": part.text} if part.text.strip() else None
     if isinstance(part, Audio):
-        # This wire carries no sound. The model is told, so that it can say so, instead of a request that always fails.
-        return {"type": "text", "text": f"[a sound recording ({part.media_type}) that this model can not hear]"}
+        # This API takes no audio. Tell the model, instead of making a request that always fails.
+        return {"type": "text", "text": f"[an audio recording ({part.media_type}), which this model does not support]"}
     if part.url:
         return {"type": "image", "source": {"type": "url", "url": part.url}}
     data = b64encode(part.data or b"").decode("ascii")

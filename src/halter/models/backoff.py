@@ -1,8 +1,8 @@
-"""How long to wait before a request is made again."""
+"""How long to wait before a retry."""
 
 from __future__ import annotations
 
-import random
+import os
 from typing import NamedTuple
 
 __all__ = ["Backoff"]
@@ -11,10 +11,10 @@ _MANY = 32
 
 
 class Backoff(NamedTuple):
-    """Waits that double from `base` up to `cap` seconds, each shortened by chance so that clients do not come in step.
+    """Exponential back-off with jitter: waits double from `base` up to `cap` seconds.
 
-    A provider's own Retry-After is a lower bound. One over `longest` is not waited for: a person who is told at once
-    can do something else in those minutes.
+    A provider's own Retry-After is a lower bound. If it is over `longest`, there is no retry, and the user sees the
+    error at once.
     """
 
     base: float = 0.5
@@ -22,6 +22,8 @@ class Backoff(NamedTuple):
     longest: float = 60.0
 
     def delay(self, retry: int, retry_after: float | None = None) -> float:
-        """Give the seconds before retry number `retry`, counted from 0."""
-        whole = min(self.cap, self.base * (1 << min(retry, _MANY)))
-        return max(whole * random.uniform(0.5, 1.0), retry_after or 0.0)  # noqa: S311 - no secret
+        """The seconds to wait before retry number `retry`, counted from 0."""
+        full = min(self.cap, self.base * (1 << min(retry, _MANY)))
+        # Not the random module: it would be imported at every start for this one line.
+        chance = int.from_bytes(os.urandom(4), "big") / 2**32
+        return max(full * (1 - chance / 2), retry_after or 0.0)

@@ -1,13 +1,13 @@
-"""What can go wrong between a request and its answer.
+"""The errors of requests to models.
 
-    ModelError                    anything below; also a request that could not be made at all
-    ├── ConnectionFailed          no answer was begun: name, refusal, reset, TLS, connect timeout
-    ├── StreamBroken              an answer was begun and ended early, or was not what it should be
+    ModelError                    the base class; also a request that could not be made at all
+    ├── ConnectionFailed          no answer came: DNS, refused, reset, TLS, connect timeout
+    ├── StreamBroken              the answer ended early or was malformed
     └── ProviderError             the provider answered with an error, before or inside the stream
-        └── ContextTooLong        ... because the conversation does not fit into the model
+        └── ContextTooLong        ... because the conversation does not fit into the model's context
 
-Each says whether trying again may help (`retryable`). Errors of the libraries below are mapped where they are met,
-`from` the original. A cancellation is never one of these: it passes through untouched. Keys never appear in them.
+Each says whether a retry may help (`retryable`). Errors of libraries are mapped where they occur, `from` the original.
+A cancellation is never one of these: it passes through unchanged. Keys never appear in them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from halter.errors import HalterError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,15 +30,17 @@ __all__ = [
     "ProviderError",
     "StreamBroken",
     "provider_error",
+    "redact",
 ]
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
-"""What decoding JSON can raise: it may not be JSON, not be UTF-8, or be nested without end."""
+"""What decoding JSON can raise: it may not be JSON, not be UTF-8, or be nested too deeply."""
 
 _BODY_EXCERPT = 2_000
 _SERVER_ERROR = 500
+_SHORTEST_SECRET = 6
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
-# A quota that is used up is also a 429, but waiting does not refill it.
+# An exhausted quota is also a 429, but waiting does not help.
 _FINAL_CODES = frozenset(
     {
         "insufficient_quota",
@@ -60,7 +64,7 @@ _CONTEXT_TEXT = re.compile(
 )
 
 
-class ModelError(Exception):
+class ModelError(HalterError):
     """A request to a model failed."""
 
     @property
@@ -70,7 +74,7 @@ class ModelError(Exception):
 
 
 class ConnectionFailed(ModelError):
-    """No answer was begun."""
+    """No answer came."""
 
     def __init__(self, message: str, *, retryable: bool = True) -> None:
         super().__init__(message)
@@ -78,12 +82,12 @@ class ConnectionFailed(ModelError):
 
     @property
     def retryable(self) -> bool:
-        """True, unless the other side's certificate is not to be trusted: that does not pass."""
+        """True, unless the certificate of the other side is invalid: that is permanent."""
         return self._retryable
 
 
 class StreamBroken(ModelError):
-    """The answer ended before its end, or could not be read."""
+    """The answer ended early, or could not be read."""
 
     @property
     def retryable(self) -> bool:
@@ -92,10 +96,10 @@ class StreamBroken(ModelError):
 
 
 class ProviderError(ModelError):
-    """The provider said no, in its own words.
+    """The provider answered with an error.
 
-    `status` is the HTTP status, or None for an error inside a stream that had begun well. `should_retry` is the
-    provider's own advice, when it gave one.
+    `status` is the HTTP status, or None for an error inside a stream. `should_retry` is the provider's own advice, if
+    it gave any.
     """
 
     def __init__(
@@ -126,7 +130,7 @@ class ProviderError(ModelError):
 
     @property
     def retryable(self) -> bool:
-        """Whether the provider's trouble may pass: too many requests, overload, its own failure."""
+        """Whether the error is temporary: too many requests, overload, a server error."""
         if self.should_retry is not None:
             return self.should_retry
         if self.code in _FINAL_CODES:
@@ -140,7 +144,7 @@ class ContextTooLong(ProviderError):
 
     @property
     def retryable(self) -> bool:
-        """Never: the same request is as long the next time."""
+        """Never: the same request would be just as long."""
         return False
 
 
@@ -151,11 +155,9 @@ def provider_error(
     headers: Mapping[str, str] | None = None,
     secrets: Iterable[str] = (),
 ) -> ProviderError:
-    """Read a provider's error from whatever it sent: its JSON, another server's JSON, an HTML page, nothing."""
+    """Make an error from whatever the provider sent: its JSON, another server's JSON, an HTML page, nothing."""
     headers = headers or {}
-    text = body.decode("utf-8", "replace")
-    for secret in secrets:
-        text = text.replace(secret, "[key]")
+    text = redact(body, secrets)
     message, code, request_id = _read(text)
     known = code in _CONTEXT_CODES or _CONTEXT_TEXT.search(message)
     if known and (status is None or status < _SERVER_ERROR) and status not in _TRANSIENT_STATUS:
@@ -171,6 +173,15 @@ def provider_error(
         body=text[:_BODY_EXCERPT],
         should_retry={"true": True, "false": False}.get(headers.get("x-should-retry", "")),
     )
+
+
+def redact(data: bytes, secrets: Iterable[str]) -> str:
+    """What a provider sent as text, without our keys: it may repeat what it was given."""
+    text = data.decode("utf-8", "replace")
+    for secret in secrets:
+        if len(secret) >= _SHORTEST_SECRET:  # a shorter one is a placeholder, and would black out half of the text
+            text = text.replace(secret, "[key]")
+    return text
 
 
 def _read(text: str) -> tuple[str, str, str]:
@@ -210,7 +221,7 @@ def _words(value: object) -> str:
 
 
 def _page_text(text: str) -> str:
-    """Make a line of an error page: its title if it has one, else its words."""
+    """One line about an HTML error page: its title, else its text."""
     if "<" not in text:
         return text.strip()[:_BODY_EXCERPT]
     title = re.search(r"<title[^>]*>(.*?)</title>", text[:20_000], re.IGNORECASE | re.DOTALL)
@@ -219,7 +230,7 @@ def _page_text(text: str) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read how long to wait, in seconds: milliseconds, seconds and dates are all in use."""
+    """How long to wait, in seconds: servers send milliseconds, seconds or dates."""
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -227,9 +238,9 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     seconds = _number(value)
     if seconds is not None or not value:
         return seconds
-    # Rare, and 10 ms of imports that nearly every start would pay for nothing; aiohttp has loaded them by now.
-    from datetime import UTC, datetime  # noqa: PLC0415
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415
+    # Rare, and 10 ms of imports that every start would pay for; aiohttp has loaded them by now.
+    from datetime import UTC, datetime
+    from email.utils import parsedate_to_datetime
 
     try:
         date = parsedate_to_datetime(value)

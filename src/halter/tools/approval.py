@@ -1,20 +1,19 @@
-"""May this call run? A question like any other: asked under the call's token, and no answer means no.
+"""Approvals: whether a call may run. Asked under the call's token, and no answer means no.
 
-Only a plain ``True`` (or an ``Approval``) grants. A stop, an error, a late answer, or a policy that nobody set deny,
-and the note says so in words that the model is told.
+Only ``True``, a "yes" or an ``Approval`` grants. A stop, an error, a late answer, or a missing policy deny, and the
+note tells the model so.
 """
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import uuid
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+import os
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from halter.cancel.blocking import run_blocking_async
 from halter.cancel.token import CancellationToken, Cancelled
+from halter.models.sanitize import clean_text
 from halter.tools.content import close_unused, error_text
 
 if TYPE_CHECKING:
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
 
     from halter.tools.tool import ApprovalRule
 
-_NEEDED = "this tool needs approval"
+_NEEDED: Final = "this tool needs approval"
+_YES: Final = frozenset({"yes", "y"})
+_NO: Final = frozenset({"no", "n"})
 
 
 class ApprovalRequest(Struct, frozen=True, kw_only=True):
@@ -30,9 +31,9 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
 
     call_id: str
     tool: str
-    arguments: dict[str, Any] = {}
-    reason: str = _NEEDED
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    arguments: dict[str, Any] = {}  # plain JSON values; a function that approves gets the Python values instead
+    reason: str = _NEEDED  # why approval is needed
+    id: str = field(default_factory=lambda: os.urandom(16).hex())
 
 
 class Approval(Struct, frozen=True):
@@ -47,7 +48,7 @@ Ask: TypeAlias = "Callable[[ApprovalRequest], Awaitable[Any]]"
 
 
 def check_policy(policy: Policy) -> Policy:
-    """Return *policy* if it is one; for whoever is given it by a user."""
+    """Return *policy*, or raise ValueError if it is not one."""
     if policy is None or policy in ("auto", "deny", "ask") or callable(policy):
         return policy
     msg = f'approve is "auto", "deny", "ask", a function that takes an ApprovalRequest, or None; not {policy!r}'
@@ -57,14 +58,16 @@ def check_policy(policy: Policy) -> Policy:
 async def why_to_ask(rule: bool | ApprovalRule, arguments: Mapping[str, Any], token: CancellationToken) -> str:  # noqa: FBT001
     """Why a call with these arguments needs approval; empty if it does not.
 
-    A boundary: a rule that fails, or says what is no answer, cannot say that the call is harmless. Raises Cancelled.
+    A boundary: if the rule fails or returns something else, the call needs approval. Raises Cancelled.
     """
     if isinstance(rule, bool):
         return _NEEDED if rule else ""
+    from halter.cancel.threads.blocking import run_blocking_async
+
     try:
         answer: object = await run_blocking_async(rule, arguments, token=token)
     except Exception as error:  # noqa: BLE001
-        token.raise_if_cancelled()  # it may be the stop that it failed of, and then nobody is to be asked
+        token.raise_if_cancelled()  # the stop may be why it failed, and then the user must not be asked
         return f"the rule that says whether it needs approval failed: {error_text(error)}"
     if isinstance(answer, str):
         return answer.strip()
@@ -74,29 +77,31 @@ async def why_to_ask(rule: bool | ApprovalRule, arguments: Mapping[str, Any], to
 async def is_approved(
     policy: Policy, request: ApprovalRequest, token: CancellationToken, ask: Ask | None = None
 ) -> Approval:
-    """Decide whether the call may run. *ask* puts the question to a person, for the policy "ask".
+    """Decide whether the call may run. *ask* asks the user, for the policy "ask".
 
-    Never raises for what the policy or the person does; only a foreign cancellation of this task passes through.
+    An error of the policy or of *ask* is a denial; only a foreign cancellation of this task is raised.
     """
+    import asyncio  # loaded by now, and half of what `from halter import Agent` would cost
+
     check_policy(policy)
     task = asyncio.current_task()
     others = 0 if task is None else task.cancelling()
     try:
         token.raise_if_cancelled()
-        approval = await _decided(policy, request, token, ask)
+        approval = await _decide(policy, request, token, ask)
         token.raise_if_cancelled()  # a stop while the answer came in: nothing starts after it
     except Cancelled as stop:
         if token.is_cancelled:
             return _denied(f"it was stopped ({token.reason}) before anybody had approved it")
-        return _denied(f"asking for approval failed: {error_text(stop)}")  # another token's, in the policy
+        return _denied(f"asking for approval failed: {error_text(stop)}")  # of another token, inside the policy
     except asyncio.CancelledError:
         if task is None or task.cancelling() > others:
             raise
-        return _denied("the question was withdrawn")  # what the policy awaited was cancelled, and not this task
+        return _denied("the question was withdrawn")  # something that the policy awaited was cancelled, not this task
     return approval
 
 
-async def _decided(policy: Policy, request: ApprovalRequest, token: CancellationToken, ask: Ask | None) -> Approval:
+async def _decide(policy: Policy, request: ApprovalRequest, token: CancellationToken, ask: Ask | None) -> Approval:
     if policy == "auto":
         return Approval(granted=True, note="approved by the policy")
     if policy == "deny":
@@ -105,16 +110,18 @@ async def _decided(policy: Policy, request: ApprovalRequest, token: Cancellation
         return _denied("it needs approval, and there is nobody who can be asked")
     try:
         if callable(policy):
-            return _read(await _call(policy, request, token))
+            return read_approval(await _call(policy, request, token))
         assert ask is not None
         async with token.scope():
-            return _read(await ask(request))
-    except Exception as error:  # noqa: BLE001  (a boundary: whatever fails in there, the answer is no)
+            return read_approval(await ask(request))
+    except Exception as error:  # noqa: BLE001  (a boundary: any failure is a denial)
         return _denied(f"asking for approval failed: {error_text(error)}")
 
 
 async def _call(policy: Callable[[ApprovalRequest], Any], request: ApprovalRequest, token: CancellationToken) -> Any:
-    """Ask a function; a plain one on a thread of its own, so that a prompt that blocks can be left."""
+    """Ask a function; a plain one on a thread, so that a stop does not have to wait for a prompt that blocks."""
+    from halter.cancel.threads.blocking import run_blocking_async
+
     if inspect.iscoroutinefunction(policy) or inspect.iscoroutinefunction(getattr(policy, "__call__", None)):  # noqa: B004
         async with token.scope():
             return await policy(request)
@@ -132,13 +139,16 @@ def _denied(note: str) -> Approval:
     return Approval(granted=False, note=note)
 
 
-def _read(answer: Any) -> Approval:
+def read_approval(answer: object) -> Approval:
+    """The meaning of an answer, from whomever: only a clear yes grants; any other text denies and becomes the note."""
     if isinstance(answer, Approval):
         return answer
-    if answer is True:
+    words = answer.strip() if isinstance(answer, str) else ""
+    word = words.rstrip(".!").lower()
+    if answer is True or word in _YES:
         return Approval(granted=True, note="approved")
-    if answer is False or answer is None:
+    if answer is False or answer is None or word in _NO:
         return _denied("it was asked for and denied")
-    if isinstance(answer, str) and answer.strip():
-        return _denied(f"the answer was: {answer.strip()}")
+    if words:
+        return _denied(f"the answer was: {clean_text(words)}")
     return _denied(f"the answer was neither yes nor no: {answer!r}")

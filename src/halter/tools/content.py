@@ -1,4 +1,4 @@
-"""What a tool gave, as content for a model: text, or parts with pictures and sound; never larger than a limit.
+"""The result of a tool as content for a model: text, or parts with images and audio; never larger than a limit.
 
 A text that is too long keeps its beginning and its end, and says in between how much was left out.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from halter.models.model import Audio, Image, Part, Text
+from halter.models.types import Audio, Image, Part, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,15 +22,15 @@ Content: TypeAlias = str | list[Part]
 Piece: TypeAlias = str | Part
 
 MAX_CHARACTERS: Final = 100_000
-# A limit must leave room for the sentence that tells of the cut.
-_LEAST: Final = 100
+# A limit must leave room for the note about what was left out.
+_MIN_LIMIT: Final = 100
 
 
 def render(value: object, limit: int = MAX_CHARACTERS) -> Content:
     """Turn what a tool returned into content.
 
-    Text stays as it is and parts stay parts; None is nothing; what `msgspec` or pydantic can write becomes JSON;
-    anything else is its `str()`. Bytes are text if they are UTF-8, else only their number is told.
+    Text and parts stay as they are; None is empty; what `msgspec` or pydantic can encode becomes JSON; anything else is
+    its `str()`. Bytes are text if they are UTF-8, else only their number is given.
     """
     pieces = Pieces(limit)
     pieces.add(value)
@@ -38,14 +38,14 @@ def render(value: object, limit: int = MAX_CHARACTERS) -> Content:
 
 
 def bound(text: str, limit: int = MAX_CHARACTERS) -> str:
-    """Cut *text* to at most *limit* characters, honestly."""
+    """Shorten *text* to at most *limit* characters, with a note about what was left out."""
     bounded = _Bounded(limit)
     bounded.add(text)
     return bounded.text()
 
 
 def error_text(error: BaseException) -> str:
-    """Tell of an error: its type and its words, cut like any text. A boundary: its own words may fail, too."""
+    """The type and message of an error, with bounded length. A boundary: its own `__str__` may fail."""
     name = type(error).__name__
     try:
         words = str(error)
@@ -55,15 +55,15 @@ def error_text(error: BaseException) -> str:
 
 
 class Pieces:
-    """What a tool yields, piece by piece, in bounded memory.
+    """What a tool yields, in bounded memory.
 
-    Each piece stands on lines of its own. A generator's yields are added as they come, so that at any moment
-    ``content()`` is the partial result.
+    Each piece begins on a new line. The yields of a generator are added as they come, so ``content()`` is the partial
+    result at any time.
     """
 
     def __init__(self, limit: int = MAX_CHARACTERS) -> None:
-        self._all = _Bounded(limit)  # the whole text, for when it has to be cut
-        self._parts: list[Part] = []  # texts and media in their order; the texts are dropped once there is too much
+        self._all = _Bounded(limit)  # the whole text, for when it must be shortened
+        self._parts: list[Part] = []  # texts and media in order; the texts are dropped once there is too much
         self._is_new_line = True
 
     def add(self, value: object) -> None:
@@ -71,7 +71,7 @@ class Pieces:
         self.extend(pieces_of(value))
 
     def extend(self, pieces: Iterable[Piece]) -> None:
-        """Add pieces. Unlike add() it runs no code but ours, so it may be called with a lock held."""
+        """Add pieces. Unlike add() it runs only our own code, so it may be called with a lock held."""
         for piece in pieces:
             if isinstance(piece, str):
                 self._add_text(piece)
@@ -88,16 +88,16 @@ class Pieces:
                 self._parts.append(Text("\n"))
         self._is_new_line = text.endswith("\n")
         self._all.add(text)
-        if self._all.is_whole:
+        if self._all.is_complete:
             self._parts.append(Text(text))
         else:
             self._parts = [part for part in self._parts if not isinstance(part, Text)]
 
     def content(self) -> Content:
-        """All pieces so far: a text, or parts if there are pictures or sound among them."""
+        """All pieces so far: a text, or parts if there are images or audio among them."""
         if all(isinstance(part, Text) for part in self._parts):
             return self._all.text()
-        if not self._all.is_whole:
+        if not self._all.is_complete:
             return [Text(self._all.text()), *self._parts]
         merged: list[Part] = []
         for is_text, run in itertools.groupby(self._parts, lambda part: isinstance(part, Text)):
@@ -107,11 +107,11 @@ class Pieces:
 
 
 class _Bounded:
-    """A text of which only as much is kept as will be shown."""
+    """A text of which no more is kept than will be shown."""
 
     def __init__(self, limit: int) -> None:
-        if limit < _LEAST:
-            msg = f"a limit below {_LEAST} characters leaves no room to say what was cut: {limit}"
+        if limit < _MIN_LIMIT:
+            msg = f"a limit below {_MIN_LIMIT} characters leaves no room for the note about what was left out: {limit}"
             raise ValueError(msg)
         self._limit = limit
         self._head: list[str] = []
@@ -121,7 +121,7 @@ class _Bounded:
         self._length = 0
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         return self._length <= self._limit
 
     def add(self, text: str) -> None:
@@ -140,9 +140,9 @@ class _Bounded:
 
     def text(self) -> str:
         head = "".join(self._head)
-        if self.is_whole:
+        if self.is_complete:
             return head
-        # The number left out grows with the notice that tells it: settle for the notice of the largest it can be.
+        # The note gets longer with the number in it: reserve space for the longest one possible.
         longest = len(_notice(self._length))
         kept = self._limit - longest
         first, last = kept - kept // 2, kept // 2
@@ -155,7 +155,7 @@ def _notice(left_out: int) -> str:
 
 
 def pieces_of(value: object) -> list[Piece]:
-    """Write one value out as texts and parts. That may run code of the value's own, and so take any time."""
+    """One value as texts and parts. This may run the value's own code, and so take any time."""
     if isinstance(value, Text):
         return [_clean(value.text)]
     if isinstance(value, (Image, Audio)):
@@ -166,7 +166,7 @@ def pieces_of(value: object) -> list[Piece]:
 
 
 def _text_of(value: object) -> str:
-    """Write a value as text. A boundary: an object that cannot be written is told of, not an error of the call."""
+    """A value as text. A boundary: an object that cannot be shown is described, and does not fail the call."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -186,15 +186,29 @@ def _text_of_bytes(data: bytes) -> str:
         return f"({len(data):,} bytes that are not text)"
 
 
+def plain_value(value: object) -> Any:
+    """A value as JSON has it, for logs and wires. A boundary: what cannot be written becomes a text about it."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value, enc_hook=_encode_foreign))
+    except Exception:  # noqa: BLE001  (foreign code may raise anything)
+        return _clean(_text_of(value))
+
+
+def _encode_foreign(value: object) -> object:
+    """Encode what msgspec does not know: a pydantic model as its fields, a path as such, anything else as its text."""
+    if callable(dump := getattr(value, "model_dump", None)):
+        return dump(mode="json")
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return str(value)
+
+
 def _json_or_str(value: object) -> str:
-    def foreign(item: Any) -> object:
-        if callable(dump := getattr(item, "model_dump", None)):  # a pydantic model
-            return dump(mode="json")
-        if isinstance(item, os.PathLike):
-            return os.fspath(item)
-        if item is value:
+    def foreign(item: object) -> object:
+        is_plain = callable(getattr(item, "model_dump", None)) or isinstance(item, os.PathLike)
+        if item is value and not is_plain:
             raise _NotPlain
-        return str(item)
+        return _encode_foreign(item)
 
     try:
         plain = msgspec.to_builtins(value, enc_hook=foreign, str_keys=True)
@@ -204,11 +218,11 @@ def _json_or_str(value: object) -> str:
 
 
 class _NotPlain(Exception):
-    """The value itself is of a type that has no JSON."""
+    """The value itself has a type without a JSON form."""
 
 
 def _clean(text: str) -> str:
-    """Replace what is not Unicode: half a surrogate pair, as in odd file names, cannot be sent to anybody."""
+    """Escape lone surrogates, as in file names that are not UTF-8: they cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -217,6 +231,6 @@ def _clean(text: str) -> str:
 
 
 def close_unused(value: object) -> None:
-    """Close a coroutine that nobody is going to await any more; it would complain."""
+    """Close a coroutine that will not be awaited, or Python would warn about it."""
     if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
         value.close()

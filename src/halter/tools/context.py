@@ -1,21 +1,24 @@
-"""What a running tool knows of its call, and what it may ask of the outside: progress, a question, another agent.
+"""What a running tool knows about its call, and what it can ask for: progress, a question, another agent or tool.
 
-``ask`` and ``delegate`` are coroutines of the engine. An async tool awaits them; in a plain function, which runs on a
-worker thread, they block that thread, until the answer or until the call is stopped, and then raise ``Cancelled``
-at once. Looking at the token, asking and delegating show that the call listens: such a call gets its grace.
+``ask``, ``delegate``, ``call`` and ``begin`` are coroutines of the session and run in its event loop. An async tool
+awaits them, in whatever loop it runs. In a plain function, which runs on a worker thread, they block that thread until
+the answer, or until the call is stopped, and then raise ``Cancelled``. A call that has
+read the token, asked or delegated gets a grace period after a stop.
 """
 
 from __future__ import annotations
 
-import asyncio
-import queue
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halter.cancel.context import current_token
+from halter.cancel.loop_bridge import LoopJob
+from halter.cancel.one_shot_event import OneShotEvent
 from halter.cancel.token import CancellationToken, Cancelled
-from halter.tools.keep import Keeper
+from halter.models.sanitize import clean_text
+from halter.tools.resources import SessionResources
 
 if TYPE_CHECKING:
+    import asyncio  # imported where it is used: it would be half of the cost of `from halter import Agent`
     from collections.abc import Awaitable, Callable, Hashable, Sequence
 
     from halter.tools.outcome import ToolOutcome
@@ -25,7 +28,7 @@ T = TypeVar("T")
 
 
 class ToolContext:
-    """One call, seen from inside its tool. A parameter with this hint, of any name, is given it."""
+    """One call, seen from inside its tool. A parameter with this type hint, of any name, receives it."""
 
     def __init__(  # noqa: PLR0913  (what a call may have around it)
         self,
@@ -40,9 +43,9 @@ class ToolContext:
         delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None,
         call: Callable[[Any, str, CancellationToken], Awaitable[ToolOutcome]] | None = None,
         begin: Callable[[Any, str, CancellationToken | None], Awaitable[Any]] | None = None,
-        keeper: Keeper | None = None,
+        resources: SessionResources | None = None,
     ) -> None:
-        """Made by whoever runs the call; all but *report*, in the tool's own thread, run on *loop*."""
+        """For the code that runs the call. *report* is called in the tool's own thread, the others run in *loop*."""
         self.call_id = call_id
         self.session_id = session_id
         self._token = token
@@ -53,46 +56,46 @@ class ToolContext:
         self._delegate = delegate
         self._call = call
         self._begin = begin
-        self._keeper = Keeper() if keeper is None else keeper
-        self._has_listened = False
-        self._is_detached = False
+        self._resources = SessionResources() if resources is None else resources
+        self._was_used = False
+        self._detached = OneShotEvent()
 
     @property
     def token(self) -> CancellationToken:
         """The call's token."""
-        self._has_listened = True
+        self._was_used = True
         return self._token
 
     @property
-    def has_listened(self) -> bool:
-        """Whether the tool has ever looked at the token, asked or delegated through this context."""
-        return self._has_listened
+    def was_used(self) -> bool:
+        """Whether the tool has ever read the token, asked or delegated through this context."""
+        return self._was_used
 
     def report(self, text: str) -> None:
-        """Tell of progress. Nothing happens once the call is over."""
-        if self._report is not None and not self._is_detached:
-            self._report(str(text))
+        """Report progress. Does nothing once the call is over."""
+        if self._report is not None and not self._detached.is_set:
+            self._report(clean_text(str(text)))
 
     def keep(self, make: Callable[[], T], key: Hashable = None) -> T:
-        """Something that lasts longer than this call: the session's own, made by *make* when it is first asked for.
+        """An object that outlives this call: one for each session, made by *make* when it is first asked for.
 
-        If it has a `close()`, it is closed with the session. *key* tells apart several of one maker. May block.
+        If it has a `close()`, it is closed with the session. *key* distinguishes several of one maker. May block.
         """
-        return self._keeper.keep(make, key)
+        return self._resources.keep(make, key)
 
     def ask(self, question: str, choices: Sequence[str] | None = None) -> Any:
-        """Ask the person. The answer, or in an async tool something to await for it; a stop raises Cancelled."""
+        """Ask the user. Returns the answer, in an async tool an awaitable of it. A stop raises Cancelled."""
         ask = self._ask
         if ask is None:
             msg = "nobody can be asked here; do without, or take what you need as a parameter"
             raise RuntimeError(msg)
-        offered = None if choices is None else list(choices)
-        return self._do("ask", lambda: ask(question, offered))
+        offered = None if choices is None else [clean_text(choice) for choice in choices]
+        return self._do("ask", lambda: ask(clean_text(question), offered))
 
     def delegate(self, agent: Any, text: str) -> Any:
-        """Have another agent work on *text*. Its turn, or in an async tool something to await for it.
+        """Have another agent work on *text*. Returns its turn, in an async tool an awaitable of it.
 
-        A stop of this call stops the other agent. Then its turn comes back too, interrupted, with what it has.
+        A stop of this call stops the other agent too. Its turn is then returned as well, interrupted, with what it has.
         """
         delegate = self._delegate
         if delegate is None:
@@ -101,10 +104,10 @@ class ToolContext:
         return self._do("delegate", lambda: delegate(agent, text, self._token), ends_itself=True)
 
     def call(self, tool: Tool[..., Any], arguments: str, token: CancellationToken | None = None) -> Any:
-        """Run another tool as part of this call. Its outcome, or in an async tool something to await for it.
+        """Run another tool as part of this call. Returns its outcome, in an async tool an awaitable of it.
 
-        *arguments* are the JSON text that a model would have written. The other tool runs under *token* (default: the
-        call's own), is stopped with it and then has its outcome too, and asks for approval as if called by the model.
+        *arguments* is JSON text, as a model would write it. The other tool runs under *token* (default: the call's
+        own), is stopped with it and then has an outcome too, and asks for approval as if the model had called it.
         """
         call = self._call
         if call is None:
@@ -114,28 +117,32 @@ class ToolContext:
         return self._do("call", lambda: call(tool, arguments, own), ends_itself=True)
 
     def begin(self, agent: Any, text: str, *, lasts: bool = False) -> Any:
-        """Have another agent begin to work on *text*: a `Child`, or in an async tool something to await for it.
+        """Start another agent on *text* without waiting for it. Returns a `Child`, in an async tool an awaitable of it.
 
-        Does not wait for its end. A stop of this call stops it; one that *lasts* belongs to the session instead, goes
-        on when this call and its turn are over or stopped, and ends with the session.
+        A stop of this call stops the other agent. One that *lasts* belongs to the session instead: it goes on when this
+        call and its turn are over or stopped, and ends with the session.
         """
         begin = self._begin
         if begin is None:
             msg = "nothing can be delegated here: this call runs outside of a session"
             raise RuntimeError(msg)
-        return self._do("begin", lambda: begin(agent, text, None if lasts else self._token))
+        return self._do("begin", lambda: begin(agent, text, None if lasts else self._token), ends_itself=True)
 
     def detach(self) -> None:
-        """End the call's ties to the outside: for whoever runs it, once its outcome is settled.
+        """Detach the call from its session: for the code that runs it, once its outcome is settled. Ends all its waits.
 
         An abandoned thread may go on for long; what it reports or asks then belongs to no turn.
         """
-        self._is_detached = True
+        self._detached.set()
 
     def _do(self, name: str, start: Callable[[], Awaitable[Any]], *, ends_itself: bool = False) -> Any:
-        self._has_listened = True
+        """Run a coroutine of the session, in its loop: awaited by an async tool, waited for by the thread of another.
+
+        One that *ends_itself* ends soon after the call is stopped, and then still has a result: it is waited for.
+        """
+        self._was_used = True
         if self._is_async:
-            return self._await_end(start) if ends_itself else self._await(start, self._token)
+            return self._await_anywhere(start, ends_itself=ends_itself)
         loop = self._loop
         if loop is None or _running_loop() is loop:
             msg = (
@@ -143,13 +150,23 @@ class ToolContext:
                 "call it in the tool's own thread, or make the tool an `async def` and await it"
             )
             raise RuntimeError(msg)
-        return self._block_until_end(start, loop) if ends_itself else self._block(start, loop)
+        return self._block(start, loop, ends_itself=ends_itself)
 
     def _check_live(self, token: CancellationToken) -> None:
         token.raise_if_cancelled()
-        if self._is_detached:
-            msg = f"call {self.call_id} is over: it cannot ask or delegate any more"
-            raise RuntimeError(msg)
+        if self._detached.is_set:
+            raise self._is_over()
+
+    def _is_over(self) -> RuntimeError:
+        return RuntimeError(f"call {self.call_id} is over: it cannot ask or delegate any more")
+
+    async def _await_anywhere(self, start: Callable[[], Awaitable[Any]], *, ends_itself: bool) -> Any:
+        import asyncio
+
+        loop = self._loop
+        if loop is not None and asyncio.get_running_loop() is not loop:
+            return await self._await_in(loop, start, ends_itself=ends_itself)
+        return await (self._await_end(start) if ends_itself else self._await(start, self._token))
 
     async def _await(self, start: Callable[[], Awaitable[Any]], token: CancellationToken) -> Any:
         self._check_live(token)
@@ -157,7 +174,9 @@ class ToolContext:
             return await start()
 
     async def _await_end(self, start: Callable[[], Awaitable[Any]]) -> Any:
-        """Wait for something that ends by itself when the call is stopped, and then still has something to give."""
+        """Wait for something that ends by itself when the call is stopped, and then still has a result."""
+        import asyncio
+
         self._check_live(self._token)
         task = asyncio.ensure_future(start())
         try:
@@ -171,67 +190,70 @@ class ToolContext:
                 raise
             return task.result()
 
-    def _block_until_end(self, start: Callable[[], Awaitable[Any]], loop: asyncio.AbstractEventLoop) -> Any:
-        wait = _Wait()
+    async def _await_in(
+        self, loop: asyncio.AbstractEventLoop, start: Callable[[], Awaitable[Any]], *, ends_itself: bool
+    ) -> Any:
+        """Await a coroutine of the session's loop in a tool's own loop."""
+        import asyncio
+
         self._check_live(self._token)
-        loop.call_soon_threadsafe(lambda: wait.start(loop, start()))
-        return wait.end_result()
+        job = LoopJob(loop, start)
+        job.start()
+        try:
+            if ends_itself:
+                await job.ended.wait_async()
+            else:
+                async with self._token.scope():
+                    await job.ended.wait_async()
+        except (asyncio.CancelledError, Cancelled):
+            if not (ends_itself and self._token.is_cancelled):
+                job.cancel()
+                raise
+            await job.ended.wait_async()
+        return _result(job)
 
-    def _block(self, start: Callable[[], Awaitable[Any]], loop: asyncio.AbstractEventLoop) -> Any:
-        # The thread has a token of its own, below the call's; whichever is cancelled ends the wait.
-        token = CancellationToken.any_of(self._token, current_token())
-        wait = _Wait()
+    def _block(self, start: Callable[[], Awaitable[Any]], loop: asyncio.AbstractEventLoop, *, ends_itself: bool) -> Any:
+        """Block the tool's thread until the coroutine has ended, or there is nothing to wait for any more.
+
+        What ends the wait: the coroutine, the stop (unless the coroutine *ends_itself*), the end of the call, and the
+        end of the loop.
+        """
+        # The thread has a token of its own, below the call's, which is cancelled if its waiter goes away.
+        own = current_token()
+        token = CancellationToken.any_of(self._token, own)
         self._check_live(token)
-        with token.on_cancel(wait.end):
-            loop.call_soon_threadsafe(lambda: wait.start(loop, self._await(start, token)))
-            return wait.result(token)
-
-
-class _Wait:
-    """A thread that waits for a coroutine in a loop."""
-
-    def __init__(self) -> None:
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._task: asyncio.Task[Any] | None = None
-
-    def start(self, loop: asyncio.AbstractEventLoop, work: Any) -> None:
-        """Start the work; runs in the loop."""
-        self._task = loop.create_task(work)
-        self._task.add_done_callback(self._has_ended)
-
-    def _has_ended(self, task: asyncio.Task[Any]) -> None:
-        if not task.cancelled():
-            task.exception()  # now it has been looked at, even if nobody waits for it any more
-        self.end()
-
-    def end(self) -> None:
-        self._bell.put(None)
-
-    def end_result(self) -> Any:
-        """Wait for the end, stopped or not."""
-        self._bell.get()
-        assert self._task is not None
-        return self._task.result()
-
-    def result(self, token: CancellationToken) -> Any:
-        """Wait; a stop comes before an answer."""
-        self._bell.get()
-        task = self._task
-        if token.is_cancelled and not _is_foreign(task, token):
+        job: LoopJob[Any] = LoopJob(loop, start if ends_itself else lambda: self._await(start, token))
+        stopped = OneShotEvent()
+        # Not on *token*: it is also cancelled if the coroutine is cancelled, and then job.ended is about to be set.
+        with self._token.on_cancel(stopped.set), own.on_cancel(stopped.set):
+            job.start()
+            job.wait(self._detached, *(() if ends_itself else (stopped,)))
+        is_stopped = self._token.is_cancelled or own.is_cancelled
+        if is_stopped and not (ends_itself and job.is_done):
+            job.cancel()
             raise Cancelled(token)
-        if task is None or task.cancelled():
-            msg = "nobody is left to answer: the engine has ended this wait"
-            raise RuntimeError(msg)
-        return task.result()
+        if not job.ended.is_set:
+            job.cancel()
+            raise self._is_over()
+        return _result(job)
 
 
-def _is_foreign(task: asyncio.Task[Any] | None, token: CancellationToken) -> bool:
-    """Whether the wait was ended by somebody who cancelled its task, and no token of the call's."""
-    above = token._parents()  # noqa: SLF001  (those that any_of() was made of)
-    return task is not None and task.done() and task.cancelled() and not any(up.is_cancelled for up in above)
+def _result(job: LoopJob[Any]) -> Any:
+    """The result of a coroutine that has ended. One that was cancelled, or lost its loop, gives an error instead."""
+    import asyncio
+
+    try:
+        if job.is_done:
+            return job.result()
+    except asyncio.CancelledError:
+        pass
+    msg = "there will be no answer: the session's event loop has ended this wait"
+    raise RuntimeError(msg)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
+    import asyncio
+
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""How a call ended, told honestly: to the record, to the program, and to the model.
+"""How a call ended, for the log, the program and the model.
 
-What the model reads about a call that was stopped never claims more than is known. "Not started" and "denied" mean that
-nothing happened; "abandoned" means that nobody knows; what came before a stop is there, first, and marked as partial.
+What the model reads about a stopped call never claims more than is known. "Not started" and "denied" mean that nothing
+happened; "abandoned" means that the effects are unknown; what came before a stop comes first, and is marked as partial.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from halter.models.model import Part, Text, ToolMessage
+from halter.models.types import Part, Text, ToolMessage
 from halter.tools.content import Content
 
 Status: TypeAlias = Literal[
     "completed", "partial", "cancelled", "not_started", "failed", "timed_out", "abandoned", "denied"
 ]
-Rung: TypeAlias = Literal["cooperated", "cut", "killed", "abandoned"]
+# "cut": what the call waited for was ended, see halter.cancel.threads.unblock.
+StopStep: TypeAlias = Literal["cooperated", "cut", "killed", "abandoned"]
 
-# Why a call was stopped, in words that fit behind "was stopped".
+# Why a call was stopped, to follow "was stopped".
 _REASONS: Final = {
     "interrupt": "because the user interrupted",
     "steer": "because the user gave new guidance",
@@ -35,12 +36,12 @@ _ERRORS: Final = frozenset({"cancelled", "not_started", "failed", "timed_out", "
 
 
 def because(reason: str | None) -> str:
-    """Say why something was stopped, in words that fit behind "was stopped"."""
+    """Why something was stopped, as words to follow "was stopped"."""
     return _REASONS.get(reason or "", f"for the reason {reason!r}" if reason else "")
 
 
 class LateEnd(Struct, frozen=True):
-    """The end of an abandoned call, after all."""
+    """The late end of an abandoned call."""
 
     ended_at: float
     seconds: float  # after the stop
@@ -49,7 +50,7 @@ class LateEnd(Struct, frozen=True):
 
 
 class ToolOutcome(Struct, kw_only=True):
-    """The one outcome of one call."""
+    """The outcome of one call. Each call has exactly one."""
 
     call_id: str
     name: str
@@ -60,15 +61,15 @@ class ToolOutcome(Struct, kw_only=True):
     started_at: float | None = None  # time.time(); None if it never started
     ended_at: float | None = None
     late: LateEnd | None = None
-    rungs: list[Rung] = field(default_factory=list)  # what it took to stop it, in order
+    stop_steps: list[StopStep] = field(default_factory=list, name="rungs")  # what it took to stop the call, in order
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the call was left behind and has not been heard of since."""
-        return (self.status == "abandoned" or "abandoned" in self.rungs) and self.late is None
+        """Whether the call was abandoned and has not ended since."""
+        return (self.status == "abandoned" or "abandoned" in self.stop_steps) and self.late is None
 
     def to_message(self) -> ToolMessage:
-        """The call's result as the model reads it. A late end does not change it: see late_note()."""
+        """The result of the call for the model. A late end does not change it, see late_note()."""
         parts: list[Part] = [Text(self.content)] if isinstance(self.content, str) else list(self.content)
         parts = [part for part in parts if not isinstance(part, Text) or part.text]
         note = self._note(has_content=bool(parts))
@@ -77,7 +78,7 @@ class ToolOutcome(Struct, kw_only=True):
         return ToolMessage(self.call_id, self.name, parts, is_error=self.status in _ERRORS)
 
     def late_note(self) -> str:
-        """What to tell the model, in a later turn, of an abandoned call that ended after all; else nothing."""
+        """A note for the model, in a later turn, about an abandoned call that has ended; else empty."""
         if self.late is None:
             return ""
         late = self.late
@@ -95,7 +96,7 @@ class ToolOutcome(Struct, kw_only=True):
         why = because(self.reason)
         stopped = f"This call was stopped {why}".rstrip()
         so_far = " What it gave until then is above." if has_content else ""
-        doubt = " It did not end in time and may still have effects." if "abandoned" in self.rungs else ""
+        doubt = " It did not end in time and may still have effects." if "abandoned" in self.stop_steps else ""
         match self.status:
             case "completed":
                 return "" if has_content else "(no output)"

@@ -1,7 +1,7 @@
-"""A tool: a function that a model may call, and how it wants to be run.
+"""A tool: a function that a model may call, and the options for running it.
 
-``@tool`` reads the signature, the hints and the docstring once, where the function is defined, and says there and then
-what is wrong with them. What it returns still is the function: call it, test it, await it as before.
+``@tool`` reads the signature, the type hints and the docstring once, where the function is defined, and raises there if
+something is wrong with them. The result can still be called, tested and awaited like the function.
 """
 
 from __future__ import annotations
@@ -13,33 +13,32 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 import msgspec
 
-from halter.cancel.seconds import check_seconds
-from halter.models.model import ToolSpec
-from halter.tools.arguments import Argument, read_arguments
+from halter.cancel.deadlines import check_seconds
+from halter.models.types import ToolSpec
 from halter.tools.context import ToolContext
-from halter.tools.docstring import read_docstring
-from halter.tools.hint import hint_of, is_path, words_of
-from halter.tools.schema import Schema, inline, object_schema
-from halter.tools.signature import EMPTY, Parameter, read_signature, takes_self, underlying
+from halter.tools.schema.arguments import Argument, read_arguments
+from halter.tools.schema.docstring import read_docstring
+from halter.tools.schema.hints import description_of, hint_of, is_path
+from halter.tools.schema.json_schema import Schema, inline, object_schema
+from halter.tools.schema.signature import EMPTY, Parameter, read_signature, takes_self, underlying
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 Kind: TypeAlias = Literal["function", "coroutine", "generator", "async_generator"]
 OnSteer: TypeAlias = Literal["break", "finish"]
-# Does a call with these arguments need approval? False, True, or True with the reason that a person is told.
+# Whether a call with these arguments needs approval: False, True, or the reason that the user is shown.
 ApprovalRule: TypeAlias = Callable[[Mapping[str, Any]], bool | str]
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class Tool(Generic[P, R]):
-    """A function with what a model is told of it and how it is to be run. Made by ``@tool``."""
+    """A function, its description for models, and its options. Made by ``@tool``."""
 
     __name__: str
     __wrapped__: Callable[P, R]
@@ -77,16 +76,16 @@ class Tool(Generic[P, R]):
         self.spec = ToolSpec(self.name, self.description, schema)
         if isolate:
             self._check_isolation()
-        functools.update_wrapper(self, fn, updated=())  # attributes of the function's own must not become ours
+        functools.update_wrapper(self, fn, updated=())  # the function's own attributes must not overwrite ours
 
-    # -- for those who call it ------------------------------------------------------------------
+    # -- as a function --------------------------------------------------------------------------
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function itself, as if it were no tool."""
+        """Call the function itself."""
         return self.fn(*args, **kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool[..., R]:
-        """A tool in the body of a class is a method: that of an instance is a tool with `self` filled in."""
+        """A tool in the body of a class is a method: on an instance it is a tool with `self` bound."""
         if instance is None or not self.needs_self:
             return self
         bound = copy.copy(self)
@@ -94,13 +93,13 @@ class Tool(Generic[P, R]):
         bound.needs_self = False
         return bound
 
-    # -- for those who run it -------------------------------------------------------------------
+    # -- for the code that runs it --------------------------------------------------------------
 
     def bind_arguments(self, raw_json: str, context: ToolContext | None = None) -> dict[str, Any]:
-        """Check a model's arguments and return them as the function wants them, the context among them.
+        """Check a model's arguments and convert them for the function; *context* is added to them.
 
-        Raises BadArguments, whose text is for the model, and nothing else, whatever the model wrote. A parameter
-        that was left out is not in the result: the function's own default holds.
+        Whatever the model wrote, this raises nothing but BadArguments, whose text is for the model. A parameter that
+        was left out is not in the result: the function's default applies.
         """
         kwargs = read_arguments(self.name, self._arguments, raw_json)
         if self.context_name is not None and context is not None:
@@ -113,9 +112,9 @@ class Tool(Generic[P, R]):
         return bool(self._paths)
 
     def paths(self, kwargs: Mapping[str, Any]) -> list[str]:
-        """The files that a call touches, absolute and with links followed; tools on the same one run in turn.
+        """The files that a call touches, absolute and with links resolved. Calls on the same one run one by one.
 
-        They are the values of parameters hinted `Path` or marked `IsPath`. Following links asks the file system.
+        They are the values of parameters with the hint `Path` or the mark `IsPath`. Reads the file system.
         """
         found = (path for name in self._paths for path in _paths_in(kwargs.get(name)))
         return sorted({_real(path) for path in found})
@@ -126,11 +125,11 @@ class Tool(Generic[P, R]):
         return twin
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Travel by name, as functions do: that name means this tool where it was decorated, else its function."""
+        """Pickle by name, as functions do, if the name refers to this tool; else by the function and its options."""
         qualname = str(getattr(self, "__qualname__", ""))
         if _global(self.__module__, qualname) is self:
             return qualname
-        return _remade, (self.fn, self._options())
+        return _make_again, (self.fn, self._options())
 
     def __repr__(self) -> str:
         return f"<Tool {self.name} ({self.kind})>"
@@ -180,14 +179,14 @@ def tool(
 
 
 def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Make a tool of a function: `@tool`, or `@tool(timeout=5)`.
+    """Turn a function into a tool: `@tool`, or `@tool(timeout=5)`.
 
     Args:
         fn: a function, coroutine function, generator function of either kind, method, or other callable.
-        options: name (the function's own), timeout in seconds (none), on_steer ("break", or "finish" for one that must
-            not be cut), grace in seconds after a stop (the batch's), isolate (in a process of its own that can be
-            killed), exclusive (never beside another call), approval (a person has to allow each call; or a function of
-            the arguments that says whether, and why: False, True, or a reason. Arguments left out are not among them).
+        options: name (default: the function's), timeout in seconds (none), on_steer ("break", or "finish" if a steer
+            must not interrupt it), grace in seconds after a stop (the batch's), isolate (run in a process that can be
+            killed), exclusive (never in parallel with another call), approval (the user must allow each call; or a
+            function of the arguments that returns False, True, or the reason. Omitted arguments are not in them).
 
     """
     if fn is None:
@@ -204,17 +203,17 @@ def _make(fn: Callable[P, R], options: dict[str, Any], local_names: Mapping[str,
         msg = f"{fn.name!r} is a tool already"
         raise TypeError(msg)
     if not callable(fn) or isinstance(fn, type):
-        msg = f"a tool is made of a function, not of {fn!r}"
+        msg = f"a tool is made from a function, not from {fn!r}"
         raise TypeError(msg)
     return Tool(fn, **options, local_names=local_names)
 
 
-def _remade(fn: Callable[P, R], options: dict[str, Any]) -> Tool[P, R]:
+def _make_again(fn: Callable[P, R], options: dict[str, Any]) -> Tool[P, R]:
     return Tool(fn, **options)
 
 
 def kind_of(fn: Any) -> Kind:
-    """How a callable gives its result."""
+    """Whether a callable is a function, a coroutine function or a generator."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     if not inspect.isroutine(fn):
@@ -245,7 +244,7 @@ def _docstring_of(fn: Any) -> str | None:
 
 
 def _describe(tool: str, parameters: list[Parameter], docs: dict[str, str]) -> tuple[list[Argument], Schema]:
-    """Describe the parameters to us and to the model."""
+    """The parameters, for checking arguments and as a schema for the model."""
     arguments: list[Argument] = []
     properties: dict[str, Schema] = {}
     definitions: dict[str, Schema] = {}
@@ -254,10 +253,10 @@ def _describe(tool: str, parameters: list[Parameter], docs: dict[str, str]) -> t
             hint = hint_of(each.annotation)
             own, recursive = inline(*hint.schema(), prefix=each.name)
         except (TypeError, NameError, ValueError) as error:
-            msg = f"tool {tool!r}: a model cannot be told what {each.name}: {each.annotation!r} is. {error}"
+            msg = f"tool {tool!r}: there is no JSON schema for {each.name}: {each.annotation!r}. {error}"
             raise TypeError(msg) from error
-        words = docs.get(each.name) or words_of(each.annotation)
-        properties[each.name] = {**own, **({"description": words} if words else {}), **_default(each)}
+        description = docs.get(each.name) or description_of(each.annotation)
+        properties[each.name] = {**own, **({"description": description} if description else {}), **_default(each)}
         definitions.update(recursive)
         arguments.append(Argument(each.name, hint, own, each.is_required))
     schema = object_schema(properties, [each.name for each in parameters if each.is_required], definitions)
@@ -265,12 +264,12 @@ def _describe(tool: str, parameters: list[Parameter], docs: dict[str, str]) -> t
 
 
 def _default(parameter: Parameter) -> Schema:
-    """The default, if there is one and JSON can say it."""
+    """The default value for the schema, if there is one and JSON can express it."""
     if parameter.default is EMPTY:
         return {}
     try:
         return {"default": msgspec.to_builtins(parameter.default, str_keys=True, enc_hook=os.fspath)}
-    except Exception:  # noqa: BLE001  (a boundary: any object may be a default, and need not be told)
+    except Exception:  # noqa: BLE001  (a boundary: any object may be a default)
         return {}
 
 
@@ -286,9 +285,9 @@ def _paths_in(value: Any) -> list[str]:
 
 def _real(path: str) -> str:
     try:
-        return os.path.realpath(Path(path).expanduser())
+        return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111  (pathlib would cost an import at every start)
     except (OSError, ValueError):  # such as one with a null byte, which no file has
-        return str(Path(path).absolute())
+        return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
 
 
 def _global(module: str, qualname: str) -> object:

@@ -1,4 +1,4 @@
-"""The tools that one agent has, by name."""
+"""The tools of an agent, by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def collect_tools(tools: Iterable[Tool[..., Any] | Callable[..., Any]]) -> dict[
 
 
 def no_such_tool(name: str, tools: Mapping[str, Tool[..., Any]]) -> str:
-    """What to tell a model that called a tool that is not there."""
+    """The error text for a model that called an unknown tool."""
     if not tools:
         return f"There is no tool {name!r}; there are no tools at all. Answer without."
     close = difflib.get_close_matches(name, tools, n=1)

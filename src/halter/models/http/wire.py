@@ -1,0 +1,197 @@
+"""The base class of models behind HTTP: one request, one stream of events.
+
+A subclass writes the request body and provides a `Reader` for the answer. The events are the same with and without
+streaming. However the stream is left, its connection is closed before control returns, unless the answer was read to
+its end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from halter.models.errors import UNREADABLE, ProviderError, StreamBroken, provider_error, redact
+from halter.models.http.client import Reply, post
+from halter.models.http.sse import MAX_EVENT_BYTES, ServerSentEvents
+
+if TYPE_CHECKING:
+    import ssl as tls
+    from collections.abc import AsyncGenerator, Mapping
+
+    from halter.models.types import ModelEvent, ModelRequest
+
+__all__ = ["FIRST_FAILURE", "HTTPModel", "Reader", "read_refusal"]
+
+FIRST_FAILURE = 300
+_NOT_A_STREAM = frozenset({"application/json", "text/html"})
+_ERROR_BYTES = 64 * 1024
+_ERROR_WAIT = 2.0
+_SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "proxy-authorization"})
+
+
+class Reader(Protocol):
+    """Turns one answer into events.
+
+    Raises one of `UNREADABLE` for what it cannot read, and a bare `ProviderError`, with what the provider sent as its
+    body, for an error inside the answer; `HTTPModel` makes the full error from it.
+    """
+
+    finished: bool
+    """Whether the provider has said that the answer is complete."""
+
+    def take(self, name: str, data: bytes) -> list[ModelEvent]:
+        """Read one event of a stream."""
+        ...
+
+    def read_complete(self, body: bytes) -> list[ModelEvent]:
+        """Read an answer that was not streamed."""
+        ...
+
+    def end(self) -> list[ModelEvent]:
+        """The last events, at the end of the answer. Raises `StreamBroken` if the answer is not complete."""
+        ...
+
+
+class HTTPModel(ABC):
+    """A model behind HTTP.
+
+    `max_retries`, `stale_timeout` and `first_byte_timeout` (seconds) are for `ModelCall`; nothing here retries or times
+    out. For `stale_timeout` any byte counts, also pings and comments. `ssl` is an SSL context, or False to accept any
+    certificate.
+    """
+
+    key_variable: str
+    url_variable: str
+    default_url: str
+
+    def __init__(  # noqa: PLR0913 - all but the name have a default
+        self,
+        name: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        max_retries: int = 2,
+        stale_timeout: float = 180.0,
+        first_byte_timeout: float = 300.0,
+        stream: bool = True,
+        headers: Mapping[str, str] | None = None,
+        ssl: tls.SSLContext | bool = True,
+    ) -> None:
+        self.name = name
+        self.base_url = (base_url or os.environ.get(self.url_variable) or self.default_url).rstrip("/")
+        self.max_retries = max_retries
+        self.stale_timeout = stale_timeout
+        self.first_byte_timeout = first_byte_timeout
+        self.streaming = stream
+        self._api_key = os.environ.get(self.key_variable, "") if api_key is None else api_key
+        self._extra_headers = dict(headers or {})
+        self._ssl = ssl
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, base_url={self.base_url!r})"
+
+    @abstractmethod
+    def body(self, request: ModelRequest) -> dict[str, Any]:
+        """The request body, for JSON."""
+
+    @abstractmethod
+    def url(self) -> str:
+        """The URL for requests."""
+
+    @abstractmethod
+    def auth_headers(self) -> dict[str, str]:
+        """The headers with the key."""
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """Make a reader for one answer."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+        """Answer `request`, event by event."""
+        body = {key: value for key, value in (self.body(request) | request.extra).items() if value is not None}
+        reply = await post(self.url(), headers=self._headers(), body=msgspec.json.encode(body), tls=self._ssl)
+        try:
+            if reply.status >= FIRST_FAILURE:
+                raise await read_refusal(reply, self._secrets())
+            reader = self.reader()
+            if not self._is_stream(reply):
+                for event in await self._read_complete(reply, reader):
+                    yield event
+                return
+            decoder = ServerSentEvents()
+            while not reader.finished and (chunk := await reply.read()):
+                for name, data in decoder.feed(chunk):
+                    for event in self._take(reader, name, data):
+                        yield event
+                    if reader.finished:
+                        break
+            for event in reader.end():
+                yield event
+            await reply.finish()
+        finally:
+            reply.close()
+
+    def _is_stream(self, reply: Reply) -> bool:
+        """Whether the answer is a stream: by its content type, or else by what was asked for."""
+        if reply.content_type == "text/event-stream":
+            return True
+        return self.streaming and reply.content_type not in _NOT_A_STREAM
+
+    def _take(self, reader: Reader, name: str, data: bytes) -> list[ModelEvent]:
+        try:
+            return reader.take(name, data)
+        except UNREADABLE as exc:
+            message = f"the provider sent an event that cannot be read: {redact(data, self._secrets())[:200]!r}"
+            raise StreamBroken(message) from exc
+        except ProviderError as exc:
+            raise provider_error(exc.body.encode(), status=exc.status, secrets=self._secrets()) from None
+
+    async def _read_complete(self, reply: Reply, reader: Reader) -> list[ModelEvent]:
+        body = await reply.read_all(MAX_EVENT_BYTES)
+        try:
+            return [*reader.read_complete(body), *reader.end()]
+        except UNREADABLE as exc:
+            message = f"the provider sent an answer that cannot be read: {redact(body, self._secrets())[:200]!r}"
+            raise StreamBroken(message) from exc
+        except ProviderError as exc:
+            raise provider_error(
+                exc.body.encode(), status=exc.status, headers=reply.headers, secrets=self._secrets()
+            ) from None
+
+    def _headers(self) -> dict[str, str]:
+        headers = {
+            "content-type": "application/json",
+            "accept": "text/event-stream" if self.streaming else "application/json",
+            # A compressor would hold a stream back until a block is full.
+            "accept-encoding": "identity",
+            "user-agent": "halter",
+            **self.auth_headers(),
+        }
+        for key, value in self._extra_headers.items():
+            headers[key.lower()] = value
+        return headers
+
+    def _secrets(self) -> list[str]:
+        secrets = [self._api_key]
+        for key, value in self._extra_headers.items():
+            if key.lower() in _SECRET_HEADERS:
+                secrets += [value, value.rpartition(" ")[2]]
+        return secrets
+
+
+async def read_refusal(reply: Reply, secrets: list[str]) -> ProviderError:
+    """The error that an answer with a bad status stands for.
+
+    The status is enough to know that it is one. Its text is worth a short wait, and not one that a server could extend.
+    """
+    import asyncio  # loaded by now, and half of what `from halter import Agent` would cost
+
+    body = b""
+    with contextlib.suppress(StreamBroken, TimeoutError):
+        async with asyncio.timeout(_ERROR_WAIT):
+            body = await reply.read_all(_ERROR_BYTES)
+    return provider_error(body, status=reply.status, headers=reply.headers, secrets=secrets)

@@ -1,0 +1,350 @@
+"""Chat completions, as OpenAI, Ollama, vLLM, OpenRouter, llama.cpp and most others implement them.
+
+Only the fields that are used are decoded; unknown ones are skipped, and each may be missing or null. An answer is
+complete when the server sent a `finish_reason` or `[DONE]`; a stream without either is broken.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from halter.models.errors import ProviderError, StreamBroken
+from halter.models.http.wire import HTTPModel
+from halter.models.openai.tool_calls import CallAssembler
+from halter.models.types import (
+    AssistantMessage,
+    Audio,
+    Finished,
+    FinishReason,
+    Image,
+    ModelEvent,
+    ModelRequest,
+    Part,
+    Reasoning,
+    ReasoningDelta,
+    ReasoningDone,
+    Text,
+    TextDelta,
+    ToolMessage,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["OpenAIModel"]
+
+_OPENAI_URL: Final = "https://api.openai.com/v1"
+_REASONS: Final[dict[str, FinishReason]] = {
+    "stop": "stop",
+    "eos": "stop",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "max_tokens": "length",
+    "content_filter": "content_filter",
+    "refusal": "refusal",
+}
+
+
+class _Function(Struct):
+    name: str | None = None
+    arguments: Any = None
+
+
+class _Call(Struct):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Delta(Struct):
+    content: Any = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: Any = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(Struct):
+    index: int | None = None
+    delta: _Delta | None = None
+    message: _Delta | None = None
+    finish_reason: str | None = None
+    error: Any = None
+
+
+class _CachedTokens(Struct):
+    cached_tokens: int | None = None
+
+
+class _ReasoningTokens(Struct):
+    reasoning_tokens: int | None = None
+
+
+class _Usage(Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _CachedTokens | None = None
+    completion_tokens_details: _ReasoningTokens | None = None
+
+
+class _Chunk(Struct):
+    choices: list[_Choice] | None = None
+    model: str | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+class _Said(Struct, gc=False):
+    """A message in a request. A struct, because a long history has many, and a struct is made and encoded faster."""
+
+    role: str
+    content: Any
+
+
+class OpenAIModel(HTTPModel):
+    """A model on an OpenAI-compatible server. Without `base_url` and key, the SDK's environment variables are used."""
+
+    key_variable = "OPENAI_API_KEY"
+    url_variable = "OPENAI_BASE_URL"
+    default_url = _OPENAI_URL
+
+    def url(self) -> str:
+        """The URL for requests."""
+        return f"{self.base_url}/chat/completions"
+
+    def auth_headers(self) -> dict[str, str]:
+        """The header with the key; private servers often need none."""
+        return {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+
+    def reader(self) -> _Reader:
+        """Make a reader for one answer."""
+        return _Reader(self.name)
+
+    def body(self, request: ModelRequest) -> dict[str, Any]:
+        """The request body for chat completions."""
+        body: dict[str, Any] = {"model": self.name, "messages": _messages(request)}
+        if request.tools:
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters},
+                }
+                for tool in request.tools
+            ]
+        if request.max_tokens is not None:
+            # OpenAI's newer models refuse the old name; most other servers do not know the new one.
+            key = "max_completion_tokens" if self.base_url == _OPENAI_URL else "max_tokens"
+            body[key] = request.max_tokens
+        if request.temperature is not None:
+            body["temperature"] = request.temperature
+        if self.streaming:
+            body["stream"] = True
+            body["stream_options"] = {"include_usage": True}
+        return body
+
+
+class _Reader:
+    """Reads one answer."""
+
+    def __init__(self, name: str) -> None:
+        self.finished = False
+        self._model = name
+        self._raw = ""
+        self._is_refusal = False
+        self._has_calls = False
+        self._thinking: list[str] = []
+        self._calls = CallAssembler()
+        self._usage = Usage()
+
+    def take(self, name: str, data: bytes) -> list[ModelEvent]:
+        if data.startswith(b"[DONE]"):
+            self.finished = True
+            return []
+        chunk = _decode(data)
+        if chunk.error or name == "error":
+            raise _error(chunk.error, data)
+        return self._chunk(chunk)
+
+    def read_complete(self, body: bytes) -> list[ModelEvent]:
+        chunk = _decode(body)
+        if chunk.error or not chunk.choices:
+            raise _error(chunk.error, body)
+        events = self._chunk(chunk)
+        self.finished = True
+        return events
+
+    def end(self) -> list[ModelEvent]:
+        if not (self._raw or self.finished):
+            message = "the answer ended in the middle: no finish_reason and no [DONE] came"
+            raise StreamBroken(message)
+        events = self._thinking_done() + self._calls_done()
+        reason = _REASONS.get(self._raw, "other" if self._raw else "stop")
+        if self._is_refusal:
+            reason = "refusal"
+        elif self._has_calls and reason == "stop":
+            # Some servers send "stop" after calls as well.
+            reason = "tool_calls"
+        return [*events, Finished(reason, self._raw, self._model)]
+
+    def _chunk(self, chunk: _Chunk) -> list[ModelEvent]:
+        events: list[ModelEvent] = []
+        if chunk.model:
+            self._model = chunk.model
+        for choice in chunk.choices or ():
+            if choice.index:
+                # We ask for one answer. If `extra` asks for more, the first one counts.
+                continue
+            delta = choice.delta or choice.message
+            if delta is not None:
+                self._delta(delta, events)
+            if choice.finish_reason:
+                if choice.error or choice.finish_reason == "error":
+                    raise _error(choice.error, b"the provider ended the answer with an error")
+                self._raw = choice.finish_reason
+                events += self._thinking_done() + self._calls_done()
+        if chunk.usage is not None:
+            usage = _usage(chunk.usage)
+            if usage != self._usage:
+                self._usage = usage
+                events.append(usage)
+        return events
+
+    def _delta(self, delta: _Delta, events: list[ModelEvent]) -> None:
+        thinking = delta.reasoning_content or delta.reasoning
+        if thinking and isinstance(thinking, str):
+            self._thinking.append(thinking)
+            events.append(ReasoningDelta(thinking))
+        if delta.content:
+            if self._thinking:
+                events += self._thinking_done()
+            if isinstance(delta.content, str):
+                events.append(TextDelta(delta.content))
+            else:
+                events += map(TextDelta, _texts(delta.content))
+        if delta.refusal:
+            self._is_refusal = True
+            events.append(TextDelta(delta.refusal))
+        if not delta.tool_calls:
+            return
+        for call in delta.tool_calls:
+            function = call.function or _Function()
+            events += self._calls.piece(call.index, call.id or "", function.name or "", function.arguments)
+
+    def _thinking_done(self) -> list[ModelEvent]:
+        if not self._thinking:
+            return []
+        text = "".join(self._thinking)
+        self._thinking.clear()
+        return [ReasoningDone(Reasoning(text))]
+
+    def _calls_done(self) -> list[ModelEvent]:
+        events = self._calls.done()
+        self._has_calls = self._has_calls or bool(events)
+        return events
+
+
+def _texts(content: object) -> Iterable[str]:
+    """The texts of content that is a list of parts, as some servers send it."""
+    parts = content if isinstance(content, list) else ()
+    return [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+
+
+def _usage(usage: _Usage) -> Usage:
+    cached = usage.prompt_tokens_details
+    thinking = usage.completion_tokens_details
+    return Usage(
+        input_tokens=usage.prompt_tokens or 0,
+        output_tokens=usage.completion_tokens or 0,
+        cached_tokens=(cached.cached_tokens or 0) if cached else 0,
+        reasoning_tokens=(thinking.reasoning_tokens or 0) if thinking else 0,
+    )
+
+
+def _error(error: object, data: bytes) -> ProviderError:
+    """An error that came with status 200; some servers put the real status into it."""
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else None  # noqa: PLR2004 - HTTP's range of errors
+    body = msgspec.json.encode({"error": error}) if error else data
+    return ProviderError("an error inside the answer", status=status, body=body.decode("utf-8", "replace"))
+
+
+def _messages(request: ModelRequest) -> list[Any]:
+    """The conversation.
+
+    Consecutive user messages are merged, because the templates of many models refuse two in a row. Images and audio of
+    a tool's result go into the user message after the results, because a result can only hold text here.
+    """
+    written: list[Any] = []
+    said: list[Part] = []
+    if request.instructions:
+        written.append(_Said("system", request.instructions))
+    for message in request.messages:  # the whole conversation, for each request: the common case must be fast
+        if isinstance(message, AssistantMessage):
+            if said:
+                written.append(_Said("user", _content(said)))
+                said = []
+            written.append(_assistant(message) if message.calls else _Said("assistant", message.text))
+        elif isinstance(message, ToolMessage):
+            said = [*said, *_result(message, written)]
+        else:
+            said = [*said, *message.parts] if said else message.parts  # a copy: it may be the message's own
+    if said:
+        written.append(_Said("user", _content(said)))
+    return written
+
+
+def _result(message: ToolMessage, written: list[Any]) -> list[Part]:
+    shown: list[Part] = [part for part in message.parts if not isinstance(part, Text)]
+    text = message.text or ("" if not shown else "(shown in the next user message)")
+    written.append({"role": "tool", "tool_call_id": message.call_id, "content": text})
+    if not shown:
+        return []
+    return [Text(f"What {message.name} returned (call {message.call_id}):"), *shown]
+
+
+def _assistant(message: AssistantMessage) -> dict[str, Any]:
+    """A message with calls; its content is null and not empty if there is no text."""
+    calls = [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.calls
+    ]
+    return {"role": "assistant", "content": message.text or None, "tool_calls": calls}
+
+
+def _content(parts: list[Part]) -> str | list[dict[str, Any]]:
+    if len(parts) == 1 and isinstance(parts[0], Text):
+        return parts[0].text
+    texts = [part.text for part in parts if isinstance(part, Text)]
+    if len(texts) == len(parts):
+        return "\n\n".join(texts)
+    return [_part(part) for part in parts]
+
+
+def _part(part: Part) -> dict[str, Any]:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if isinstance(part, Audio):
+        return {"type": "input_audio", "input_audio": {"data": _base64(part.data), "format": _format(part.media_type)}}
+    return {"type": "image_url", "image_url": {"url": _image_url(part)}}
+
+
+def _image_url(image: Image) -> str:
+    return image.url or f"data:{image.media_type};base64,{_base64(image.data or b'')}"
+
+
+def _format(media_type: str) -> str:
+    kind = media_type.partition(";")[0].rpartition("/")[2].removeprefix("x-")
+    return {"mpeg": "mp3", "wave": "wav"}.get(kind, kind)
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode("ascii")

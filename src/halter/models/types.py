@@ -1,0 +1,270 @@
+"""Messages, requests and the events of a model's answer, the same for every provider.
+
+A request is a list of messages and tools; an answer is a stream of events. All are tagged `msgspec` structs, so each
+can be written as JSON and read back (`bytes` become base64). Most have `gc=False`: they hold plain data, which cannot
+refer back to them, so the garbage collector need not look at them, however long histories and logs become.
+
+What a stream guarantees, whichever provider is behind it:
+
+- `Finished` is the last event, and there is exactly one. A stream that breaks raises instead, and has no `Finished`.
+- Each tool call is started once, gets its arguments in pieces, in order, and is done once, with the complete call.
+- `Usage` is cumulative: a later one replaces an earlier one, so a stream that breaks still reports what is known.
+- The text of a refusal is ordinary text: it comes as `TextDelta`, and `Finished.reason` is `"refusal"`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from msgspec import Struct, field
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+__all__ = [
+    "AssistantMessage",
+    "Audio",
+    "FinishReason",
+    "Finished",
+    "Image",
+    "Message",
+    "Model",
+    "ModelEvent",
+    "ModelRequest",
+    "Part",
+    "Reasoning",
+    "ReasoningDelta",
+    "ReasoningDone",
+    "Text",
+    "TextDelta",
+    "ToolCall",
+    "ToolCallAsSent",
+    "ToolCallDelta",
+    "ToolCallDone",
+    "ToolCallStarted",
+    "ToolMessage",
+    "ToolSpec",
+    "Usage",
+    "UserMessage",
+]
+
+
+class Text(Struct, frozen=True, gc=False, tag="text"):
+    """A piece of text."""
+
+    text: str
+
+
+class Image(Struct, frozen=True, gc=False, tag="image"):
+    """An image: its bytes, or a URL from which the provider can fetch it."""
+
+    data: bytes | None = None
+    url: str | None = None
+    media_type: str = "image/png"
+
+
+class Audio(Struct, frozen=True, gc=False, tag="audio"):
+    """Recorded sound."""
+
+    data: bytes
+    media_type: str = "audio/wav"
+
+
+Part: TypeAlias = Text | Image | Audio
+
+
+class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
+    """One block of the model's thinking.
+
+    `signature` and `redacted` are opaque: the provider that sent them wants them back unchanged in the next request.
+    """
+
+    text: str = ""
+    signature: str = ""
+    redacted: str = ""
+
+
+class ToolCallAsSent(Struct, frozen=True, gc=False):
+    """What a model wrote of a call, where that could not be sent back to every provider."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolCall(Struct, frozen=True, gc=False, tag="tool_call"):
+    """A call that the model asks for.
+
+    As a model streams it, `arguments` is the text that it wrote, valid or not. In the log and the history all fields
+    are fit for every provider (`halter.models.sanitize`), and `sent` is what the model wrote, if that was different.
+    """
+
+    id: str
+    name: str
+    arguments: str = "{}"  # JSON
+    sent: ToolCallAsSent | None = None
+
+    @property
+    def as_written(self) -> ToolCall | ToolCallAsSent:
+        """The call as the model wrote it."""
+        return self.sent or self
+
+
+class UserMessage(Struct, frozen=True, gc=False, tag="user"):
+    """A message of the user."""
+
+    parts: list[Part]
+
+    @classmethod
+    def of(cls, *parts: str | Part) -> UserMessage:
+        """Make a message from texts and parts: `UserMessage.of("what is this?", Image(data))`."""
+        return cls(_parts(parts))
+
+    @property
+    def text(self) -> str:
+        """Its text parts, joined by newlines."""
+        return _text(self.parts)
+
+
+class AssistantMessage(Struct, frozen=True, gc=False, tag="assistant"):
+    """An answer of the model, and the calls that it asks for."""
+
+    text: str = ""
+    calls: list[ToolCall] = []
+    reasoning: list[Reasoning] = []
+
+
+class ToolMessage(Struct, frozen=True, gc=False, tag="tool"):
+    """The result of one call."""
+
+    call_id: str
+    name: str
+    parts: list[Part]
+    is_error: bool = False
+
+    @classmethod
+    def of(cls, call: ToolCall, *parts: str | Part, is_error: bool = False) -> ToolMessage:
+        """Make the result of `call` from texts and parts."""
+        return cls(call.id, call.name, _parts(parts), is_error)
+
+    @property
+    def text(self) -> str:
+        """Its text parts, joined by newlines."""
+        return _text(self.parts)
+
+
+Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage
+
+
+class ToolSpec(Struct, frozen=True):
+    """The description of a tool for the model; `parameters` is a JSON schema."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+
+
+class ModelRequest(Struct, frozen=True):
+    """One complete request: nothing is remembered between requests.
+
+    `extra` is merged into the provider's request body and wins over what we would send; `None` removes a key.
+    """
+
+    messages: list[Message]
+    instructions: str = ""
+    tools: list[ToolSpec] = []
+    max_tokens: int | None = None
+    temperature: float | None = None
+    extra: dict[str, Any] = {}
+
+
+class TextDelta(Struct, frozen=True, gc=False, tag="text.delta"):
+    """The next piece of the answer."""
+
+    text: str
+
+
+class ReasoningDelta(Struct, frozen=True, gc=False, tag="reasoning.delta"):
+    """The next piece of the model's thinking."""
+
+    text: str
+
+
+class ReasoningDone(Struct, frozen=True, gc=False, tag="reasoning.done"):
+    """A block of thinking is complete; keep it in `AssistantMessage.reasoning`."""
+
+    reasoning: Reasoning
+
+
+class ToolCallStarted(Struct, frozen=True, gc=False, tag="call.started"):
+    """A call begins. `index` counts the calls of this answer from 0, without gaps."""
+
+    index: int
+    id: str
+    name: str
+
+
+class ToolCallDelta(Struct, frozen=True, gc=False, tag="call.delta"):
+    """The next piece of a call's arguments."""
+
+    index: int
+    arguments: str
+
+
+class ToolCallDone(Struct, frozen=True, gc=False, tag="call.done"):
+    """A call has ended. It may be truncated if `Finished.reason` is `"length"`, so do not run it before `Finished`."""
+
+    index: int
+    call: ToolCall
+
+
+class Usage(Struct, frozen=True, gc=False, tag="usage"):
+    """Tokens used so far. `input_tokens` counts the whole input, cached or not; `cached_tokens` came from a cache."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+FinishReason: TypeAlias = Literal["stop", "tool_calls", "length", "refusal", "content_filter", "pause", "other"]
+
+
+class Finished(Struct, frozen=True, gc=False, tag="finished"):
+    """The answer is complete. `raw` is the provider's own name for the reason, `detail` its explanation."""
+
+    reason: FinishReason
+    raw: str = ""
+    model: str = ""
+    detail: str = ""
+
+
+ModelEvent: TypeAlias = (
+    TextDelta | ReasoningDelta | ReasoningDone | ToolCallStarted | ToolCallDelta | ToolCallDone | Usage | Finished
+)
+
+
+class Model(Protocol):
+    """Anything that answers requests.
+
+    `stream` is an async generator: closing it, or cancelling the task that awaits it, must end the work behind it. If
+    you leave its loop early you must close it (`contextlib.aclosing`): Python does not do that for you.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name that the provider has for this model."""
+        ...
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """Answer `request`, event by event."""
+        ...
+
+
+def _parts(parts: tuple[str | Part, ...]) -> list[Part]:
+    return [Text(part) if isinstance(part, str) else part for part in parts]
+
+
+def _text(parts: list[Part]) -> str:
+    return "\n".join(part.text for part in parts if isinstance(part, Text))

@@ -1,0 +1,1 @@
+"""Running the tool calls of one step."""

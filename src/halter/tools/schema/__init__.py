@@ -1,0 +1,1 @@
+"""JSON schemas from function signatures, and checked arguments from what a model sends."""
