@@ -4,83 +4,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halter.lazy import lazy_names
+from halter._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from halter.agent import Agent
-    from halter.cancel import (
-        NEVER,
-        CancellationToken,
-        Cancelled,
-        ExitGuard,
-        ProcessResult,
-        checkpoint,
-        current_token,
-        run_blocking,
-        run_blocking_async,
-        run_isolated,
-        run_isolated_async,
-        run_process,
-    )
-    from halter.errors import HalterError, NothingToDo, SessionBusy, SessionClosed
-    from halter.inbox import Receipt
-    from halter.session import Session
-    from halter.tools import BadArguments, ToolContext, ToolOutcome, tool
-    from halter.turn import Turn
+    from halter.agent import Agent as Agent
+    from halter.cancel import NEVER as NEVER
+    from halter.cancel import CancellationToken as CancellationToken
+    from halter.cancel import Cancelled as Cancelled
+    from halter.cancel import ExitGuard as ExitGuard
+    from halter.cancel import ProcessResult as ProcessResult
+    from halter.cancel import checkpoint as checkpoint
+    from halter.cancel import current_token as current_token
+    from halter.cancel import run_blocking as run_blocking
+    from halter.cancel import run_blocking_async as run_blocking_async
+    from halter.cancel import run_isolated as run_isolated
+    from halter.cancel import run_isolated_async as run_isolated_async
+    from halter.cancel import run_process as run_process
+    from halter.cancel import run_process_blocking as run_process_blocking
+    from halter.errors import HalterError as HalterError
+    from halter.errors import NothingToDo as NothingToDo
+    from halter.errors import SessionBusy as SessionBusy
+    from halter.errors import SessionClosed as SessionClosed
+    from halter.session.inbox import Receipt as Receipt
+    from halter.session.session import Session as Session
+    from halter.session.turn import Turn as Turn
+    from halter.tools import BadArguments as BadArguments
+    from halter.tools import ToolContext as ToolContext
+    from halter.tools import ToolOutcome as ToolOutcome
+    from halter.tools import tool as tool
 
-# Where each public name lives. Importing halter imports none of it: the first use of a name does.
-_HOMES = {
-    "Agent": "agent",
-    "HalterError": "errors",
-    "NothingToDo": "errors",
-    "Receipt": "inbox",
-    "Session": "session",
-    "SessionBusy": "errors",
-    "SessionClosed": "errors",
-    "Turn": "turn",
-    "BadArguments": "tools",
-    "NEVER": "cancel",
-    "CancellationToken": "cancel",
-    "Cancelled": "cancel",
-    "ExitGuard": "cancel",
-    "ProcessResult": "cancel",
-    "ToolContext": "tools",
-    "ToolOutcome": "tools",
-    "checkpoint": "cancel",
-    "current_token": "cancel",
-    "run_blocking": "cancel",
-    "run_blocking_async": "cancel",
-    "run_isolated": "cancel",
-    "run_isolated_async": "cancel",
-    "run_process": "cancel",
-    "tool": "tools",
-}
-
-__all__ = [
-    "NEVER",
-    "Agent",
-    "BadArguments",
-    "CancellationToken",
-    "Cancelled",
-    "ExitGuard",
-    "HalterError",
-    "NothingToDo",
-    "ProcessResult",
-    "Receipt",
-    "Session",
-    "SessionBusy",
-    "SessionClosed",
-    "ToolContext",
-    "ToolOutcome",
-    "Turn",
-    "checkpoint",
-    "current_token",
-    "run_blocking",
-    "run_blocking_async",
-    "run_isolated",
-    "run_isolated_async",
-    "run_process",
-    "tool",
-]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "agent": ["Agent"],
+        "cancel": [
+            "NEVER",
+            "CancellationToken",
+            "Cancelled",
+            "ExitGuard",
+            "ProcessResult",
+            "checkpoint",
+            "current_token",
+            "run_blocking",
+            "run_blocking_async",
+            "run_isolated",
+            "run_isolated_async",
+            "run_process",
+            "run_process_blocking",
+        ],
+        "errors": ["HalterError", "NothingToDo", "SessionBusy", "SessionClosed"],
+        "session.inbox": ["Receipt"],
+        "session.session": ["Session"],
+        "session.turn": ["Turn"],
+        "tools": ["BadArguments", "ToolContext", "ToolOutcome", "tool"],
+    },
+)

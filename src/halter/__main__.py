@@ -13,7 +13,7 @@ _INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
-        from halter.cli.main import run  # noqa: PLC0415  (Ctrl+C may come while it is imported)
+        from halter.cli.main import run
 
         return run(argv)
     except KeyboardInterrupt:

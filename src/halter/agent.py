@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from halter.models.backoff import Backoff
-from halter.models.named import find_model
+from halter.models.registry import find_model
 from halter.tools.approval import Policy, check_policy
 from halter.tools.toolset import collect_tools
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-    from halter.models.model import Model
-    from halter.session import Session
-    from halter.stores.store import Store
+    from halter.models.types import Model
+    from halter.session.session import Session
+    from halter.stores.base import Store
     from halter.tools.tool import Tool
 
 __all__ = ["Agent"]
@@ -66,6 +66,6 @@ class Agent:
         *prepares* names what its user goes on with, such as "transcribing", if an end of the program has cut it off:
         messages that wait for that go on waiting. Others go on as they are.
         """
-        from halter.session import Session  # noqa: PLC0415  (it imports us)
+        from halter.session.session import Session
 
         return Session(self, id, store, prepares=prepares)

@@ -7,7 +7,9 @@ HalterError
 ├── LimitReached          the turn came to a limit: steps, or the length of an answer
 └── StoreError            the store could not do it; what it held before is unharmed
     ├── SessionOwned      another session object, here or in another process, owns this session
-    ├── LeaseLost         this session object owned it, and another one has taken over
+    ├── WriteRefused      events of one session were not written; `.session` names it
+    │   ├── LeaseLost     this session object owned the session, and does not any more
+    │   └── NotStorable   an event has something in it that cannot be written
     ├── StoreFull         no space is left
     ├── StoreReadOnly     it can be read, and not written
     ├── StoreCorrupt      it is damaged, or no store at all
@@ -20,6 +22,7 @@ __all__ = [
     "HalterError",
     "LeaseLost",
     "LimitReached",
+    "NotStorable",
     "NothingToDo",
     "SessionBusy",
     "SessionClosed",
@@ -29,6 +32,7 @@ __all__ = [
     "StoreFull",
     "StoreReadOnly",
     "StoreTooNew",
+    "WriteRefused",
 ]
 
 
@@ -64,8 +68,20 @@ class SessionOwned(StoreError):
     """Somebody else owns the session."""
 
 
-class LeaseLost(StoreError):
-    """Somebody else has taken the session over."""
+class WriteRefused(StoreError):
+    """Events of one session cannot be written as they are. Other sessions of the store are not concerned."""
+
+    def __init__(self, message: str, session: str) -> None:
+        super().__init__(message)
+        self.session = session
+
+
+class LeaseLost(WriteRefused):
+    """The session was closed, or somebody else has taken it over."""
+
+
+class NotStorable(WriteRefused):
+    """An event has something in it that cannot be written as JSON."""
 
 
 class StoreFull(StoreError):
@@ -73,7 +89,7 @@ class StoreFull(StoreError):
 
 
 class StoreReadOnly(StoreError):
-    """The store can not be written."""
+    """The store cannot be written."""
 
 
 class StoreCorrupt(StoreError):

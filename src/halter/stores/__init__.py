@@ -1,26 +1,24 @@
-"""Where sessions are kept: in memory, or in a SQLite file."""
+"""Stores for sessions: in memory, or in a SQLite file."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halter.lazy import lazy_names
+from halter._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from halter.stores.memory import MemoryStore
-    from halter.stores.sqlite import SQLiteStore
-    from halter.stores.store import GroupingStore, Lease, SessionInfo, Store, Waiting
+    from halter.stores.base import Lease as Lease
+    from halter.stores.base import SessionInfo as SessionInfo
+    from halter.stores.base import Store as Store
+    from halter.stores.base import Write as Write
+    from halter.stores.memory import MemoryStore as MemoryStore
+    from halter.stores.sqlite.store import SQLiteStore as SQLiteStore
 
-_HOMES = {
-    "GroupingStore": "store",
-    "Lease": "store",
-    "MemoryStore": "memory",
-    "SQLiteStore": "sqlite",
-    "SessionInfo": "store",
-    "Store": "store",
-    "Waiting": "store",
-}
-
-__all__ = ["GroupingStore", "Lease", "MemoryStore", "SQLiteStore", "SessionInfo", "Store", "Waiting"]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "base": ["Lease", "SessionInfo", "Store", "Write"],
+        "memory": ["MemoryStore"],
+        "sqlite.store": ["SQLiteStore"],
+    },
+)

@@ -1,9 +1,8 @@
-"""The kit for testing that things stop: part of the product, for tools and agents of your own."""
+"""Helpers for testing that things stop, for your own tools and agents."""
 
 from halter.testing.asserts import assert_cancels_within
 from halter.testing.deaf import DeafCoroutine, DeafTool, deaf_process
 from halter.testing.everywhere import InterruptFailure, Point, Report, interrupt_at, interrupt_everywhere, points_of
-from halter.testing.ledger import SeenConnection, SeenRequest
 from halter.testing.provider import FakeProvider
 from halter.testing.replies import (
     ScriptedReply,
@@ -17,6 +16,7 @@ from halter.testing.replies import (
     tool_calls,
 )
 from halter.testing.scripted import Gate, ScriptedModel, SeenStream
+from halter.testing.server_record import SeenConnection, SeenRequest
 
 __all__ = [
     "DeafCoroutine",

@@ -1,4 +1,4 @@
-"""``assert_cancels_within``: the body must be left soon after its token was cancelled."""
+"""``assert_cancels_within``: a block must end soon after its token is cancelled."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from halter.cancel.seconds import check_seconds
+from halter.cancel.deadlines import check_seconds
 from halter.cancel.token import CancellationToken, Cancelled
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 
-class assert_cancels_within:  # noqa: N801  (it reads as the statement that it is)
+class assert_cancels_within:  # noqa: N801  (it reads like a statement)
     """Cancel the body's token from another thread, and fail if the body takes longer than *seconds* to end.
 
         with assert_cancels_within(0.1) as token:
@@ -52,7 +52,7 @@ class assert_cancels_within:  # noqa: N801  (it reads as the statement that it i
         if not self.token.is_cancelled:
             msg = "the body ended by itself before it was stopped; let it wait for longer, or stop it sooner"
             raise AssertionError(msg)
-        # The body may be out before the callback that notes the time has run.
+        # The body may have ended before the callback that notes the time has run.
         self.took = max(0.0, now - (self._cancelled_at or now))
         if self.took > self._seconds:
             msg = f"the body took {self.took:.3f} s to end after it was stopped, more than {self._seconds:g} s"

@@ -1,4 +1,4 @@
-"""Things that ignore everything: a function, a coroutine and a process for tests of the stop."""
+"""A function, a coroutine and a process that ignore every stop, for tests."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sys
 import threading
 from typing import Final, Self
 
-# Nothing here outlives a test by more than this, whatever goes wrong in the test.
+# Nothing here outlives a test by more than this, even if the test fails.
 _AT_MOST: Final = 60.0
 
 
 class DeafTool:
-    """A blocking function that never looks at its token; it returns when the test releases it."""
+    """A blocking function that never checks its token; it returns when the test releases it."""
 
     def __init__(self, value: object = "late") -> None:
         self.started = threading.Event()
@@ -58,7 +58,7 @@ class DeafCoroutine:
         return self._value
 
     def release(self) -> None:
-        """Let it return; to be called in its event loop."""
+        """Let it return. Call this in its event loop."""
         if self._gate is not None:
             self._gate.set()
 
@@ -83,9 +83,10 @@ time.sleep({at_most})
 
 
 def deaf_process(*, escape: bool = False) -> list[str]:
-    """The command of a process that ignores TERM, INT and HUP, and prints ``ready``, its number and its escapee's.
+    """The command of a process that ignores TERM, INT and HUP, and prints ``ready`` and its process id.
 
-    With *escape* it has a grandchild, equally deaf, which left its session and lost its parent.
+    With *escape* it has a grandchild that ignores them too, has left its session and has lost its parent. Then it also
+    prints the grandchild's process id.
     """
     code = _DEAF_PROCESS.format(at_most=_AT_MOST)
     return [sys.executable, "-c", code, *(["escape"] if escape else [])]

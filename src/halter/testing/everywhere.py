@@ -1,15 +1,15 @@
-"""Stop a scenario at every point at which a stop could land, and see whether it holds.
+"""Stop a scenario at every point at which a stop can arrive, and check that it survives.
 
-``interrupt_everywhere`` runs a scenario once without a stop and notes every point that it passes:
+``interrupt_everywhere`` runs a scenario once without a stop and records every point that it passes:
 
-* each line of Halter's own code and of the scenario, in every thread it starts: that covers token
-  checks, callbacks, hand-overs between threads and every other place where the order matters;
-* each step of the event loop, just before it runs: that covers what lies between the lines, such as
-  a task whose result is there, but which has not been resumed yet.
+* each line of Halter's code and of the scenario, in every thread that it starts: this covers token checks, callbacks,
+  hand-overs between threads and every other place where the order matters;
+* each step of the event loop, just before it runs: this covers what happens between lines, such as a task whose result
+  is there but that has not resumed yet.
 
-Then it runs the scenario once more for each of these points, and cancels the token exactly there, in
-the very thread that arrives. A point is named by its place and how often it was passed before, so a
-failure can be run again alone, and threads that race do not shift the numbering of others.
+Then it runs the scenario again for each of these points, and cancels the token exactly there, in the thread that
+arrives. A point is identified by its place and how often it was passed before, so a failure can be repeated alone, and
+racing threads do not change the numbers of others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import inspect
+import io
 import sys
 import threading
 import traceback
@@ -26,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from halter.cancel.threads import end_idle_threads
+from halter.cancel.threads.pool import end_idle_threads
 from halter.cancel.token import CancellationToken, Cancelled
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ class InterruptFailure(AssertionError):
 
 @dataclass(frozen=True)
 class Point:
-    """A place that a scenario passes, and for the how-manieth time."""
+    """A place in the code, and how often the scenario has passed it, counted from 1."""
 
     place: str
     nth: int
@@ -54,7 +56,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Report:
-    """What was tried. A point is missed when the scenario, running again, did not come by."""
+    """The points that were tried. One is missed if the scenario did not pass it when it ran again."""
 
     points: list[Point]
     missed: list[Point]
@@ -80,7 +82,7 @@ def interrupt_everywhere(
     point: the one that a failure has named.
     """
     explorer = _Explorer(scenario, check, timeout)
-    explorer.run(None)  # so that modules are imported and caches are filled before we count
+    explorer.run(None)  # imports modules and fills caches before points are counted
     if at is None:
         points = [point for point in explorer.run(None) if point.nth <= repeat and (only is None or only(point.place))]
     else:
@@ -90,12 +92,12 @@ def interrupt_everywhere(
 
 
 def points_of(scenario: Callable[[CancellationToken], Any], *, timeout: float = 30.0) -> list[Point]:
-    """Run *scenario* once, without a stop, and tell which points it passes."""
+    """Run *scenario* once, without a stop, and return the points that it passes."""
     return _Explorer(scenario, None, timeout).run(None)
 
 
 def interrupt_at(scenario: Callable[[CancellationToken], Any], point: Point, *, timeout: float = 30.0) -> bool:
-    """Run *scenario* once, with a stop at one point; tells whether it came by there.
+    """Run *scenario* once, with a stop at one point. True if it passed that point.
 
     For a stop that cannot be had twice in one process, such as its death: run each in a process of its own.
     """
@@ -103,7 +105,7 @@ def interrupt_at(scenario: Callable[[CancellationToken], Any], point: Point, *, 
 
 
 def point_named(name: str) -> Point:
-    """The point that is written like this."""
+    """The point with this name, as a failure shows it."""
     place, _, nth = name.rpartition("#")
     return Point(place, int(nth))
 
@@ -126,13 +128,13 @@ class _Explorer:
         token = CancellationToken(name="everywhere")
         watch = _Watch(token, target, inspect.getsourcefile(inspect.unwrap(self._scenario)))
         failure: list[BaseException] = []
-        end_idle_threads()  # threads that run already would not be watched
+        end_idle_threads()  # threads that run already would not be traced
         runner = threading.Thread(target=self._run_once, args=(token, watch, failure), daemon=True)
         with _watching(watch):
             runner.start()
             runner.join(self._timeout)
         if runner.is_alive():
-            msg = f"the scenario hangs{_stopped_at(target)}; it is here:\n{_stack_of(runner)}"
+            msg = f"the scenario hangs{_stopped_at(target)}; it is here:\n{_stack_of(runner)}{_others(runner)}"
             raise InterruptFailure(msg)
         if failure:
             msg = f"the scenario failed{_stopped_at(target)}: {failure[0]!r}"
@@ -140,7 +142,8 @@ class _Explorer:
         return watch.passed
 
     def _run_once(self, token: CancellationToken, watch: _Watch, failure: list[BaseException]) -> None:
-        """Run the scenario and its check. A boundary: whatever they raise is the finding."""
+        """Run the scenario and its check. A boundary: whatever they raise is the result."""
+        watch.runner = threading.get_ident()
         try:
             try:
                 if inspect.iscoroutinefunction(self._scenario):
@@ -159,41 +162,51 @@ class _Explorer:
 
 
 class _Watch:
-    """Notes the points that are passed, or cancels the token at the one that is wanted, after which it rests."""
+    """Records the points that are passed; cancels the token at the target, and then stops recording."""
 
     def __init__(self, token: CancellationToken, target: Point | None, scenario_file: str | None) -> None:
         self.passed: list[Point] = []
-        self.is_at_rest = False
+        self.is_done = False
+        self.runner = 0  # the thread that ends with this run
         self._token = token
         self._target = target
         self._target_place = "" if target is None else target.place
         self._scenario_file = scenario_file
         self._counts: Counter[str] = Counter()
         self._is_ours: dict[int, bool] = {}
-        # Held for the counting only, never while the token is cancelled.
+        self._has_points: dict[int, bool] = {}
+        # Held only to count, never while the token is cancelled.
         self._lock = threading.Lock()
 
     def is_ours(self, code: CodeType) -> bool:
         known = self._is_ours.get(id(code))
         if known is None:
-            _met[id(code)] = code
+            _seen_code[id(code)] = code
             known = _is_product(code.co_filename) or code.co_filename == self._scenario_file
             self._is_ours[id(code)] = known
+        return known
+
+    def has_points(self, code: CodeType) -> bool:
+        """Whether the lines of this code are points; with a target, only those of the code that the target is in."""
+        known = self._has_points.get(id(code))
+        if known is None:
+            known = self.is_ours(code) and (self._target is None or _is_in(self._target_place, code))
+            self._has_points[id(code)] = known
         return known
 
     def arrive(self, place: str) -> None:
         if self._target is not None and place != self._target_place:
             return
         with self._lock:
-            if self.is_at_rest:
+            if self.is_done:
                 return
             self._counts[place] += 1
             point = Point(place, self._counts[place])
             if self._target is not None and point != self._target:
                 return
             self.passed.append(point)
-            self.is_at_rest = self._target is not None
-        if self.is_at_rest:
+            self.is_done = self._target is not None
+        if self.is_done:
             self._token.cancel("interrupt", detail=f"at {point}")
 
 
@@ -202,8 +215,8 @@ _current: _Watch | None = None
 
 @contextlib.contextmanager
 def _watching(watch: _Watch) -> Iterator[None]:
-    """Tell *watch* of each line that is run meanwhile, in threads that are started from now on."""
-    global _current  # noqa: PLW0603  (a trace function is the process's, and has no other way to know)
+    """Report each line that runs to *watch*, in threads that are started from now on."""
+    global _current  # noqa: PLW0603  (a trace function is global)
     before = threading.gettrace()
     threading.settrace(_on_event)
     _current = watch
@@ -221,9 +234,13 @@ def _on_event(frame: FrameType, event: str, _arg: object) -> Any:
     """
     watch = _current
     if watch is None:
-        sys.settrace(threading.gettrace())  # this thread was started for a run that is over: it is others' again
+        sys.settrace(threading.gettrace())  # this thread was started for an earlier run: restore its trace function
         return None
-    if watch.is_at_rest or not watch.is_ours(frame.f_code):
+    if watch.is_done:
+        if threading.get_ident() == watch.runner:
+            sys.settrace(None)  # no other run uses this thread
+        return None
+    if not watch.has_points(frame.f_code):
         return None
     if event == "line":
         watch.arrive(place_of(frame))
@@ -231,7 +248,7 @@ def _on_event(frame: FrameType, event: str, _arg: object) -> Any:
 
 
 class _SteppedLoop(asyncio.SelectorEventLoop):
-    """An event loop that tells before each of its steps what is about to run."""
+    """An event loop that reports each of its steps before it runs."""
 
     def __init__(self, watch: _Watch) -> None:
         super().__init__()
@@ -247,7 +264,7 @@ class _SteppedLoop(asyncio.SelectorEventLoop):
         return super().call_at(when, self._step, callback, *args, context=context)
 
     def _step(self, callback: Any, *args: Any) -> None:
-        if not self._watch.is_at_rest:
+        if not self._watch.is_done:
             self._watch.arrive(f"loop step, {self._describe(callback)}")
         callback(*args)
 
@@ -259,19 +276,24 @@ class _SteppedLoop(asyncio.SelectorEventLoop):
         return f"calling {getattr(callback, '__qualname__', type(callback).__name__)}"
 
 
-# What is asked for each line of every run has to be quick: hashing a code object is not, nor comparing paths. So both
-# are known by ids, and the code objects are held, so that no other one gets the id of one that is gone.
+# This runs for each line of every run and must be fast: hashing a code object or comparing paths is slow. So both are
+# looked up by id, and the code objects are kept alive so that their ids are not reused.
 _places: dict[tuple[int, int], str] = {}
-_met: dict[int, CodeType] = {}
+_seen_code: dict[int, CodeType] = {}
 
 
 def place_of(frame: FrameType) -> str:
     code, line = frame.f_code, frame.f_lineno
     place = _places.get((id(code), line))
     if place is None:
-        _met[id(code)] = code
+        _seen_code[id(code)] = code
         place = _places[id(code), line] = f"{_file_name(code.co_filename)}:{line} in {code.co_qualname}"
     return place
+
+
+def _is_in(place: str, code: CodeType) -> bool:
+    """Whether a place may be a line of this code."""
+    return place.startswith(f"{_file_name(code.co_filename)}:") and place.endswith(f" in {code.co_qualname}")
 
 
 @functools.cache
@@ -299,6 +321,20 @@ def _stopped_at(target: Point | None) -> str:
     return " without any stop" if target is None else f' when stopped at {target} (try it alone with at="{target}")'
 
 
+def _others(runner: threading.Thread) -> str:
+    """The stacks of all other threads, and of the tasks that wait: what a scenario that hangs is waiting for."""
+    stacks = [
+        f"\nthread {thread.name}:\n{_stack_of(thread)}"
+        for thread in threading.enumerate()
+        if thread not in (runner, threading.current_thread())
+    ]
+    for task in [each for each in gc.get_objects() if isinstance(each, asyncio.Task) and not each.done()]:
+        text = io.StringIO()
+        task.print_stack(file=text)
+        stacks.append(f"\n{text.getvalue()}")
+    return "".join(stacks)
+
+
 def _stack_of(thread: threading.Thread) -> str:
-    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  (documented, in spite of its name)
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  (documented)
     return "".join(traceback.format_stack(frame)) if frame is not None else "(it has just ended)"

@@ -1,4 +1,4 @@
-"""A model provider for tests: a real HTTP server that does what its script says, and remembers what its clients did.
+"""A model provider for tests: a real HTTP server that follows a script and records what its clients did.
 
 It speaks OpenAI's chat completions and Anthropic's messages, streaming and not, on a free port of the loopback
 address, from a thread and an event loop of its own, so that tests of every kind can use it:
@@ -6,7 +6,7 @@ address, from a thread and an event loop of its own, so that tests of every kind
     with FakeProvider(answer("hello"), status(429), hang_mid_stream()) as provider:
         model = OpenAIModel("any", base_url=provider.openai_url, api_key="any")
 
-What it records is what a server sees: when each request was whole, when the client ended the connection (noticed at
+What it records is what a server sees: when each request was complete, when the client ended the connection (noticed at
 once, also while the script hangs), whether the reply had been sent to its end. Leaving the block ends everything,
 waits for the thread, and raises what went wrong inside the script, if anything did.
 """
@@ -20,9 +20,9 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from halter.models.aside import on_thread
-from halter.testing.ledger import Ledger, SeenConnection, SeenRequest
+from halter.cancel.loop_bridge import run_in_thread
 from halter.testing.replies import ScriptedReply, Wire, answer, stream_events, whole_answer
+from halter.testing.server_record import SeenConnection, SeenRequest, ServerRecord
 
 if TYPE_CHECKING:
     import ssl
@@ -44,8 +44,8 @@ class FakeProvider:
 
     def __init__(self, *script: Scripted, default: Scripted | None = None, tls: ssl.SSLContext | None = None) -> None:
         self.port = 0
-        self._ledger = Ledger()
-        self._links: set[_Link] = set()
+        self._record = ServerRecord()
+        self._connections: set[_Connection] = set()
         self._default = default if default is not None else answer("ok")
         self._script: deque[Scripted] = deque(script)
         self._tls = tls
@@ -55,22 +55,22 @@ class FakeProvider:
 
     @property
     def requests(self) -> list[SeenRequest]:
-        """All requests, in the order in which they were whole."""
-        return self._ledger.requests
+        """All requests, in the order in which they were complete."""
+        return self._record.requests
 
     @property
     def connections(self) -> list[SeenConnection]:
         """All connections, in the order in which they were opened."""
-        return self._ledger.connections
+        return self._record.connections
 
     @property
     def errors(self) -> list[BaseException]:
-        """What went wrong inside the script."""
-        return self._ledger.errors
+        """Errors in the script."""
+        return self._record.errors
 
     @property
     def url(self) -> str:
-        """Where the server listens."""
+        """The address of the server."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     @property
@@ -85,7 +85,7 @@ class FakeProvider:
 
     def script(self, *replies: Scripted) -> None:
         """Add replies to the script."""
-        with self._ledger.changed:
+        with self._record.changed:
             self._script.extend(replies)
 
     def start(self) -> Self:
@@ -119,69 +119,69 @@ class FakeProvider:
             raise self.errors[0]
 
     async def __aenter__(self) -> Self:
-        return await on_thread(self.start)
+        return await run_in_thread(self.start)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await on_thread(self.close)
+        await run_in_thread(self.close)
         if error is None and self.errors:
             raise self.errors[0]
 
     def wait_for_request(self, n: int = 1, timeout: float = _WAIT) -> SeenRequest:
-        """Wait until `n` requests have come, and give the last of these. From async code: `await_request`."""
-        self._ledger.wait(lambda: len(self.requests) >= n, f"request {n}", timeout)
+        """Wait until `n` requests have come, and return the last of them. From async code: `await_request`."""
+        self._record.wait(lambda: len(self.requests) >= n, f"request {n}", timeout)
         return self.requests[n - 1]
 
     def wait_for_close(self, n: int = 1, timeout: float = _WAIT) -> float:
-        """Wait until clients have ended `n` connections, and give the time of the last of these ends."""
-        self._ledger.wait(lambda: len(self.closes) >= n, f"close {n} by the client", timeout)
+        """Wait until clients have ended `n` connections, and return the time of the last one."""
+        self._record.wait(lambda: len(self.closes) >= n, f"close {n} by the client", timeout)
         return self.closes[n - 1]
 
     def wait_for_pieces(self, n: int, request: int = 1, timeout: float = _WAIT) -> SeenRequest:
-        """Wait until `n` pieces of content of that request's reply have been sent."""
-        self._ledger.wait(
+        """Wait until `n` chunks of content of the reply to that request have been sent."""
+        self._record.wait(
             lambda: len(self.requests) >= request and self.requests[request - 1].pieces >= n, f"piece {n}", timeout
         )
         return self.requests[request - 1]
 
     def wait_for_finish(self, n: int = 1, timeout: float = _WAIT) -> None:
-        """Wait until `n` replies have been sent whole. A client may have its answer a moment before this is noted."""
-        self._ledger.wait(
+        """Wait until `n` replies have been sent completely. A client may have its answer slightly before."""
+        self._record.wait(
             lambda: sum(request.finished is not None for request in self.requests) >= n, f"whole reply {n}", timeout
         )
 
-    async def await_request(self, n: int = 1, timeout: float = _WAIT) -> SeenRequest:  # noqa: ASYNC109 - as its twin
+    async def await_request(self, n: int = 1, timeout: float = _WAIT) -> SeenRequest:  # noqa: ASYNC109 - like the blocking version
         """Wait as `wait_for_request` does, without blocking the loop."""
-        return await on_thread(lambda: self.wait_for_request(n, timeout))
+        return await run_in_thread(lambda: self.wait_for_request(n, timeout))
 
-    async def await_close(self, n: int = 1, timeout: float = _WAIT) -> float:  # noqa: ASYNC109 - as its twin
+    async def await_close(self, n: int = 1, timeout: float = _WAIT) -> float:  # noqa: ASYNC109 - like the blocking version
         """Wait as `wait_for_close` does, without blocking the loop."""
-        return await on_thread(lambda: self.wait_for_close(n, timeout))
+        return await run_in_thread(lambda: self.wait_for_close(n, timeout))
 
     async def await_pieces(self, n: int, request: int = 1, timeout: float = _WAIT) -> SeenRequest:  # noqa: ASYNC109
         """Wait as `wait_for_pieces` does, without blocking the loop."""
-        return await on_thread(lambda: self.wait_for_pieces(n, request, timeout))
+        return await run_in_thread(lambda: self.wait_for_pieces(n, request, timeout))
 
-    async def await_finish(self, n: int = 1, timeout: float = _WAIT) -> None:  # noqa: ASYNC109 - as its twin
+    async def await_finish(self, n: int = 1, timeout: float = _WAIT) -> None:  # noqa: ASYNC109 - like the blocking version
         """Wait as `wait_for_finish` does, without blocking the loop."""
-        await on_thread(lambda: self.wait_for_finish(n, timeout))
+        await run_in_thread(lambda: self.wait_for_finish(n, timeout))
 
     @property
     def closes(self) -> list[float]:
         """When clients ended connections, in order."""
-        with self._ledger.changed:
-            return self._ledger.closes()
+        with self._record.changed:
+            return self._record.closes()
 
     def _next(self, request: SeenRequest) -> ScriptedReply:
-        with self._ledger.changed:
+        with self._record.changed:
             scripted = self._script.popleft() if self._script else self._default
         return scripted if isinstance(scripted, ScriptedReply) else scripted(request)
 
     def _run(self, ready: threading.Event) -> None:
         try:
             asyncio.run(self._serve(ready))
-        except BaseException as exc:  # noqa: BLE001 - the thread's end: kept for the test to see
+        except BaseException as exc:  # noqa: BLE001 - a boundary: kept for the test
             self.errors.append(exc)
             ready.set()
 
@@ -189,7 +189,11 @@ class FakeProvider:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         server = await self._loop.create_server(
-            lambda: _Link(self._ledger, self._links, self._next), "127.0.0.1", 0, ssl=self._tls, backlog=1024
+            lambda: _Connection(self._record, self._connections, self._next),
+            "127.0.0.1",
+            0,
+            ssl=self._tls,
+            backlog=1024,
         )
         self.port = server.sockets[0].getsockname()[1]
         ready.set()
@@ -197,24 +201,26 @@ class FakeProvider:
             await self._ended.wait()
         finally:
             server.close()
-            links = list(self._links)
-            tasks = [link.task for link in links if link.task is not None]
-            for link in links:
-                link.end()
+            connections = list(self._connections)
+            tasks = [connection.task for connection in connections if connection.task is not None]
+            for connection in connections:
+                connection.end()
             await asyncio.gather(*tasks, return_exceptions=True)
-            # Transports are closed at the loop's next turn.
+            # Transports are closed in the next iteration of the loop.
             await asyncio.sleep(0)
 
     def _end(self) -> None:
         self._ended.set()
 
 
-class _Link(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """One connection."""
 
-    def __init__(self, ledger: Ledger, links: set[_Link], next_reply: Callable[[SeenRequest], ScriptedReply]) -> None:
-        self._ledger = ledger
-        self._links = links
+    def __init__(
+        self, record: ServerRecord, connections: set[_Connection], next_reply: Callable[[SeenRequest], ScriptedReply]
+    ) -> None:
+        self._record = record
+        self._connections = connections
         self._next_reply = next_reply
         self.task: asyncio.Task[None] | None = None
         self._buffer = bytearray()
@@ -223,8 +229,8 @@ class _Link(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._seen = self._ledger.opened()
-        self._links.add(self)
+        self._seen = self._record.opened()
+        self._connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -240,18 +246,18 @@ class _Link(asyncio.Protocol):
         self._request(lines[0].split(" ")[1], headers, rest[:length])
 
     def eof_received(self) -> bool:
-        self._ledger.closed(self._seen, "client")
+        self._record.closed(self._seen, "client")
         return False
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        self._ledger.closed(self._seen, "client")
+        self._record.closed(self._seen, "client")
         if self.task is not None:
             self.task.cancel()
-        self._links.discard(self)
+        self._connections.discard(self)
 
     def end(self) -> None:
-        """End it from this side."""
-        self._ledger.closed(self._seen, "server")
+        """Close it from the server's side."""
+        self._record.closed(self._seen, "server")
         if self.task is not None:
             self.task.cancel()
         self._transport.abort()
@@ -261,15 +267,15 @@ class _Link(asyncio.Protocol):
             data = json.loads(body or b"{}")
         except ValueError:
             data = {"unreadable": body.decode("utf-8", "replace")}
-        request = self._ledger.received(self._seen, path, headers, data)
+        request = self._record.received(self._seen, path, headers, data)
         self.task = asyncio.get_running_loop().create_task(self._guard(self._reply(request)))
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        """Keep what goes wrong in a script for the test to see, and tell the client, too."""
+        """Run the script. A boundary: its error is kept for the test and sent to the client."""
         try:
             await work
-        except Exception as exc:  # noqa: BLE001 - raised again when the provider is left
-            self._ledger.errors.append(exc)
+        except Exception as exc:  # noqa: BLE001 - raised when the provider is closed
+            self._record.errors.append(exc)
             self._head(500, {"content-type": "text/plain"}, f"the script failed: {exc!r}".encode())
 
     async def _reply(self, request: SeenRequest) -> None:
@@ -288,7 +294,7 @@ class _Link(asyncio.Protocol):
             self._head(_OK, {"content-type": "application/json", **reply.headers}, body)
         else:
             await self._stream(reply, request, wire)
-        self._ledger.finished(self._seen, request)
+        self._record.finished(self._seen, request)
 
     async def _stream(self, reply: ScriptedReply, request: SeenRequest, wire: Wire) -> None:
         first, content, last = (
@@ -304,11 +310,11 @@ class _Link(asyncio.Protocol):
             if number and reply.interval:
                 await asyncio.sleep(reply.interval)
             self._chunk(piece)
-            self._ledger.sent_piece(request)
-            # Lets each piece go out for itself, and the loop see a client that has gone.
+            self._record.sent_piece(request)
+            # Sends each chunk separately, and lets the loop notice a client that has gone.
             await asyncio.sleep(0)
         if reply.fault == "drop":
-            self._ledger.closed(self._seen, "server")
+            self._record.closed(self._seen, "server")
             self._transport.close()
             await asyncio.Event().wait()
         if reply.fault == "hang":

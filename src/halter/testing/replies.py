@@ -1,4 +1,4 @@
-"""What a `FakeProvider` answers: scripted replies, and how each is written on either wire.
+"""Scripted replies for a `FakeProvider`, and how each is encoded for either API.
 
 `answer`, `tool_calls` and `slow_stream` answer well; `hang_before_first_byte`, `hang_mid_stream`, `drop` and `status`
 fail, each in its own way; `raw` sends any bytes at all.
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from halter.models.model import ToolCall
+    from halter.models.types import ToolCall
 
 __all__ = [
     "ScriptedReply",
@@ -33,7 +33,7 @@ _PIECE = 12
 
 @dataclass(frozen=True)
 class ScriptedReply:
-    """One scripted reply. `after` counts pieces of content; what happens then is `fault`."""
+    """One scripted reply. After `after` chunks of content, `fault` happens."""
 
     chunks: tuple[str, ...] = ()
     calls: tuple[ToolCall, ...] = ()
@@ -66,27 +66,27 @@ def answer(
 def tool_calls(
     calls: Iterable[ToolCall], *, text: str = "", delay: float = 0.0, interval: float = 0.0
 ) -> ScriptedReply:
-    """Ask for these calls, their arguments in pieces, after `text`."""
+    """Ask for these calls after `text`, with the arguments in pieces."""
     return ScriptedReply(_cut(text), tuple(calls), delay=delay, interval=interval)
 
 
 def slow_stream(interval: float, *, chunks: int = 100_000, text: str = "word ") -> ScriptedReply:
-    """Stream `text` again and again, once each `interval` seconds."""
+    """Stream `text` repeatedly, once every `interval` seconds."""
     return ScriptedReply((text,) * chunks, interval=interval)
 
 
 def hang_before_first_byte() -> ScriptedReply:
-    """Take the request and say nothing, not even the headers."""
+    """Accept the request and send nothing, not even headers."""
     return ScriptedReply(fault="silent")
 
 
 def hang_mid_stream(after: int = 1, *, text: str = "some words that are not the whole of it") -> ScriptedReply:
-    """Stream `after` pieces and then say nothing more."""
+    """Stream `after` chunks and then send nothing more."""
     return ScriptedReply(_cut(text, after), fault="hang", after=after)
 
 
 def drop(after: int = 1, *, text: str = "some words that are not the whole of it") -> ScriptedReply:
-    """Stream `after` pieces and then cut the connection."""
+    """Stream `after` chunks and then drop the connection."""
     return ScriptedReply(_cut(text, after), fault="drop", after=after)
 
 
@@ -98,7 +98,7 @@ def status(
     headers: dict[str, str] | None = None,
     body: bytes | None = None,
 ) -> ScriptedReply:
-    """Refuse with an HTTP status: the provider's own kind of error, or `body` as it is."""
+    """Answer with an HTTP error: in the provider's format, or with `body` as it is."""
     sent = dict(headers or {})
     if retry_after is not None:
         sent["retry-after"] = f"{retry_after:g}"
@@ -109,23 +109,23 @@ def status(
 
 
 def raw(*pieces: bytes, interval: float = 0.0, content_type: str = "text/event-stream") -> ScriptedReply:
-    """Send these bytes, each piece for itself."""
+    """Send these bytes, each piece separately."""
     return ScriptedReply(pieces=pieces, interval=interval, headers={"content-type": content_type})
 
 
 def stream_events(reply: ScriptedReply, wire: Wire, model: str) -> tuple[bytes, Iterable[bytes], bytes]:
-    """Write a reply as a stream: its beginning, its pieces of content as they are asked for, its end."""
+    """Encode a reply as a stream: its beginning, its chunks of content, its end."""
     return _openai_stream(reply, model) if wire == "openai" else _anthropic_stream(reply, model)
 
 
 def whole_answer(reply: ScriptedReply, wire: Wire, model: str) -> bytes:
-    """Write a reply in one piece."""
+    """Encode a reply that is not streamed."""
     body = _openai_whole(reply, model) if wire == "openai" else _anthropic_whole(reply, model)
     return json.dumps(body).encode()
 
 
 def _cut(text: str, least: int = 0) -> tuple[str, ...]:
-    """Cut a text into pieces, and repeat it until there are at least so many."""
+    """Split a text into pieces, repeated until there are at least *least*."""
     pieces = tuple(text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
     while pieces and len(pieces) < least:
         pieces += pieces
@@ -190,7 +190,7 @@ def _openai_usage(reply: ScriptedReply) -> dict[str, int]:
 
 
 def _anthropic_blocks(reply: ScriptedReply) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Give each block as it starts, and the deltas that follow."""
+    """Each block as it starts, and the deltas that follow."""
     if reply.reasoning:
         deltas = [{"type": "thinking_delta", "thinking": piece} for piece in _cut(reply.reasoning)]
         deltas.append({"type": "signature_delta", "signature": "scripted"})
@@ -220,7 +220,7 @@ def _anthropic_stream(reply: ScriptedReply, model: str) -> tuple[bytes, Iterable
 
 
 def _anthropic_content(reply: ScriptedReply) -> Iterator[bytes]:
-    """Write the blocks: a start goes with the first piece and a stop with the last, so that only content is counted."""
+    """Encode the blocks: the start goes with the first chunk and the stop with the last, so only content counts."""
     for index, (block, deltas) in enumerate(_anthropic_blocks(reply)):
         start = _anthropic_event("content_block_start", index=index, content_block=block)
         stop = _anthropic_event("content_block_stop", index=index)

@@ -1,4 +1,4 @@
-"""A model inside the process, for tests that need no wire: it says what its script says, and stops where a test wants.
+"""A model inside the process, for tests without HTTP: it follows a script and pauses where a test wants it to.
 
     gate = Gate()
     model = ScriptedModel(["Let me ", gate, "see."], ToolCall("c1", "search", "{}"), ProviderError("no", status=400))
@@ -16,8 +16,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from halter.models.aside import on_thread
-from halter.models.model import (
+from halter.cancel.loop_bridge import run_in_thread
+from halter.models.types import (
     Finished,
     ModelEvent,
     ModelRequest,
@@ -37,7 +37,7 @@ _WAIT = 10.0
 
 
 class Gate:
-    """A place where a scripted stream waits until it is let through."""
+    """A place where a scripted stream waits until it is opened."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
@@ -46,23 +46,23 @@ class Gate:
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     def open(self) -> None:
-        """Let everything through, from now on."""
+        """Open it, for good."""
         with self._lock:
             self._open = True
             waiting, self._waiting = self._waiting, []
         for loop, event in waiting:
-            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits there
+            with contextlib.suppress(RuntimeError):  # its loop is closed
                 loop.call_soon_threadsafe(event.set)
 
     def wait_reached(self, timeout: float = _WAIT) -> None:
-        """Wait until a stream has come here."""
+        """Wait until a stream has reached it."""
         if not self._reached.wait(timeout):
             message = f"no stream came to this gate within {timeout:g} s"
             raise TimeoutError(message)
 
-    async def await_reached(self, timeout: float = _WAIT) -> None:  # noqa: ASYNC109 - as its twin
+    async def await_reached(self, timeout: float = _WAIT) -> None:  # noqa: ASYNC109 - like the blocking version
         """Wait as `wait_reached` does, without blocking the loop."""
-        await on_thread(lambda: self.wait_reached(timeout))
+        await run_in_thread(lambda: self.wait_reached(timeout))
 
     async def _pass(self) -> None:
         event = asyncio.Event()
@@ -80,7 +80,7 @@ Step: TypeAlias = "str | ToolCall | ModelEvent | BaseException | Gate"
 
 @dataclass
 class SeenStream:
-    """What became of one stream: `closed` means that its reader left, `cancelled` that its task was cancelled in it."""
+    """How one stream ended: `closed` means that its reader left, `cancelled` that its task was cancelled."""
 
     request: ModelRequest
     state: Literal["running", "finished", "closed", "cancelled", "failed"] = "running"
@@ -118,7 +118,7 @@ class ScriptedModel:
             event: ModelEvent | None = None
             for step in entry if isinstance(entry, list | tuple) else (entry,):
                 if isinstance(step, Gate):
-                    await step._pass()  # noqa: SLF001 - the other half of the same idea
+                    await step._pass()  # noqa: SLF001 - same module
                     continue
                 for event in _events(step, calls):
                     seen.events += 1

@@ -1,6 +1,6 @@
-"""What a server saw: its connections and requests, when each came and how each ended.
+"""The record of a test server: its connections and requests, when each came and how each ended.
 
-Written by the server's thread and read by the tests' threads. Every change wakes whoever waits for one.
+Written by the server's thread and read by the tests' threads. Every change wakes those who wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Ledger", "SeenConnection", "SeenRequest"]
+__all__ = ["SeenConnection", "SeenRequest", "ServerRecord"]
 
 
 @dataclass
@@ -27,11 +27,11 @@ class SeenRequest:
     received: float
     connection: int
     finished: float | None = None
-    """When the reply had been sent whole."""
+    """When the reply had been sent completely."""
     closed: float | None = None
     """When the client ended the connection before that."""
     pieces: int = 0
-    """How many pieces of content had been sent."""
+    """How many chunks of content had been sent."""
 
 
 @dataclass
@@ -46,8 +46,8 @@ class SeenConnection:
     requests: list[SeenRequest] = field(default_factory=list)
 
 
-class Ledger:
-    """What the server's thread writes down and the test's threads read: `changed` guards it and tells of news."""
+class ServerRecord:
+    """The record, written by the server's thread and read by the test's. `changed` guards it and signals changes."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -63,7 +63,7 @@ class Ledger:
             return seen
 
     def received(self, seen: SeenConnection, path: str, headers: dict[str, str], body: dict[str, Any]) -> SeenRequest:
-        """Note a whole request."""
+        """Note a complete request."""
         with self.changed:
             request = SeenRequest(len(self.requests) + 1, path, headers, body, time.monotonic(), seen.number)
             self.requests.append(request)
@@ -72,20 +72,20 @@ class Ledger:
             return request
 
     def sent_piece(self, request: SeenRequest) -> None:
-        """Note that a piece of content went out."""
+        """Note that a chunk of content was sent."""
         with self.changed:
             request.pieces += 1
             self.changed.notify_all()
 
     def finished(self, seen: SeenConnection, request: SeenRequest) -> None:
-        """Note that a reply was sent whole."""
+        """Note that a reply was sent completely."""
         with self.changed:
             if seen.closed is None:
                 request.finished = time.monotonic()
             self.changed.notify_all()
 
     def closed(self, seen: SeenConnection, by: str) -> None:
-        """Note the end of a connection; who came first has ended it."""
+        """Note the end of a connection; the first call decides who ended it."""
         with self.changed:
             if seen.closed is None:
                 seen.closed, seen.closed_by = time.monotonic(), by
@@ -95,7 +95,7 @@ class Ledger:
             self.changed.notify_all()
 
     def wait(self, ready: Callable[[], bool], what: str, timeout: float) -> None:
-        """Wait until `ready()`, which is asked at every change."""
+        """Wait until `ready()`, which is checked at every change."""
         with self.changed:
             if not self.changed.wait_for(ready, timeout):
                 message = (

@@ -1,4 +1,4 @@
-"""Who holds a store's leases, and whether they still live.
+"""The owners of a store's leases, and whether they are alive.
 
 An open store is an owner. It has a small empty file beside the database, named after its process, and holds a lock on
 it that the system drops when the process is gone, by whatever end. So an owner is dead if its file is absent or if
@@ -27,7 +27,7 @@ __all__ = ["Owner", "is_alive", "is_gone", "pid_of", "remove_dead"]
 
 
 class Owner:
-    """A store, as others see it."""
+    """An open store, as other processes see it."""
 
     def __init__(self, database: str) -> None:
         """Raises `OSError` if the directory cannot be written."""
@@ -40,7 +40,7 @@ class Owner:
             os.close(self._file)
 
     def let_go(self) -> None:
-        """Be dead: whoever asks finds no file."""
+        """End the ownership: other processes find no file."""
         with contextlib.suppress(OSError):
             if fcntl is None:  # pragma: no cover  (Windows: while it is open it cannot be removed)
                 self.let_go_in_child()
@@ -68,9 +68,9 @@ def is_alive(database: str, owner: str) -> bool:
     except FileNotFoundError:
         return False
     except PermissionError:
-        return True  # another user's: who cannot know does not take what may be theirs
+        return True  # another user's: assume that it is alive
     try:
-        # Shared, so that two who ask at the same time do not take each other for the owner.
+        # Shared, so that two processes that check at the same time do not take each other for the owner.
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)
     except BlockingIOError:
@@ -81,13 +81,17 @@ def is_alive(database: str, owner: str) -> bool:
         os.close(file)
 
 
-def remove_dead(database: str) -> None:
-    """Remove the files of owners that have died."""
+def remove_dead(database: str) -> list[str]:
+    """Remove the files of owners that have died. Returns the owners that live."""
     start = _path(database, "")
+    living = []
     for path in start.parent.iterdir():
         if path.name.startswith(start.name):
+            owner = path.name.removeprefix(start.name)
             with contextlib.suppress(OSError):  # not ours to remove, or removed already
-                is_alive(database, path.name.removeprefix(start.name))
+                if is_alive(database, owner):
+                    living.append(owner)
+    return living
 
 
 def pid_of(owner: str) -> int:
@@ -96,7 +100,7 @@ def pid_of(owner: str) -> int:
 
 
 def is_gone(owner: str) -> bool:
-    """Whether no process of this number is seen here, whatever holds the lock; a container sees only its own."""
+    """Whether there is no process with this number. A container sees only its own processes."""
     try:
         os.kill(pid_of(owner), 0)
     except ProcessLookupError:
@@ -111,8 +115,8 @@ def _path(database: str, owner: str) -> Path:
 
 
 def _lock(file: int) -> bool:
-    """Lock the file that was just made; False if, before that, somebody took it for a dead one's and removed it."""
+    """Lock the file that was just created; False if another process took it for a dead owner's and removed it."""
     if fcntl is None:  # pragma: no cover  (Windows)
         return True
-    fcntl.flock(file, fcntl.LOCK_EX)  # whoever looks at it holds its lock for a moment only
+    fcntl.flock(file, fcntl.LOCK_EX)  # a process that checks it holds the lock only briefly
     return os.fstat(file).st_nlink > 0

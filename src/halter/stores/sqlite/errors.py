@@ -1,4 +1,4 @@
-"""What SQLite says, in the words of `halter.errors`: what it means for the store, and what to do."""
+"""Errors of SQLite and of the file system as those of `halter.errors`, with what to do about them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sqlite3
 
 from halter.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 
-__all__ = ["from_os", "from_sqlite", "is_busy", "is_damage", "is_refused", "read_only"]
+__all__ = ["from_os", "from_sqlite", "is_busy", "is_damage", "read_only", "replaced", "too_old"]
 
 # A write that fails for another reason than a full disk is an I/O error to SQLite: a quota, or a limit of file size.
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
@@ -23,11 +23,6 @@ def is_busy(error: sqlite3.Error) -> bool:
 def is_damage(error: sqlite3.Error) -> bool:
     """Whether the file is not what it should be."""
     return _plain(_code(error)) in _DAMAGE
-
-
-def is_refused(error: sqlite3.Error) -> bool:
-    """Whether the statement does not fit the database as it is."""
-    return _plain(_code(error)) == sqlite3.SQLITE_ERROR
 
 
 def from_sqlite(path: str, error: sqlite3.Error) -> StoreError:
@@ -48,7 +43,7 @@ def from_sqlite(path: str, error: sqlite3.Error) -> StoreError:
             "was done; end that process (`fuser` names it), or try again"
         )
     if _plain(code) == sqlite3.SQLITE_CANTOPEN:
-        return StoreError(f"{path} can not be opened; check that the path is right and that you may read and write it")
+        return StoreError(f"{path} cannot be opened; check that the path is right and that you may read and write it")
     return StoreError(f"{path}: {error}; nothing was done")
 
 
@@ -58,26 +53,42 @@ def from_os(path: str, error: OSError) -> StoreError:
         return _full(path)
     if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return read_only(path)
-    return StoreError(f"{path} can not be opened: {error.strerror}")
+    return StoreError(f"{path} cannot be opened: {error.strerror}")
 
 
 def read_only(path: str) -> StoreReadOnly:
-    """The store can be read; somebody wants to write."""
+    """The error for a write to a store that can only be read."""
     return StoreReadOnly(
-        f"{path} can not be written: the file or its directory is read-only for this user, and SQLite needs both. "
+        f"{path} cannot be written: the file or its directory is read-only for this user, and SQLite needs both. "
         "Nothing was changed; grant write access, or copy the file elsewhere and open the copy"
+    )
+
+
+def too_old(path: str) -> StoreReadOnly:
+    """The store has an older format, and cannot be upgraded."""
+    return StoreReadOnly(
+        f"{path} has the older format of an earlier Halter and cannot be upgraded: it is read-only for this user. Open "
+        "it once with write access, or copy the file elsewhere and open the copy"
+    )
+
+
+def replaced(path: str) -> StoreError:
+    """The file at *path* is not the one that is open."""
+    return StoreError(
+        f"{path} was removed or replaced while the store was open. Nothing was written: it would be lost. Put the file "
+        "back, or restart the program to use what is there now"
     )
 
 
 def _full(path: str) -> StoreFull:
     return StoreFull(
-        f"{path} can not grow: the disk is full, or a quota or a limit of file size is reached. Nothing was written; "
+        f"{path} cannot grow: the disk is full, or a quota or a limit of file size is reached. Nothing was written; "
         "make space, and the store goes on working"
     )
 
 
 def _code(error: sqlite3.Error) -> int:
-    # What the sqlite3 module raises on its own account has none.
+    # Errors that the sqlite3 module raises by itself have no code.
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return code
 

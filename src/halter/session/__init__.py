@@ -1,0 +1,1 @@
+"""One conversation: inbox, log, and at most one running turn."""

@@ -1,0 +1,118 @@
+"""Child sessions: another agent does a part of the work, in a session below the call or below the session."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from halter.cancel.one_shot_event import OneShotEvent
+from halter.events import ChildFinished, ChildStarted
+
+if TYPE_CHECKING:
+    from halter.agent import Agent
+    from halter.cancel.token import CancellationToken
+    from halter.events import EventData
+    from halter.session.log import Transaction
+    from halter.session.session import Session
+    from halter.session.turn import Turn
+
+__all__ = ["Child", "Children"]
+
+# A child has to return what it has before the grace of the waiting call is over.
+_SHARE_OF_GRACE: Final = 0.5
+
+
+class Child:
+    """A running or ended child session."""
+
+    def __init__(self, session: Session, token: CancellationToken) -> None:
+        self.session = session
+        self.token = token
+        self.ended = OneShotEvent()
+        self.error: Exception | None = None  # why it could not start, or its events could not be written
+        self.task: asyncio.Task[None] | None = None  # asyncio refers to tasks weakly
+
+    @property
+    def text(self) -> str:
+        """Its answer, or the text so far."""
+        return self.session.text
+
+    @property
+    def turn(self) -> Turn | None:
+        """Its turn, once that has begun."""
+        return self.session.turn
+
+    def stop(self, reason: str = "stop", *, detail: str = "") -> bool:
+        """Stop it, from any thread; True if this call did it."""
+        return self.token.cancel(reason, detail=detail)
+
+
+class Children:
+    """Starts and runs the children of one session."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def delegate(self, agent: Agent, text: str, token: CancellationToken) -> Turn:
+        """Run another agent on *text* below *token*, and return its turn, also if that was stopped."""
+        turn_id = self._turn_id
+        child = await self._open(agent, token, _SHARE_OF_GRACE)
+        try:
+            return await self._run(child, turn_id, text)
+        finally:
+            await child.aclose()
+
+    async def begin(self, agent: Agent, text: str, token: CancellationToken | None) -> Child:
+        """Start another agent on *text* without waiting for it; below *token*, or by default below the session's.
+
+        A child below the session's token is not stopped with the call or the turn that started it. It runs in this
+        event loop and ends with it.
+        """
+        turn_id = self._turn_id
+        own = (self._session.token if token is None else token).child(f"child {agent.name}")
+        child = Child(await self._open(agent, own, 1.0 if token is None else _SHARE_OF_GRACE), own)
+        child.task = asyncio.ensure_future(self._run_to_end(child, turn_id, text))
+        return child
+
+    @property
+    def _turn_id(self) -> str:
+        turn = self._session._log.view.history.turn
+        return turn.id if turn is not None else ""
+
+    async def _open(self, agent: Agent, token: CancellationToken, share_of_grace: float) -> Session:
+        parent = self._session
+        name = f"{parent.id}/{secrets.token_hex(4)}"
+        return await parent._open_child(agent, name, token, parent._grace * share_of_grace)
+
+    async def _run_to_end(self, child: Child, turn_id: str, text: str) -> None:
+        """Run a child and close its session. A boundary: errors are kept in `child.error`."""
+        try:
+            with child.token.bind():  # not the call's token: the call may end first
+                await self._run(child.session, turn_id, text)
+        except Exception as error:  # noqa: BLE001
+            child.error = error
+        finally:
+            child.ended.set()
+            await child.session.aclose()
+
+    async def _run(self, child: Session, turn_id: str, text: str) -> Turn:
+        self._write(turn_id, ChildStarted(child.id, child.agent.name, text))
+        try:
+            return await child.arun(text)
+        finally:
+            turn = child.turn
+            if turn is not None:
+                self._session._add_usage(turn_id, turn.usage)
+                self._write(turn_id, ChildFinished(child.id, turn.status, turn.reason or "", turn.usage))
+
+    def _write(self, turn_id: str, data: EventData) -> None:
+        """Record an event of a child, without waiting. The end of a child is recorded even if the turn has ended."""
+
+        def decide(tx: Transaction) -> None:
+            if tx.history.is_open(turn_id) or isinstance(data, ChildFinished):
+                tx.write(turn_id, data)
+
+        self._session._log.submit(decide)

@@ -1,0 +1,96 @@
+"""Closing a session in bounded time: stop and seal the turn, close the resources, release the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+from halter.cancel.one_shot_event import OneShotEvent
+from halter.errors import StoreError
+from halter.session.turn_writer import seal_open_turn
+
+if TYPE_CHECKING:
+    from halter.session.log import Transaction
+    from halter.session.session import Session
+    from halter.session.turn_control import TurnControl
+
+__all__ = ["aclose", "close"]
+
+
+def close(session: Session, timeout: float) -> None:
+    """Close a session; blocks for at most *timeout* seconds."""
+    end = time.monotonic() + timeout
+    control = _begin(session)
+    can_wait = control is None or control.loop is not running_loop()
+    if control is not None and can_wait:
+        control.turn.ended.wait(timeout)
+    try:
+        session._resources.close(max(end - time.monotonic(), 0.0))
+    finally:
+        done = _let_go(session, control, by_force=can_wait)
+    if done is not None and not session._log.writer.is_interrupted_here:
+        done.wait(max(end - time.monotonic(), 0.0))
+
+
+async def aclose(session: Session, timeout: float) -> None:  # noqa: ASYNC109  (as its twin)
+    """Close a session; waits for at most *timeout* seconds, without blocking the loop."""
+    end = time.monotonic() + timeout
+    control = _begin(session)
+    if control is not None:
+        await control.turn.ended.wait_async(timeout)
+    try:
+        await session._resources.aclose(max(end - time.monotonic(), 0.0))
+    finally:
+        done = _let_go(session, control, by_force=True)
+    if done is not None:
+        await done.wait_async(max(end - time.monotonic(), 0.0))
+
+
+def _begin(session: Session) -> TurnControl | None:
+    """Stop everything below the session; returns the running turn."""
+    session._closed = True
+    control = session._log.control
+    if control is not None and control.turn.ended.is_set:
+        control = None
+    if control is not None:
+        control.cancel("shutdown", detail="the session was closed", by="close()")
+    session.token.cancel("shutdown", detail="the session was closed")
+    return control
+
+
+def _let_go(session: Session, control: TurnControl | None, *, by_force: bool) -> OneShotEvent | None:
+    """Release the lease after the last event; returns an event that is set when that is done.
+
+    With *by_force*, a turn that has not ended in time is sealed here, and its later events are dropped. Without, the
+    lease is released when the turn ends.
+    """
+    if control is not None and not by_force and not control.turn.ended.is_set:
+        control.turn.ended.on_set(lambda: _let_go(session, None, by_force=True))
+        return None
+    done = OneShotEvent()
+    log, finalizer = session._log, session._release_lease
+
+    def seal(tx: Transaction) -> None:
+        seal_open_turn(tx, "shutdown", "the session was closed, and it did not end in time")
+        tx.after_commit(log.close)
+
+    def release() -> None:
+        log.close()  # also when the seal could not be written
+        if finalizer.detach() is not None:
+            with contextlib.suppress(StoreError):
+                log.store.release(log.lease)
+        done.set()
+
+    log.submit(seal)
+    log.writer.submit(log.writer.job(release))
+    return done
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that is running in this thread, if any."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

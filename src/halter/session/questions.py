@@ -1,0 +1,122 @@
+"""Questions and approvals: what a session's tools ask the user, and the answers.
+
+A question is open from the moment it is durable until its answer is durable or it is withdrawn. An answer, and a stop
+that withdraws the question, are commands like any other: the first one counts. An accepted answer is in the log,
+whatever comes next, and the model is told of it if the tool was stopped before it could use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from halter.cancel.registration import call_in_loop
+from halter.events import ApprovalAnswered, ApprovalAsked, MessageApplied, QuestionAnswered, QuestionAsked
+from halter.models.types import Text
+from halter.session.turn_writer import withdrawal
+from halter.tools.approval import read_approval
+
+if TYPE_CHECKING:
+    from halter.session.inbox import InboxMessage
+    from halter.session.log import EventLog, Transaction
+    from halter.tools.approval import ApprovalRequest
+
+__all__ = ["Questions"]
+
+
+class Questions:
+    """The open questions of one session. A child session asks through its parent, which the user can see."""
+
+    __slots__ = ("_log", "_parent", "_waiting")
+
+    def __init__(self, log: EventLog, parent: Questions | None = None) -> None:
+        self._log = log
+        self._parent = parent
+        self._waiting: dict[str, tuple[asyncio.AbstractEventLoop, asyncio.Future[Any]]] = {}
+
+    async def ask(self, question: str, choices: list[str] | None) -> Any:
+        """Ask the user and wait for the answer."""
+        return await self._ask_at_the_top(QuestionAsked(secrets.token_hex(8), question, choices))
+
+    async def ask_approval(self, request: ApprovalRequest) -> Any:
+        """Ask the user whether a call may run, and wait for the answer. Raises if the question cannot be written."""
+        return await self._ask_at_the_top(ApprovalAsked(request))
+
+    async def _ask_at_the_top(self, asked: QuestionAsked | ApprovalAsked) -> Any:
+        """Ask in the session that is nobody's child."""
+        top = self
+        while top._parent is not None:
+            top = top._parent
+        return await top._ask(asked, is_childs=top is not self)
+
+    async def _ask(self, asked: QuestionAsked | ApprovalAsked, *, is_childs: bool) -> Any:
+        question_id = asked.id if isinstance(asked, QuestionAsked) else asked.request.id
+        if is_childs:
+            self._log.child_questions |= {question_id}
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._waiting[question_id] = (loop, answer)
+
+        def ask(tx: Transaction) -> None:
+            turn = tx.history.turn  # None if a background child asks
+            tx.write(turn.id if turn is not None else "", asked)
+
+        def withdraw(tx: Transaction) -> None:
+            found = tx.state.questions.get(question_id)
+            if found is not None:
+                tx.write(_open_turn(tx, found[0]), withdrawal(asked))
+
+        try:
+            await self._log.run_async(ask)
+            return await answer
+        except BaseException:
+            self._log.submit(withdraw)  # does nothing if it was answered or the session is closed
+            raise
+        finally:
+            self._waiting.pop(question_id, None)
+            self._log.child_questions -= {question_id}
+
+    def answer(self, tx: Transaction, question_id: str, value: Any, by: str = "") -> bool:
+        """Answer a question; False if it is not open."""
+        found = tx.state.questions.get(question_id)
+        if found is None:
+            return False
+        turn, asked = _open_turn(tx, found[0]), found[1]
+        if isinstance(asked, ApprovalAsked):
+            value = read_approval(value)
+            tx.write(turn, ApprovalAnswered(question_id, asked.request.call_id, value.granted, value.note, by))
+        else:
+            tx.write(turn, QuestionAnswered(question_id, value))
+        tx.after_commit(lambda: self._pass_on(question_id, value))
+        return True
+
+    def answer_with(self, tx: Transaction, message: InboxMessage) -> bool:
+        """Make a steer the answer to the oldest open question of the running turn; False if there is none."""
+        turn = tx.history.turn
+        content = message.message
+        open_questions = [
+            (of_turn, asked) for of_turn, asked in tx.state.questions.values() if isinstance(asked, QuestionAsked)
+        ]
+        if turn is None or content is None or not open_questions:
+            return False
+        of_turn, asked = open_questions[0]
+        applied = MessageApplied(message.id, "steer", f"it answered question {asked.id}", question=asked.id)
+        tx.write(turn.id, applied)
+        tx.write(_open_turn(tx, of_turn), QuestionAnswered(asked.id, content.text))
+        is_text = all(isinstance(part, Text) for part in content.parts)
+        value = content.text if is_text else list(content.parts)
+        tx.after_commit(lambda: self._pass_on(asked.id, value))
+        return True
+
+    def _pass_on(self, question_id: str, value: Any) -> None:
+        """Pass an answer to the tool that waits for it."""
+        waiting = self._waiting.get(question_id)
+        if waiting is not None:
+            loop, answer = waiting
+            call_in_loop(loop, lambda: None if answer.done() else answer.set_result(value))
+
+
+def _open_turn(tx: Transaction, turn: str) -> str:
+    """The turn to which an answer belongs: none, if a background child asked and the turn has ended since."""
+    return turn if tx.history.is_open(turn) else ""

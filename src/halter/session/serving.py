@@ -1,0 +1,100 @@
+"""Turns as a stream of events, and turn after turn as messages arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from halter.cancel.registration import wake_on_cancel
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER, CancellationToken
+from halter.errors import LeaseLost, NothingToDo, SessionClosed, StoreError
+from halter.events import Missed
+from halter.models.backoff import Backoff
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from halter.events import Event
+    from halter.session.inbox import Content
+    from halter.session.session import Session
+    from halter.session.turn import Turn
+
+__all__ = ["serve", "stream"]
+
+_log = logging.getLogger(__name__)
+_BACKOFF: Final = Backoff(base=0.1, longest=10.0)
+_LEFT: Final = "nobody reads its events"
+
+
+async def stream(session: Session, text: Content | None) -> AsyncGenerator[Event, None]:
+    """Run one turn, and give its events as they become durable. Leaving early stops the turn."""
+    with session.subscribe() as subscription:
+        task = asyncio.ensure_future(session._run_turn(text))
+        task.add_done_callback(lambda _: subscription.end())
+        try:
+            async for event in subscription:
+                if isinstance(event.data, Missed):
+                    for each in await _read_missed(session, event.data):
+                        yield each
+                else:
+                    yield event
+            await task
+        finally:
+            await _end(session, task)
+
+
+async def _read_missed(session: Session, missed: Missed) -> list[Event]:
+    """The events that a subscription has missed."""
+    events = await run_blocking_async(session.events, missed.first - 1, token=NEVER)
+    return [each for each in events if each.seq <= missed.last]
+
+
+async def _end(session: Session, task: asyncio.Task[Turn]) -> None:
+    """Stop a turn whose events nobody reads any more, and wait for its end."""
+    if not task.done() and not session.interrupt(reason="disconnect", detail=_LEFT, by="stream()").stopped:
+        task.cancel()  # it has not begun
+    cancellation: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as exc:  # a turn that was told to stop ends soon: it is not left behind
+            cancellation = exc
+            task.cancel()
+    if not task.cancelled():
+        task.exception()  # retrieved, or asyncio would log that nobody did
+    if cancellation is not None:
+        raise cancellation
+
+
+async def serve(session: Session) -> None:
+    """Run turns until the session is closed. A store that fails is tried again, with back-off."""
+    failures = 0
+    while await _has_work(session):
+        try:
+            await session._run_turn(may_continue=False)
+        except NothingToDo:
+            continue  # what was ready is held or removed meanwhile
+        except SessionClosed:
+            return
+        except LeaseLost:
+            raise  # another process has taken the session: there is nothing to try again
+        except StoreError as error:
+            delay = _BACKOFF.delay(failures)
+            failures += 1
+            _log.warning("session %s: no turn could begin; trying again in %.1f s: %s", session.id, delay, error)
+            await CancellationToken.any_of(session.token, CancellationToken(timeout=delay)).wait_async()
+        else:
+            failures = 0
+
+
+async def _has_work(session: Session) -> bool:
+    """Wait for a message that may be applied; False when the session is closed."""
+    while not session.token.is_cancelled:
+        changed = session._log.watch()
+        if session.inbox.ready():
+            return True
+        with wake_on_cancel(session.token, changed.set):
+            await changed.wait_async()
+    return False

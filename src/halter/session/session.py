@@ -1,0 +1,586 @@
+"""One conversation: an inbox, a log, and at most one running turn.
+
+Any thread may call any method; `stop()` and `interrupt()` may also be called from a signal handler. Methods cancel
+tokens and submit commands to the store's writer, which alone changes the session. Only one task at a time runs turns:
+the one that holds the permit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import weakref
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from halter.cancel.context import current_token
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER, CancellationToken
+from halter.errors import SessionBusy, SessionClosed, StoreError
+from halter.events import SessionCreated
+from halter.session import background_loop, closing, delivery, serving
+from halter.session.children import Children
+from halter.session.delivery import MODES, Post
+from halter.session.inbox import Inbox, Receipt, to_message
+from halter.session.log import EventLog
+from halter.session.questions import Questions
+from halter.session.turn import Turn
+from halter.session.turn_control import TurnControl
+from halter.session.turn_runner import TurnRunner, add_usage
+from halter.stores.memory import MemoryStore
+from halter.stores.writer import writer_of
+from halter.tools.resources import SessionResources
+from halter.tools.run.batch import GRACE, BatchEnvironment
+from halter.tools.run.tool_loop import shared_tool_loop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection
+    from types import TracebackType
+    from typing import Self
+
+    from halter.agent import Agent
+    from halter.events import ApprovalAsked, Event, EventData, Mode, QuestionAsked
+    from halter.models.types import Message, Usage
+    from halter.session.inbox import Content
+    from halter.session.log import Transaction
+    from halter.session.subscription import Subscription
+    from halter.stores.base import Lease, Store
+    from halter.stores.writer import Command
+
+__all__ = ["Session"]
+
+_log = logging.getLogger(__name__)
+_MAX_QUEUED: Final = 10_000  # how many events a subscriber may be behind
+
+
+class Session:
+    """One conversation with an agent. Made by `agent.session()`; close it, or use it in a `with` block."""
+
+    __slots__ = (
+        "__weakref__",
+        "_closed",
+        "_grace",
+        "_has_tool_loop",
+        "_log",
+        "_permit",
+        "_questions",
+        "_release_lease",
+        "_resources",
+        "_turn",
+        "agent",
+        "id",
+        "inbox",
+        "token",
+    )
+
+    def __init__(
+        self,
+        agent: Agent,
+        id: str | None = None,  # noqa: A002  (the contract's word)
+        store: Store | None = None,
+        *,
+        parent: CancellationToken = background_loop.PROCESS,
+        grace: float = GRACE,
+        above: Questions | None = None,
+        prepares: Collection[str] = (),
+    ) -> None:
+        self.id = id or secrets.token_hex(8)
+        self.agent = agent
+        self.token = parent.child("session")
+        store = MemoryStore() if store is None else store
+        writer = writer_of(store)
+        leases: list[Lease] = []
+        # Made before the lease is acquired: Ctrl+C may come while the writer acquires it. The store's own finalizer
+        # releases everything at the end of the process.
+        self._release_lease = weakref.finalize(self, _release, store, leases)
+        self._release_lease.atexit = False
+        name = self.id
+        try:
+            writer.run(writer.job(lambda: leases.append(store.acquire(name))))
+            self._log = EventLog(name, store, leases[0])
+            self._log.run(lambda tx: delivery.take_over(tx, prepares))
+        except BaseException:
+            self._release_lease()
+            raise
+        self.inbox = Inbox(self._log)
+        """The waiting messages, in order; `remove(id)` and `edit(id, text)` change them."""
+        self._questions = Questions(self._log, above)
+        self._resources = SessionResources()
+        self._grace = grace
+        self._permit = [True]  # popped by run(), arun(), stream() or serve()
+        self._turn: Turn | None = None  # the last one that ran here, or that `turn` has returned
+        self._closed = False
+        self._has_tool_loop = False
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "running" if self.is_running else "idle"
+        return f"<Session {self.id} ({state}), {len(self.inbox)} waiting>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # -- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def turn(self) -> Turn | None:
+        """The running turn, or the last one that is part of the conversation."""
+        running = self._running()
+        if running is not None:
+            return running.turn
+        past, kept = self._log.view.history.turn or self._log.view.history.last, self._turn
+        if past is None:
+            return None
+        if kept is None or kept.id != past.id:
+            kept = self._turn = Turn.from_log(past)
+        return kept
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a turn is running."""
+        return self._running() is not None
+
+    def _running(self) -> TurnControl | None:
+        """The running turn; None until its start is durable, and again once it has ended."""
+        control, turn = self._log.control, self._log.view.history.turn
+        if control is None or turn is None or turn.id != control.turn.id or control.turn.ended.is_set:
+            return None
+        return control
+
+    @property
+    def text(self) -> str:
+        """The newest answer of the running or the last turn; while the model is answering, the text so far."""
+        return self._log.view.history.text
+
+    @property
+    def cancel_token(self) -> CancellationToken:
+        """The token of the running or the last turn. It stays that turn's, also after the next one has begun."""
+        control = self._log.control
+        turn = control.turn if control is not None else self._turn or self.turn
+        return turn.token if turn is not None else NEVER
+
+    @property
+    def history(self) -> list[Message]:
+        """The conversation, as the next request would send it."""
+        return self._log.view.history.messages
+
+    @property
+    def questions(self) -> tuple[ApprovalAsked | QuestionAsked, ...]:
+        """The open questions and approvals, the oldest first; `answer()` answers them."""
+        return self._log.view.questions
+
+    @property
+    def has_resources(self) -> bool:
+        """Whether its tools keep resources in it, such as a browser or a job, which end when it is closed."""
+        return bool(self._resources)
+
+    @property
+    def last_event(self) -> int:
+        """The number of the newest event."""
+        return self._log.view.last
+
+    def events(self, after: int = 0) -> list[Event]:
+        """The events with higher numbers than *after*. Reads the store: do not call it in an event loop."""
+        return self._log.store.read(self.id, after)
+
+    def subscribe(
+        self,
+        max_queued: int = _MAX_QUEUED,
+        *,
+        only: Collection[type[EventData]] = (),
+        on_events: Callable[[list[Event]], object] | None = None,
+    ) -> Subscription:
+        """Subscribe to all events from now on: read them with `async for`, or with `get()` in a thread.
+
+        Use it in a `with` block. *only* selects events by their classes. A subscriber that is more than *max_queued*
+        events behind gets a `subscription.missed` instead of the rest, which `events()` has. With *on_events* nothing
+        is queued: the function is called with each batch of events, in the writer's thread, and with an empty list at
+        the end. It has to be quick.
+        """
+        return self._log.subscribe(max_queued, only, on_events)
+
+    # -- turns -------------------------------------------------------------------------------------------------------
+
+    def run(self, text: Content | None = None) -> Turn:
+        """Run one turn on Halter's own event loop. Blocks until it is over; returns it also if it was interrupted."""
+        if closing.running_loop() is not None:
+            _log.warning("session.run() blocks the event loop that runs in this thread; use `await session.arun()`")
+        caller = current_token().child("run")
+        with caller.bind():
+            return background_loop.run(
+                lambda: self.arun(text), lambda exc: caller.cancel("interrupt", detail=type(exc).__name__)
+            )
+
+    async def arun(self, text: Content | None = None) -> Turn:
+        """Run one turn in this event loop, on everything in the inbox, with *text* as the last message.
+
+        Without any message, continues a turn that was interrupted; if there is none, raises `NothingToDo`.
+        """
+        self._take_permit()
+        try:
+            return await self._run_turn(text)
+        finally:
+            self._permit.append(True)
+
+    async def stream(self, text: Content | None = None) -> AsyncIterator[Event]:
+        """Run one turn as `arun()` does, and yield its events. Leaving early stops the turn (reason "disconnect")."""
+        self._take_permit()
+        try:
+            async with contextlib.aclosing(serving.stream(self, text)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._permit.append(True)
+
+    async def serve(self) -> None:
+        """Run turn after turn, as messages arrive, until `close()`. Errors of the store are retried."""
+        self._take_permit()
+        try:
+            await serving.serve(self)
+        finally:
+            self._permit.append(True)
+
+    async def _run_turn(self, text: Content | None = None, *, may_continue: bool = True) -> Turn:
+        message = to_message(text) if text is not None else None
+        outer = current_token()
+        token = self.token.child("turn") if outer is NEVER else CancellationToken.any_of(self.token, outer)
+        turn = Turn(secrets.token_hex(8), token)
+        control = self._log.control = TurnControl(turn, asyncio.get_running_loop())  # from here on a stop finds it
+        runner = TurnRunner(self.agent, self._log, control, self._environment())
+        try:
+            await runner.run(message, may_continue=may_continue)
+        finally:
+            if turn.ended.is_set:
+                self._turn = turn
+            else:  # it has not begun
+                control.claim_end()
+                turn.ended.set()
+            self._log.control = None
+        return turn
+
+    def _environment(self) -> BatchEnvironment:
+        children = Children(self)
+        has_tool_loop = self._has_tool_loop or background_loop.is_background_loop(asyncio.get_running_loop())
+        return BatchEnvironment(
+            self.agent.tools,
+            session_id=self.id,
+            approve=self.agent.approve,
+            ask_approval=self._questions.ask_approval,
+            ask=self._questions.ask,
+            delegate=children.delegate,
+            begin=children.begin,
+            resources=self._resources,
+            grace=self._grace,
+            tool_loop=shared_tool_loop if has_tool_loop else None,
+        )
+
+    def _take_permit(self) -> None:
+        """Take the permit to run turns. Popping from a list is atomic, so only one caller gets it."""
+        self._check_open()
+        try:
+            self._permit.pop()
+        except IndexError:
+            raise SessionBusy(
+                "a turn is running in this session, or it is being served. Nothing was accepted: post() the text to "
+                "have it queued, or steer() or interrupt() with it"
+            ) from None
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    def post(
+        self,
+        text: Content,
+        mode: Mode = "queue",
+        id: str | None = None,  # noqa: A002  (the contract's word)
+        expect_turn: str | None = None,
+        *,
+        preparing: str = "",
+    ) -> Receipt:
+        """Put a message into the inbox, durably, and do what its mode says.
+
+        "queue": for the next turn. "steer": into this turn, ending its step. "interrupt": stop this turn, and start the
+        next one with the message. "rollback": like "interrupt", and take this turn out of the history. If no turn is
+        running, or not the expected one, every mode means the next turn, and the receipt says so. Posting the same *id*
+        again returns the same receipt.
+
+        While a tool waits for the answer to a question, a message of mode "steer" is that answer.
+
+        *preparing* marks a message that is not complete yet, such as a recording that is being transcribed. It is
+        durable and keeps its place, and later messages wait for it. It does what its mode says once `prepared()` has
+        set its content. The caller must call `prepared()` in any case.
+        """
+        post = _post(text, mode, id, expect_turn, preparing)
+        command = self._log.submit(lambda tx: delivery.accept(self, tx, post))
+        return self._receipt(post, self._wait(command, otherwise=None))
+
+    async def apost(
+        self,
+        text: Content,
+        mode: Mode = "queue",
+        id: str | None = None,  # noqa: A002  (the contract's word)
+        expect_turn: str | None = None,
+        *,
+        preparing: str = "",
+    ) -> Receipt:
+        """Post a message as `post()` does, without blocking the event loop."""
+        post = _post(text, mode, id, expect_turn, preparing)
+        return self._receipt(post, await self._log.run_async(lambda tx: delivery.accept(self, tx, post)))
+
+    def _receipt(self, post: Post, stops: TurnControl | None) -> Receipt:
+        return Receipt(self._log, post.id, post.mode, turn=stops.turn if stops is not None else None)
+
+    def prepared(
+        self,
+        id: str,  # noqa: A002  (the contract's word)
+        content: Content,
+        note: str = "",
+        *,
+        is_done: bool = False,
+    ) -> bool:
+        """Set the content of a message that was posted with `preparing`, and do what its mode says.
+
+        Returns False if the message was removed meanwhile. A held message stays held. *is_done* is for a message that
+        turned out to be a command and has been carried out: it leaves the inbox at the same moment.
+        """
+        message = to_message(content)
+        return self._log.run(lambda tx: delivery.prepared(self, tx, id, message, note, is_done=is_done))
+
+    async def aprepared(self, id: str, content: Content, note: str = "", *, is_done: bool = False) -> bool:  # noqa: A002
+        """Set the content of a message as `prepared()` does, without blocking the event loop."""
+        message = to_message(content)
+        return await self._log.run_async(lambda tx: delivery.prepared(self, tx, id, message, note, is_done=is_done))
+
+    def queue(self, text: Content) -> Receipt:
+        """Post a message for the next turn."""
+        return self.post(text, "queue")
+
+    def steer(self, text: Content) -> Receipt:
+        """Put a message into the running turn, ending its step."""
+        return self.post(text, "steer")
+
+    def interrupt(
+        self,
+        text: Content | None = None,
+        *,
+        reason: str = "interrupt",
+        detail: str = "",
+        by: str = "interrupt()",
+    ) -> Receipt:
+        """Stop the running turn; *text* starts the next one.
+
+        Without a text, *reason*, *detail* and *by* are recorded, and a signal handler may call it.
+        """
+        if text is not None:
+            return self.post(text, "interrupt")
+        control = self._log.control
+        stopped = control is not None and control.cancel(reason, detail=detail, by=by)
+        return self._stop_receipt("interrupt", control, stopped=stopped)
+
+    def stop(
+        self,
+        when: Literal["now", "step"] = "now",
+        *,
+        scope: Literal["turn", "all"] = "turn",
+        reason: str = "stop",
+        detail: str = "",
+        said_in: str = "",
+    ) -> Receipt:
+        """Stop the running turn, and hold the messages in the inbox. A signal handler may call it.
+
+        `when="step"` stops after the running step, and interrupts nothing. Work in the background belongs to the
+        session and continues; `scope="all"` stops it too. If a message asked for the stop, *said_in* is its id: then
+        that message and those before it are held, and later ones are not.
+        """
+        command, control, stopped = self._stop(when, scope, reason, detail, said_in)
+        note = ""
+        try:
+            if command is not None:
+                self._wait(command, otherwise=0)
+        except (StoreError, SessionClosed) as error:  # the stop has worked
+            note = f"what waits could not be held: {error}"
+        return self._stop_receipt("stop", control, stopped=stopped, note=note)
+
+    async def astop(
+        self,
+        when: Literal["now", "step"] = "now",
+        *,
+        scope: Literal["turn", "all"] = "turn",
+        reason: str = "stop",
+        detail: str = "",
+        said_in: str = "",
+    ) -> Receipt:
+        """Stop as `stop()` does, without blocking the event loop. Returns when the hold is durable."""
+        command, control, stopped = self._stop(when, scope, reason, detail, said_in)
+        note = ""
+        try:
+            if command is not None:
+                await self._log.writer.done(command)
+                command.outcome()
+        except (StoreError, SessionClosed) as error:
+            note = f"what waits could not be held: {error}"
+        return self._stop_receipt("stop", control, stopped=stopped, note=note)
+
+    def _stop(
+        self, when: str, scope: str, reason: str, detail: str, said_in: str
+    ) -> tuple[Command[int] | None, TurnControl | None, bool]:
+        """Stop the turn; gives the command to wait for, if anything is to be held, the turn, and if this stopped it."""
+        if when not in ("now", "step"):
+            raise ValueError(f'when is "now" or "step", not {when!r}')
+        if scope not in ("turn", "all"):
+            raise ValueError(f'scope is "turn" or "all", not {scope!r}')
+        # Queued before the turn can end: otherwise a waiting message could start the next turn first.
+        command = self._log.writer.add(self._log.command(lambda tx: delivery.hold(tx, said_in)))
+        control = self._log.control
+        stopped = False
+        if control is not None and when == "step":
+            control.wants_pause = True
+            stopped = not control.is_over and not control.turn.token.is_cancelled
+        elif control is not None:
+            stopped = control.cancel(reason, detail=detail, by="stop()")
+        if said_in:
+            self._note_stopped_by(said_in, stopped)
+        self._log.writer.wake()
+        if scope == "all":
+            self._resources.stop_all()
+        return command if self.inbox else None, control, stopped
+
+    def rollback(self) -> Receipt:
+        """Take the running turn, or if there is none the last one, out of the history. The log keeps it."""
+        control = self._running()
+        stopped = control is not None and control.cancel("rollback", by="rollback()")
+        begun: list[TurnControl] = []  # a turn that began meanwhile, and was stopped by this call
+
+        def decide(tx: Transaction) -> bool:
+            running = tx.running
+            if control is None and running is not None:
+                tx.after_commit(lambda: begun.append(running) if running.cancel("rollback", by="rollback()") else None)
+            return delivery.roll_back(tx, control or running)
+
+        is_done = self._wait(self._log.submit(decide), otherwise=True)
+        turn = control.turn if control is not None else begun[0].turn if begun else None
+        note = "" if is_done else "there is no turn to take back"
+        return Receipt(self._log, "", "rollback", note, stopped=stopped or bool(begun), turn=turn)
+
+    def _roll_back(self, control: TurnControl, by: str) -> bool:
+        """Stop a turn and take it out of the history; True if this call stopped it."""
+        stopped = control.cancel("rollback", by=by)
+        self._log.submit(lambda tx: delivery.roll_back(tx, control))
+        return stopped
+
+    def _stop_receipt(
+        self, mode: Literal["stop", "interrupt"], control: TurnControl | None, *, stopped: bool, note: str = ""
+    ) -> Receipt:
+        if control is None:
+            return Receipt(self._log, "", mode, note or "no turn was running")
+        if not stopped:
+            note = note or "the turn had been stopped before, or was over"
+        return Receipt(self._log, "", mode, note, stopped=stopped, turn=control.turn)
+
+    def _note_stopped_by(self, message_id: str, stopped: bool) -> None:  # noqa: FBT001
+        """Record, for its receipt, that a message has stopped a turn."""
+        if stopped:
+            self._log.stopped_by = {*self._log.stopped_by, message_id}
+
+    def release(self, id: str | None = None) -> int:  # noqa: A002  (the contract's word)
+        """Release held messages: all, or one. Returns how many."""
+        return self._log.run(lambda tx: delivery.release(tx, id))
+
+    def answer(self, request_id: str, value: Any, *, by: str = "") -> bool:
+        """Answer an approval (True, False, "yes", "no") or a question; False if it is not open."""
+        return self._log.run(lambda tx: self._questions.answer(tx, request_id, value, by))
+
+    def receipt(self, id: str) -> Receipt:  # noqa: A002  (the contract's word)
+        """The receipt of a message that was posted earlier."""
+        return Receipt(self._log, id)
+
+    def use_tool_loop(self) -> None:
+        """Run async tools on a separate event loop, as `run()` does, so that one that blocks does not delay this loop.
+
+        Such tools cannot use objects that are bound to the loop in which the turns run.
+        """
+        self._has_tool_loop = True
+
+    def record_created(self, agent: str) -> bool:
+        """Record that a new session was created for *agent*; False if the session is not new."""
+
+        def decide(tx: Transaction) -> bool:
+            if tx.state.last:
+                return False
+            tx.write("", SessionCreated(agent))
+            return True
+
+        return self._log.run(decide)
+
+    def cancel_call(self, call_id: str, reason: str = "stop") -> bool:
+        """Stop one call. The turn continues. False if there is no such call, or it had ended."""
+        control = self._running()
+        batch = control.batch if control is not None else None
+        return batch is not None and batch.cancel_call(call_id, reason)
+
+    def _wait(self, command: Command[Any], *, otherwise: Any) -> Any:
+        """Wait for a command. In a signal handler that has interrupted the writer itself, return *otherwise*."""
+        if self._log.writer.is_interrupted_here:
+            return otherwise
+        return self._log.writer.wait(command)
+
+    # -- children ----------------------------------------------------------------------------------------------------
+
+    async def _open_child(self, agent: Agent, name: str, token: CancellationToken, grace: float) -> Session:
+        def open_it() -> Session:
+            return Session(agent, name, self._log.store, parent=token, grace=grace, above=self._questions)
+
+        return await run_blocking_async(open_it, token=NEVER) if self._log.store.blocks else open_it()
+
+    def _add_usage(self, turn_id: str, usage: Usage) -> None:
+        """Add the usage of a child to the turn that started it, if that turn is still running."""
+        control = self._running()
+        if control is not None and control.turn.id == turn_id:
+            control.turn.usage = add_usage(control.turn.usage, usage)
+
+    # -- closing -----------------------------------------------------------------------------------------------------
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Stop the running turn and release the session, within *timeout* seconds. Waiting messages stay in the store.
+
+        In the event loop in which the turn runs, this cannot wait for the turn: use `await session.aclose()` there.
+        """
+        closing.close(self, timeout)
+
+    async def aclose(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  (as its twin)
+        """Close as `close()` does, without blocking the loop."""
+        await closing.aclose(self, timeout)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosed(f"session {self.id!r} is closed; open it again with agent.session({self.id!r}, store)")
+
+
+def _post(text: Content, mode: Mode, message_id: str | None, expect_turn: str | None, preparing: str) -> Post:
+    if mode not in MODES:
+        raise ValueError(f"mode is one of {', '.join(MODES)}; not {mode!r}")
+    return Post(message_id or secrets.token_hex(8), to_message(text), mode, expect_turn, preparing)
+
+
+def _release(store: Store, leases: list[Lease]) -> None:
+    """Submit the release of a lease. Does not wait, since the garbage collector may call this."""
+
+    def release() -> None:  # runs after the job that acquires the lease, if that was submitted
+        while leases:
+            with contextlib.suppress(StoreError):
+                store.release(leases.pop())
+
+    writer = writer_of(store)
+    writer.submit(writer.job(release))

@@ -1,0 +1,60 @@
+"""One turn: the work on the user's messages, from its start to an answer or a stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from halter.cancel.one_shot_event import OneShotEvent
+from halter.cancel.token import CancellationToken
+from halter.models.types import Usage
+
+if TYPE_CHECKING:
+    from halter.events import TurnStatus
+    from halter.session.history import PastTurn
+    from halter.tools.outcome import ToolOutcome
+
+__all__ = ["Turn"]
+
+
+class Turn:
+    """What `run()` returns, and what `session.turn` shows while it runs.
+
+    `status` is "running", and at the end "done", "interrupted" or "failed". `text` is the answer, or the part that
+    came. `reason` and `detail` say why the turn ended if it is not "done". `token` belongs to this turn alone; `ended`
+    is set once the end is durable.
+    """
+
+    __slots__ = ("detail", "ended", "error", "id", "outcomes", "reason", "status", "text", "token", "usage")
+
+    def __init__(self, turn_id: str, token: CancellationToken) -> None:
+        self.id = turn_id
+        self.token = token
+        self.status: TurnStatus = "running"
+        self.text = ""
+        self.reason: str | None = None
+        self.detail = ""
+        self.error: BaseException | None = None
+        self.usage = Usage()
+        self.outcomes: list[ToolOutcome] = []
+        self.ended = OneShotEvent()
+
+    def __repr__(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        return f"<Turn {self.id} {self.status}{why}: {self.text[:40]!r}>"
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it is still running and was told to stop."""
+        return self.token.is_cancelled and self.status == "running"
+
+    @classmethod
+    def from_log(cls, past: PastTurn) -> Turn:
+        """Make a turn that has ended from its record in the log."""
+        turn = cls(past.id, CancellationToken(name="past turn"))
+        turn.status, turn.reason, turn.detail = past.status, past.reason or None, past.detail
+        turn.text, turn.usage = past.text, past.usage
+        turn.error = RuntimeError(past.error) if past.error else None
+        if past.status == "interrupted":
+            turn.token.cancel(past.reason, detail=past.detail)
+        turn.ended.set()
+        return turn

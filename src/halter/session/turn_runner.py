@@ -1,0 +1,237 @@
+"""Runs one turn, step after step. A step is a request and the calls that the model asked for.
+
+Every step has its own token below the turn's. A steer cancels the step: the request is closed and its text is kept, or
+the running calls end with what they have; then the next step begins with the steer in the conversation. A stop cancels
+the turn, and everything below it.
+
+Whatever happens, including a foreign cancellation or a store that fails, the turn is sealed when `run()` returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from halter.cancel.registration import call_in_loop, wake_on_cancel
+from halter.cancel.token import Cancelled
+from halter.errors import LimitReached, StoreError
+from halter.events import RequestCancelled, RequestFinished, RequestRetry, RequestStarted, ToolFinished
+from halter.models.errors import ContextTooLong, ModelError
+from halter.models.model_call import ModelCall
+from halter.models.types import ModelRequest, ReasoningDelta, TextDelta, Usage
+from halter.session.turn_writer import TurnEnd, TurnWriter
+from halter.tools.run.batch import Batch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from halter.agent import Agent
+    from halter.cancel.token import CancellationToken
+    from halter.events import RequestEvent
+    from halter.models.answer import Answer
+    from halter.models.types import ToolCall, UserMessage
+    from halter.session.log import EventLog
+    from halter.session.turn_control import TurnControl
+    from halter.tools.run.batch import BatchEnvironment
+
+__all__ = ["TurnRunner", "add_usage"]
+
+_log = logging.getLogger(__name__)
+_NO_USAGE: Final = Usage()
+_ENDS_WELL: Final = frozenset({"stop", "tool_calls", "other", "length"})
+
+
+class TurnRunner:
+    """The work of one turn, in one task."""
+
+    def __init__(self, agent: Agent, log: EventLog, control: TurnControl, environment: BatchEnvironment) -> None:
+        self._agent = agent
+        self._log = log
+        self._control = control
+        self._turn = control.turn
+        self._writer = TurnWriter(log, control, agent.tools, self._on_error)
+        self._environment = environment
+        environment.listener = self._writer.write_tool_event
+        environment.start = self._writer.start_call
+        self._steps_left = agent.max_steps
+        self._ended: RequestFinished | RequestCancelled | None = None
+        self._failure: Exception | None = None  # of the store, where nobody waited who could be told
+
+    async def run(self, message: UserMessage | None, *, may_continue: bool) -> None:
+        """Run the turn to its end. Raises if it could not begin, or if the task was cancelled by somebody else."""
+        task = asyncio.current_task()
+        assert task is not None  # a coroutine runs in a task
+        others = task.cancelling()
+        try:
+            await self._writer.begin(message, self._agent.model.name, may_continue=may_continue)
+        except BaseException:
+            if task.cancelling() > others:
+                raise asyncio.CancelledError from None
+            raise
+        await self._run_to_end(task, others)
+        if task.cancelling() > others:
+            raise asyncio.CancelledError
+
+    async def _run_to_end(self, task: asyncio.Task[object], others: int) -> None:
+        is_over = False
+        is_first = True
+        while not is_over:
+            self._note_foreign(task, others)
+            try:
+                end = await self._run_steps(is_first=is_first)
+            except BaseException:
+                self._note_foreign(task, others)
+                await self._writer.finish(TurnEnd("failed", "error"))
+                raise
+            self._note_foreign(task, others)
+            is_over = await self._writer.finish(end)
+            is_first = False
+
+    def _note_foreign(self, task: asyncio.Task[object], others: int) -> None:
+        if task.cancelling() > others:
+            self._control.cancel("external", detail="its task was cancelled", by="the surrounding program")
+
+    def _on_error(self, error: Exception) -> None:
+        """End the step: a write that nobody waited for has failed. Called in any thread."""
+        self._failure = error
+        self._control.step.cancel("error", detail=str(error))
+
+    async def _run_steps(self, *, is_first: bool) -> TurnEnd:
+        """Run the steps; returns how the turn should end. A boundary: an error becomes the end of the turn."""
+        turn = self._turn
+        try:
+            with turn.token.bind():
+                return await self._steps(is_first=is_first)
+        except Cancelled as stop:
+            if turn.token.is_cancelled:
+                return TurnEnd("interrupted")
+            error: Exception = self._failure or RuntimeError(f"a stop that is not this turn's came out of it: {stop}")
+            return TurnEnd("failed", "error", str(error), error)
+        except LimitReached as error:
+            return TurnEnd("failed", error.reason, str(error), error, unless_steered=error.reason == "output_limit")
+        except ContextTooLong as error:
+            return TurnEnd("failed", "context_limit", str(error), error)
+        except Exception as error:  # noqa: BLE001
+            if not isinstance(error, (ModelError, StoreError)):
+                _log.exception("turn %s failed", turn.id)
+            return TurnEnd("failed", "error", str(error), error)
+
+    async def _steps(self, *, is_first: bool) -> TurnEnd:
+        """Run step after step; returns how the turn should end."""
+        while True:
+            self._turn.token.raise_if_cancelled()
+            if not is_first:
+                await self._begin_step()
+            is_first = False
+            answer = await self._request()
+            if answer is None:
+                continue  # a steer has ended the request
+            if answer.calls:
+                await self._call(answer.calls)
+                if self._control.wants_pause:
+                    return TurnEnd("interrupted", "pause", unless_steered=True)
+            elif answer.reason == "length":
+                raise LimitReached(
+                    "the answer reached the model's limit of output and is cut off; run() continues it", "output_limit"
+                )
+            elif answer.reason != "pause":
+                reason = "" if answer.reason in _ENDS_WELL else str(answer.reason)
+                return TurnEnd("done", reason, unless_steered=True)
+
+    async def _begin_step(self) -> None:
+        await self._wait_for_steers()
+        if await self._writer.begin_step(self._turn.token.child("step")):
+            self._steps_left = self._agent.max_steps
+        if self._failure is not None:
+            raise self._failure
+
+    async def _wait_for_steers(self) -> None:
+        """Wait while a complete steer is queued behind one in preparation: steers keep their order."""
+        token = self._turn.token
+        while not token.is_cancelled:
+            changed = self._log.watch()
+            steers = [each for each in self._log.view.inbox if each.mode == "steer" and each.state == "accepted"]
+            if not steers or not steers[0].preparing or all(each.preparing for each in steers):
+                return
+            with wake_on_cancel(token, changed.set):
+                await changed.wait_async()
+
+    # -- the request -------------------------------------------------------------------------------------------------
+
+    async def _request(self) -> Answer | None:
+        """Make one request; returns None if a steer has ended it."""
+        turn, agent, step = self._turn, self._agent, self._control.step
+        if self._steps_left <= 0:
+            raise LimitReached(
+                f"the turn took {agent.max_steps} steps and was not done; run() continues it", "step_limit"
+            )
+        self._steps_left -= 1
+        if step.is_cancelled:
+            turn.token.raise_if_cancelled()
+            return None
+        request = ModelRequest(self._log.view.history.request_messages, agent.instructions, agent.tool_specs)
+        call = ModelCall(
+            agent.model, request, token=step, emit=self._on_request, fallbacks=agent.fallbacks, backoff=agent.backoff
+        )
+        try:
+            await call.run()
+        except Cancelled as stop:
+            await self._end_request(call.answer)
+            if self._failure is not None:
+                raise self._failure from None
+            if turn.token.is_cancelled or not stop.belongs_to(step):
+                raise
+            return None
+        except BaseException:
+            await self._end_request(call.answer)
+            raise
+        return await self._end_request(call.answer)
+
+    def _on_request(self, event: RequestEvent) -> None:
+        """Handle an event of the request, in the loop."""
+        kind = type(event)
+        if kind is TextDelta or kind is ReasoningDelta:
+            self._writer.write_delta(event)  # type: ignore[arg-type]  # compared by class: isinstance costs more
+        elif isinstance(event, (RequestFinished, RequestCancelled)):
+            self._ended = event
+        elif isinstance(event, (RequestStarted, RequestRetry)):
+            self._writer.write_request(event)
+
+    async def _end_request(self, answer: Answer) -> Answer:
+        """Record the end of the request, complete or not."""
+        ended, self._ended = self._ended, None
+        if ended is None:
+            return answer
+        answer = await self._writer.end_request(ended, answer)
+        turn = self._turn
+        turn.text = answer.text or turn.text
+        if answer.usage != _NO_USAGE:
+            turn.usage = add_usage(turn.usage, answer.usage)
+        return answer
+
+    # -- the calls ---------------------------------------------------------------------------------------------------
+
+    async def _call(self, calls: Sequence[ToolCall]) -> None:
+        """Run the calls of one answer. Whatever happens, each of them gets an outcome in the log."""
+        turn, control = self._turn, self._control
+        step = control.step
+        loop = asyncio.get_running_loop()
+        # If a steer came before they started, none of them starts, not even one with on_steer="finish".
+        token: CancellationToken = step if step.is_cancelled else turn.token
+        batch = control.batch = Batch(calls, self._environment, token=token, step=step)
+        try:
+            # Unlike a request, calls may take their grace, so the stop is recorded at once.
+            with wake_on_cancel(turn.token, lambda: call_in_loop(loop, self._writer.write_stop)):
+                await batch.run()
+        finally:
+            control.batch = None
+            outcomes = batch.settle_all()
+            turn.outcomes += outcomes
+            for outcome in outcomes:
+                self._writer.write_tool_event(ToolFinished(outcome))
+
+
+def add_usage(one: Usage, other: Usage) -> Usage:
+    """The sum of the usage of two requests."""
+    return Usage(*(getattr(one, name) + getattr(other, name) for name in Usage.__struct_fields__))
