@@ -1,95 +1,58 @@
-"""Tools that people expect of an agent, each of which stops: at once, with what it has, and leaving nothing behind.
+"""Tools for agents. Each of them stops at once, returns what it has, and leaves nothing behind.
 
     from halter import Agent, toolbox
 
     agent = Agent("openai:gpt-5", toolbox.default("."), approve="ask")
 
-Each class is a family of tools, and `tools` are its tools; take what you need. docs/tools.md tells of all of them.
+Each class has related tools, in its attribute `tools`. docs/guides/tools.md describes all of them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from halter.lazy import lazy_names
+from halter._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    import os
+    from halter.toolbox.browser.browser import Browser as Browser
+    from halter.toolbox.clarify import Clarify as Clarify
+    from halter.toolbox.defaults import default as default
+    from halter.toolbox.delegate import Delegate as Delegate
+    from halter.toolbox.files.files import Files as Files
+    from halter.toolbox.files.workspace import Workspace as Workspace
+    from halter.toolbox.http.fetch import Net as Net
+    from halter.toolbox.images import Media as Media
+    from halter.toolbox.mcp.mcp import MCP as MCP
+    from halter.toolbox.memory import Memory as Memory
+    from halter.toolbox.python.execute_code import Code as Code
+    from halter.toolbox.remote.remote import Remote as Remote
+    from halter.toolbox.remote.ssh import SSHMachine as SSHMachine
+    from halter.toolbox.session_search import SessionSearch as SessionSearch
+    from halter.toolbox.speech import Speech as Speech
+    from halter.toolbox.terminal.terminal import Terminal as Terminal
+    from halter.toolbox.todo import Todo as Todo
+    from halter.toolbox.web.web import Web as Web
 
-    from halter.toolbox.browser import Browser
-    from halter.toolbox.clarify import Clarify
-    from halter.toolbox.code import Code
-    from halter.toolbox.delegate import Delegate
-    from halter.toolbox.files import Files
-    from halter.toolbox.mcp import MCP
-    from halter.toolbox.media import Media
-    from halter.toolbox.net import Net
-    from halter.toolbox.notes import Memory, Todo
-    from halter.toolbox.recall import SessionSearch
-    from halter.toolbox.remote import Remote
-    from halter.toolbox.speech import Speech
-    from halter.toolbox.ssh import SSHMachine
-    from halter.toolbox.terminal import Terminal
-    from halter.toolbox.web import Web
-    from halter.toolbox.workspace import Workspace
-    from halter.tools.tool import Tool
-
-_HOMES = {
-    "Browser": "browser",
-    "Clarify": "clarify",
-    "Code": "code",
-    "Delegate": "delegate",
-    "Files": "files",
-    "MCP": "mcp",
-    "Media": "media",
-    "Memory": "notes",
-    "Net": "net",
-    "Remote": "remote",
-    "SSHMachine": "ssh",
-    "SessionSearch": "recall",
-    "Speech": "speech",
-    "Terminal": "terminal",
-    "Todo": "notes",
-    "Web": "web",
-    "Workspace": "workspace",
-}
-
-__all__ = [
-    "MCP",
-    "Browser",
-    "Clarify",
-    "Code",
-    "Delegate",
-    "Files",
-    "Media",
-    "Memory",
-    "Net",
-    "Remote",
-    "SSHMachine",
-    "SessionSearch",
-    "Speech",
-    "Terminal",
-    "Todo",
-    "Web",
-    "Workspace",
-    "default",
-]
-
-
-def default(workspace: str | os.PathLike[str]) -> list[Tool[..., Any]]:
-    """The useful set, at work in *workspace*: terminal, files, code, web, a list of its own, and questions.
-
-    Commands and code that destroy need approval: set the agent's `approve`, or they are denied.
-    """
-    from halter.toolbox.clarify import Clarify  # noqa: PLC0415  (importing a toolbox is not to import all its tools)
-    from halter.toolbox.code import Code  # noqa: PLC0415
-    from halter.toolbox.files import Files  # noqa: PLC0415
-    from halter.toolbox.notes import Todo  # noqa: PLC0415
-    from halter.toolbox.terminal import Terminal  # noqa: PLC0415
-    from halter.toolbox.web import Web  # noqa: PLC0415
-
-    tools = [*Terminal(workspace).tools, *Files(workspace).tools, *Web().tools]
-    return [*tools, *Code(workspace, tools).tools, *Todo().tools, *Clarify().tools]
-
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "browser.browser": ["Browser"],
+        "clarify": ["Clarify"],
+        "defaults": ["default"],
+        "delegate": ["Delegate"],
+        "files.files": ["Files"],
+        "files.workspace": ["Workspace"],
+        "http.fetch": ["Net"],
+        "images": ["Media"],
+        "mcp.mcp": ["MCP"],
+        "memory": ["Memory"],
+        "python.execute_code": ["Code"],
+        "remote.remote": ["Remote"],
+        "remote.ssh": ["SSHMachine"],
+        "session_search": ["SessionSearch"],
+        "speech": ["Speech"],
+        "terminal.terminal": ["Terminal"],
+        "todo": ["Todo"],
+        "web.web": ["Web"],
+    },
+)

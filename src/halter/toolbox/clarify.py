@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from halter.models.model import Part
+from halter.models.types import Part
 from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
 
 __all__ = ["Clarify"]
 
-_MOST_CHOICES: Final = 20
+_MAX_CHOICES: Final = 20
 
 
 class Clarify:
@@ -23,16 +23,15 @@ class Clarify:
 
     @tool
     async def clarify(self, question: str, ctx: ToolContext, choices: list[str] | None = None) -> object:
-        """Ask the user a question and wait for the answer. Only for what you cannot find out or decide yourself.
+        """Ask the user a question and wait for the answer. Use it only for what you cannot find out or decide yourself.
 
         Args:
-            question: what you want to know, in one or two sentences.
-            choices: answers to choose from; the user may always answer something else.
+            question: the question, in one or two sentences.
+            choices: answers to choose from; the user may give another answer.
 
         """
         if not question.strip():
-            msg = "the question is empty"
-            raise ValueError(msg)
+            raise ValueError("the question is empty")
         offered = _checked(choices)
         answer = await ctx.ask(question, offered)
         if isinstance(answer, list) and any(isinstance(each, Part) for each in answer):
@@ -44,9 +43,8 @@ def _checked(choices: list[str] | None) -> list[str] | None:
     if not choices:
         return None
     named = list(dict.fromkeys(each.strip() for each in choices if each.strip()))
-    if len(named) > _MOST_CHOICES:
-        msg = f"{len(named)} choices are too many to choose from; give at most {_MOST_CHOICES}, or ask without"
-        raise ValueError(msg)
+    if len(named) > _MAX_CHOICES:
+        raise ValueError(f"too many choices: {len(named)}; pass at most {_MAX_CHOICES}, or none")
     return named or None
 
 
@@ -56,7 +54,7 @@ def _chosen(answer: object, choices: list[str] | None) -> str:
         return "yes" if answer else "no"
     text = "" if answer is None else str(answer).strip()
     if not text:
-        return "[the user gave no answer]"
+        return "[the user did not answer]"
     by_words = {each.casefold(): each for each in choices or ()}
     if text.casefold() in by_words:
         return by_words[text.casefold()]

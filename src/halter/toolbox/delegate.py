@@ -1,10 +1,10 @@
-"""Tools that have other agents do parts of the work: `delegate`, and `subagents` for those in the background.
+"""Tools that delegate work to other agents: `delegate`, and `subagents` for those in the background.
 
-In the foreground a stop of the call stops the children, and gives back what each has: whole answers of those that were
-done, and of the others what they had said, marked as such. Those in the background belong to the session: a stop of the
-turn leaves them alone, `session.stop(scope="all")` and the end of the session do not.
+In the foreground a stop of the call stops the children, and returns what each has: the answers of those that were done,
+and the partial answers of the others, marked as such. Those in the background belong to the session: a stop of the turn
+does not stop them, `session.stop(scope="all")` and the end of the session do.
 
-How deep agents may delegate to agents, and how many there may be, is limited for the whole tree of them together.
+The depth of delegation and the number of agents are limited for the whole tree of agents together.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec import Struct
 
-from halter.cancel.seconds import check_seconds
-from halter.cancel.token import CancellationToken
+from halter.cancel.deadlines import check_seconds
+from halter.cancel.token import CancellationToken, Cancelled
 from halter.tools.content import bound
 from halter.tools.context import ToolContext
 from halter.tools.outcome import because
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from halter.agent import Agent
-    from halter.people import Child
+    from halter.session.children import Child
 
 __all__ = ["Delegate", "Task"]
 
 # After a stop, how long we wait for the children to come back with what they have. Most need a millisecond or two.
 _LOOK: Final = 0.03
 _CLOSE_PATIENCE: Final = 0.5
-_MOST_SHOWN: Final = 30_000  # characters of one child's answer
-_MOST_REMEMBERED: Final = 50  # children in the background that have ended
+_MAX_SHOWN: Final = 30_000  # characters of one child's answer
+_MAX_REMEMBERED: Final = 50  # children in the background that have ended
 
 
 class Task(Struct):
@@ -56,16 +56,15 @@ class Delegate:
         self,
         agents: Mapping[str, Agent] | Iterable[Agent],
         *,
-        most_at_once: int = 8,  # children that run at one time, in the whole tree
-        most_in_all: int = 100,  # children that one session may begin, in the whole tree
-        most_depth: int = 2,  # 1: children can not delegate
+        max_parallel: int = 8,  # children that run at one time, in the whole tree
+        max_total: int = 100,  # children that one session may begin, in the whole tree
+        max_depth: int = 2,  # 1: children cannot delegate
     ) -> None:
         named = dict(agents) if isinstance(agents, Mapping) else _by_name(agents)
         if not named:
-            msg = "there is nobody to delegate to: give at least one agent"
-            raise ValueError(msg)
+            raise ValueError("pass at least one agent to delegate to")
         self._agents = named
-        self._limits = _Limits(most_at_once, most_in_all, most_depth)
+        self._limits = _Limits(max_parallel, max_total, max_depth)
 
     @property
     def tools(self) -> list[Tool[..., Any]]:
@@ -74,25 +73,23 @@ class Delegate:
 
     @tool
     async def delegate(self, tasks: list[Task], ctx: ToolContext, *, background: bool = False) -> str:
-        """Have other agents do parts of the work, side by side, and return their answers.
+        """Have other agents work on tasks in parallel, and return their answers.
 
-        They know nothing of this conversation: a task has to say all that is needed to do it.
+        They do not see this conversation: each task must contain everything needed to do it.
 
         Args:
-            tasks: who shall do what: a list of {"agent": name, "task": text}.
-            background: return at once with numbers; look after them with the subagents tool.
+            tasks: a list of {"agent": name, "task": text}.
+            background: return at once with numbers for the subagents tool.
 
         """
         if not tasks:
-            msg = f"there are no tasks; the agents are: {', '.join(self._agents)}"
-            raise ValueError(msg)
+            raise ValueError(f"tasks is empty; available agents: {', '.join(self._agents)}")
         agents = [self._agent(each.agent) for each in tasks]
         if any(not each.task.strip() for each in tasks):
-            msg = "a task is empty: say what is to be done"
-            raise ValueError(msg)
+            raise ValueError("a task is empty")
         started = await self._begin(list(zip(agents, tasks, strict=True)), ctx, in_background=background)
         if background:
-            return "\n".join(f"[{each.label()} has begun]" for each in started)
+            return "\n".join(f"[{each.label()} started]" for each in started)
         return await self._results(started, ctx)
 
     @tool
@@ -103,23 +100,23 @@ class Delegate:
         numbers: list[int] | None = None,
         timeout: float = 0.0,  # noqa: ASYNC109  (the model's word)
     ) -> str:
-        """Look after agents in the background: list them, collect what they have, or stop them.
+        """Manage background agents: list them, collect their answers, or stop them.
 
         Args:
-            action: list: how each stands; collect: their answers, or what they have said so far; stop: end them.
-            numbers: which ones, as delegate and list tell them; all unless said otherwise.
-            timeout: for collect: how many seconds to wait for those that are not done.
+            action: list: the state of each; collect: their answers so far; stop: end them.
+            numbers: which ones, as reported by delegate and list; all by default.
+            timeout: for collect: seconds to wait for those that are not done.
 
         """
         group = _Group.of(ctx)
         which = group.find(numbers)
         if action == "list":
-            return "\n".join(f"[{each.label()} {each.state()}]" for each in which) or "There are no agents."
+            return "\n".join(f"[{each.label()} {each.state()}]" for each in which) or "There are no background agents."
         if not which:
-            return "There are no agents in the background."
+            return "There are no background agents."
         if action == "stop":
             for each in which:
-                each.child.stop("stop", detail="stopped by the agent that began it")
+                each.child.stop("stop", detail="stopped by the agent that started it")
             await _ended(which, CancellationToken(timeout=_CLOSE_PATIENCE))
         elif check_seconds("timeout", timeout) > 0:
             try:
@@ -132,8 +129,7 @@ class Delegate:
     def _agent(self, name: str) -> Agent:
         agent = self._agents.get(name)
         if agent is None:
-            msg = f"there is no agent {name!r}; there are: {', '.join(self._agents)}. Nothing was begun."
-            raise LookupError(msg)
+            raise LookupError(f"no agent named {name!r}; available: {', '.join(self._agents)}. Nothing was started.")
         return agent
 
     async def _begin(self, tasks: list[tuple[Agent, Task]], ctx: ToolContext, *, in_background: bool) -> list[_Part]:
@@ -148,7 +144,7 @@ class Delegate:
                     started.append(group.add(child, each, place, in_background=in_background))
         except BaseException:
             for part in started:
-                part.child.stop("stop", detail="not all of them could begin")
+                part.child.stop("stop", detail="not all of them could be started")
             raise
         finally:
             place.tree.leave(len(tasks) - len(started))
@@ -177,22 +173,23 @@ def _by_name(agents: Iterable[Agent]) -> dict[str, Agent]:
     named: dict[str, Agent] = {}
     for agent in agents:
         if named.setdefault(agent.name, agent) is not agent:
-            msg = f"two agents are called {agent.name!r}; give them names, or a dict"
-            raise ValueError(msg)
+            raise ValueError(f"two agents have the name {agent.name!r}; give them different names, or pass a dict")
     return named
 
 
 async def _ended(parts: Sequence[_Part], token: CancellationToken) -> None:
     """Wait until all have ended, or the token is cancelled."""
-    for each in parts:
-        await CancellationToken.any_of(each.child.ended, token).wait_async()
+    with contextlib.suppress(Cancelled):
+        async with token.scope():
+            for each in parts:
+                await each.child.ended.wait_async()
 
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    most_at_once: int
-    most_in_all: int
-    most_depth: int
+    max_parallel: int
+    max_total: int
+    max_depth: int
 
 
 class _Part:
@@ -204,14 +201,14 @@ class _Part:
         self._task = task
         self._began = time.monotonic()
         self._took: float | None = None
-        child.ended.on_cancel(self._note_end)
+        child.ended.on_set(self._note_end)
 
     def _note_end(self) -> None:
         self._took = time.monotonic() - self._began
 
     @property
     def is_running(self) -> bool:
-        return not self.child.ended.is_cancelled
+        return not self.child.ended.is_set
 
     def label(self) -> str:
         words = " ".join(self._task.task.split())
@@ -223,11 +220,11 @@ class _Part:
         turn, child = self.child.turn, self.child
         if self.is_running:
             seconds = time.monotonic() - self._began
-            how = "is being stopped after" if child.token.is_cancelled else "runs for"
+            how = "is being stopped after" if child.token.is_cancelled else "has been running for"
             return f"{how} {seconds:.1f} s"
         took = f"after {self._took or 0.0:.1f} s"
         if turn is None or turn.status == "running":
-            return f"could not begin: {child.error or 'it was stopped first'}"
+            return f"could not be started: {child.error or 'it was stopped first'}"
         if turn.status == "done":
             return f"is done {took}"
         if turn.status == "interrupted":
@@ -236,36 +233,36 @@ class _Part:
 
     def result(self) -> str:
         """Its answer, or what there is of it, and which of the two it is."""
-        text = bound(self.child.text.strip(), _MOST_SHOWN)
+        text = bound(self.child.text.strip(), _MAX_SHOWN)
         is_done = not self.is_running and self.child.turn is not None and self.child.turn.status == "done"
         if not text:
-            return f"[{self.label()} {self.state()}; it has said nothing]"
-        how = "" if is_done else "; its answer is not complete, this is what it had said"
+            return f"[{self.label()} {self.state()}; no answer]"
+        how = "" if is_done else "; partial answer"
         return f"[{self.label()} {self.state()}{how}]\n{text}"
 
 
 class _Tree:
-    """All children below one session that is nobody's child: how many there are, and were."""
+    """All children below one top-level session: how many are running, and how many there were."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._in_all = 0
+        self._total = 0
         self._running = 0
 
     def enter(self, count: int, limits: _Limits) -> None:
         """Count *count* children in, or refuse them all."""
         with self._lock:
-            if self._in_all + count > limits.most_in_all:
-                left = max(limits.most_in_all - self._in_all, 0)
-                msg = f"a session may begin {limits.most_in_all} agents, and {left} are left; do the rest yourself"
-                raise RuntimeError(msg)
-            if self._running + count > limits.most_at_once:
-                msg = (
-                    f"{self._running} agents run and {limits.most_at_once} may at one time: {count} more are too many. "
-                    "Nothing was begun; give fewer tasks, or wait for some of the others"
+            if self._total + count > limits.max_total:
+                left = max(limits.max_total - self._total, 0)
+                raise RuntimeError(
+                    f"a session may start {limits.max_total} agents, and {left} are left; do the rest yourself"
                 )
-                raise RuntimeError(msg)
-            self._in_all += count
+            if self._running + count > limits.max_parallel:
+                raise RuntimeError(
+                    f"{self._running} of at most {limits.max_parallel} agents are running: {count} more are too many. "
+                    "Nothing was started; pass fewer tasks, or wait for others to end"
+                )
+            self._total += count
             self._running += count
 
     def leave(self, count: int = 1) -> None:
@@ -275,13 +272,13 @@ class _Tree:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where in the tree somebody is."""
+    """A position in the tree."""
 
     tree: _Tree
     depth: int
 
 
-# Set in the tasks of children: whoever delegates there is that much deeper.
+# Set in the tasks of children: delegation there is one level deeper.
 _place: Final[contextvars.ContextVar[_Place | None]] = contextvars.ContextVar("place", default=None)
 
 
@@ -298,7 +295,7 @@ class _Group:
     """The children of one session, kept in it."""
 
     def __init__(self) -> None:
-        self.tree = _Tree()  # if it is nobody's child itself
+        self.tree = _Tree()  # for a top-level session
         self._lock = threading.Lock()
         self._running: set[_Part] = set()
         self._background: dict[int, _Part] = {}
@@ -311,9 +308,8 @@ class _Group:
     def enter(self, limits: _Limits, count: int) -> _Place:
         """Ask for *count* children; gives the place where they are."""
         here = _place.get() or _Place(self.tree, 0)
-        if here.depth >= limits.most_depth:
-            msg = f"agents may delegate {limits.most_depth} deep, and this one is: do it yourself"
-            raise RuntimeError(msg)
+        if here.depth >= limits.max_depth:
+            raise RuntimeError(f"the maximum depth of delegation is {limits.max_depth}: do it yourself")
         here.tree.enter(count, limits)
         return _Place(here.tree, here.depth + 1)
 
@@ -326,9 +322,9 @@ class _Group:
             if in_background:
                 self._background[part.number] = part
                 ended = [each for each in self._background.values() if not each.is_running]
-                for each in ended[:-_MOST_REMEMBERED]:
+                for each in ended[:-_MAX_REMEMBERED]:
                     del self._background[each.number]
-        child.ended.on_cancel(lambda: self._count_out(part, place.tree))
+        child.ended.on_set(lambda: self._count_out(part, place.tree))
         return part
 
     def _count_out(self, part: _Part, tree: _Tree) -> None:
@@ -344,8 +340,7 @@ class _Group:
             return list(known.values())
         missing = [number for number in numbers if number not in known]
         if missing:
-            msg = f"there is no agent {missing[0]}; there are: {', '.join(map(str, known)) or 'none at all'}"
-            raise LookupError(msg)
+            raise LookupError(f"no background agent {missing[0]}; existing: {', '.join(map(str, known)) or 'none'}")
         return [known[number] for number in numbers]
 
     def stop_all(self) -> None:
@@ -359,6 +354,6 @@ class _Group:
             running = list(self._running)
         for each in running:
             each.child.stop("shutdown", detail="the session was closed")
-        patience = CancellationToken(timeout=_CLOSE_PATIENCE)
+        end = time.monotonic() + _CLOSE_PATIENCE
         for each in running:
-            CancellationToken.any_of(each.child.ended, patience).wait()
+            each.child.ended.wait(max(end - time.monotonic(), 0.0))

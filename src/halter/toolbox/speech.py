@@ -1,29 +1,31 @@
-"""Speech: text said into a file, and sound files as text. Both on this machine, unless a server is named.
+"""Text to speech and speech to text, on this machine unless a server is given.
 
     agent = Agent(model, Speech("work").tools)
     agent = Agent(model, Speech("work", base_url="http://voice.lan/v1", api_key="…").tools)
 
-A stop ends the speaking, and no file is written; of a recording it keeps what was understood until then.
+A stop ends the synthesis, and no file is written; of a recording it keeps the transcript so far.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from halter.cancel.isolate import run_isolated_async
+from halter._extras import need
+from halter.cancel.isolation.api import run_isolated_async
 from halter.cancel.token import Cancelled
-from halter.extras import need
-from halter.models.endpoint import Endpoint
-from halter.toolbox.placing import inside, save
+from halter.models.http.endpoint import Endpoint
+from halter.toolbox.files.media import save_file
+from halter.toolbox.files.workspace import Workspace
 from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
 from halter.voice.espeak import speak
 from halter.voice.transcriber import RemoteTranscriber, Transcriber, Transcribes
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import AsyncIterator
 
 __all__ = ["Speech"]
@@ -32,7 +34,7 @@ _FORMATS: Final = frozenset({".mp3", ".opus", ".aac", ".flac", ".wav"})
 
 
 class Speech:
-    """Tools that speak and listen.
+    """The tools `text_to_speech` and `transcribe`.
 
     With *base_url* (or `remote=True`, and then the environment's OPENAI_BASE_URL) an OpenAI-compatible server does
     both; without, espeak and a small English model on this machine.
@@ -40,7 +42,7 @@ class Speech:
 
     def __init__(  # noqa: PLR0913  (each is the user's to set, and all have a default)
         self,
-        workspace: str | Path = ".",
+        workspace: str | os.PathLike[str] = ".",
         *,
         base_url: str | None = None,
         api_key: str | None = None,
@@ -52,7 +54,7 @@ class Speech:
         max_seconds: float = 1_800.0,
         timeout: float = 300.0,
     ) -> None:
-        self._workspace = Path(workspace)
+        self._workspace = Workspace(workspace)
         self._is_remote = remote or base_url is not None
         self._base_url = base_url
         self._api_key = api_key
@@ -71,59 +73,54 @@ class Speech:
 
     @tool
     async def text_to_speech(self, text: str, path: str, ctx: ToolContext, voice: str = "") -> str:
-        """Say a text into a sound file of the workspace.
+        """Speak a text into an audio file in the workspace.
 
         Args:
-            text: what to say
+            text: the text to speak
             path: the file to write, such as answer.wav
             ctx: the call
-            voice: which voice; a language such as en-us, en-gb, de or fr. Usually not needed
+            voice: the voice; a language such as en-us, en-gb, de or fr. Usually not needed
 
         """
         if not text.strip() or len(text) > self._max_characters:
-            msg = f"give a text of 1 to {self._max_characters:,} characters, not {len(text):,}"
-            raise ValueError(msg)
-        file = inside(self._workspace, path)
+            raise ValueError(f"the text must have 1 to {self._max_characters:,} characters, not {len(text):,}")
+        self._workspace.check(path)
         ctx.report("speaking")
-        said = await (self._say_there if self._is_remote else self._say_here)(text, voice or self._voice, file)
-        return f"Written to {file.relative_to(self._workspace.resolve())}{said}."
+        speak_it = self._speak_there if self._is_remote else self._speak_here
+        sound, length = await speak_it(text, voice or self._voice, PurePosixPath(path).suffix.lower())
+        return f"Written to {await save_file(self._workspace, path, sound)}: {length}."
 
-    async def _say_here(self, text: str, voice: str, file: Path) -> str:
+    async def _speak_here(self, text: str, voice: str, suffix: str) -> tuple[bytes, str]:
         need("voice", "espeakng_loader")
-        if file.suffix.lower() != ".wav":
-            msg = f"only .wav files can be written here, not {file.name}"
-            raise ValueError(msg)
+        if suffix != ".wav":
+            raise ValueError(f"only .wav files can be written, not {suffix or 'files without a suffix'}")
         wav, seconds = await run_isolated_async(speak, text, voice)
-        await save(file, wav)
-        return f": {seconds:.1f} seconds of speech"
+        return wav, f"{seconds:.1f} seconds of speech"
 
-    async def _say_there(self, text: str, voice: str, file: Path) -> str:
-        if file.suffix.lower() not in _FORMATS:
-            msg = f"{file.name} should end in one of {', '.join(sorted(_FORMATS))}"
-            raise ValueError(msg)
+    async def _speak_there(self, text: str, voice: str, suffix: str) -> tuple[bytes, str]:
+        if suffix not in _FORMATS:
+            raise ValueError(f"the file name must end in one of {', '.join(sorted(_FORMATS))}")
         wanted = {
             "model": self._speech_model,
             "input": text,
             "voice": voice,
-            "response_format": file.suffix.lower().removeprefix("."),
+            "response_format": suffix.removeprefix("."),
         }
         sound = await self._endpoint.post("/audio/speech", wanted)
-        await save(file, sound)
-        return f": {len(sound):,} bytes"
+        return sound, f"{len(sound):,} bytes"
 
     @tool
     async def transcribe(self, path: str, ctx: ToolContext) -> AsyncIterator[str]:
-        """Write down what is said in a sound file of the workspace (ogg, opus, webm, m4a, mp3, wav, flac).
+        """Transcribe an audio file in the workspace (ogg, opus, webm, m4a, mp3, wav, flac).
 
         Args:
             path: the file
             ctx: the call
 
         """
-        file = inside(self._workspace, path)
+        file = self._workspace.resolve(path)
         if not file.is_file():
-            msg = f"there is no file {path} in the workspace"
-            raise FileNotFoundError(msg)
+            raise FileNotFoundError(f"no such file in the workspace: {path}")
         transcriber = ctx.keep(self._transcriber)
         ctx.report("listening")
         has_said = False
@@ -134,13 +131,13 @@ class Speech:
                     if piece.text:
                         yield piece.text
                     if piece.total:
-                        ctx.report(f"{piece.end:.0f} of {piece.total:.0f} seconds heard")
+                        ctx.report(f"{piece.end:.0f} of {piece.total:.0f} seconds transcribed")
         except (Cancelled, asyncio.CancelledError):
             if not ctx.token.is_cancelled or not has_said:
                 raise
-            yield "[Stopped here; the recording goes on.]"
+            yield "[Stopped here; the recording continues.]"
         if not has_said:
-            yield "[No speech was heard.]"
+            yield "[No speech was recognized.]"
 
     def _transcriber(self) -> Transcribes:
         if self._is_remote:

@@ -1,0 +1,189 @@
+"""The proxy that the browser uses: it connects only to addresses that tools may reach.
+
+A browser that is directed by a model, and by the content of pages, must not reach into the network that it runs in: the
+router, the database, the cloud's metadata. Checking addresses beforehand is not enough, because a name may resolve to
+another address a moment later. So the browser resolves nothing: every request, each redirect and each sub-resource goes
+through this proxy, and the address that is checked here is the one that is connected to. The rules are those of all
+tools: `halter.toolbox.http.addresses`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import CancellationToken, Cancelled
+
+if TYPE_CHECKING:
+    from halter.toolbox.http.addresses import Rules
+
+_CONNECT_SECONDS: Final = 15.0
+_RESOLVE_SECONDS: Final = 10.0
+_HEAD_SECONDS: Final = 60.0
+_LARGEST_HEAD: Final = 256 * 1024
+_PIECE: Final = 65536
+_HOP_BY_HOP: Final = (b"connection:", b"keep-alive:", b"proxy-connection:", b"proxy-authorization:")
+REFUSED_HEADER: Final = "x-halter-refused"
+
+
+class AddressRefused(Exception):
+    """An address that may not be reached."""
+
+
+class _Target(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class FilteringProxy:
+    """The proxy, on the loop in which it was started."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._server: asyncio.Server | None = None
+        self._refusals: list[str] = []
+
+    async def start(self) -> int:
+        """Listen on this machine only, and return the port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_LARGEST_HEAD)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def take_refusals(self) -> list[str]:
+        """What was refused since this was asked last, each once."""
+        taken, self._refusals = self._refusals, []
+        return list(dict.fromkeys(taken))
+
+    # -- one connection -------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection of the browser's. A boundary: whatever goes wrong ends this connection, and no other."""
+        try:
+            async with asyncio.timeout(_HEAD_SECONDS):
+                head = await reader.readuntil(b"\r\n\r\n")
+            method, target, rest = _request(head)
+            try:
+                upstream = await self._connect(target)
+            except AddressRefused as refusal:
+                self._refusals.append(str(refusal))
+                await _answer(writer, 403, "Forbidden", str(refusal), REFUSED_HEADER)
+                return
+            except (OSError, TimeoutError) as error:
+                await _answer(writer, 502, "Bad Gateway", f"{target}: {error or type(error).__name__}")
+                return
+            with contextlib.closing(upstream[1]):
+                await _join(method, rest, (reader, writer), upstream)
+        except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    async def _connect(self, target: _Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to an address of the target that may be reached. Raises AddressRefused, OSError, TimeoutError."""
+        self._check(target, self._rules.refuses_port(target.host, target.port))
+        addresses = await _resolve(target)
+        if not self._rules.names(target.host, target.port):
+            for address in addresses:
+                why = self._rules.refuses(ipaddress.ip_address(address.partition("%")[0]))
+                self._check(target, why and f"{address} is {why}")
+        last: OSError | TimeoutError = OSError("the name has no address")
+        for address in addresses:
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    return await asyncio.open_connection(address, target.port, limit=_LARGEST_HEAD)
+            except (OSError, TimeoutError) as error:
+                last = error
+        raise last
+
+    def _check(self, target: _Target, why: str | None) -> None:
+        if why is not None:
+            raise AddressRefused(f"{target} ({why})")
+
+
+async def _resolve(target: _Target) -> list[str]:
+    """The addresses of a host. Not by the loop's own threads: those are joined at exit."""
+    token = CancellationToken(timeout=_RESOLVE_SECONDS)
+    try:
+        found = await run_blocking_async(
+            socket.getaddrinfo, target.host, target.port, type=socket.SOCK_STREAM, token=token
+        )
+    except Cancelled:
+        raise TimeoutError(f"{target.host} could not be resolved within {_RESOLVE_SECONDS:g} s") from None
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+def _request(head: bytes) -> tuple[str, _Target, bytes]:
+    """The method, whom the request is for, and the head as the server is to get it. Raises ValueError."""
+    line, _, fields = head.partition(b"\r\n")
+    method, url, _ = line.decode("latin-1").split(" ", 2)
+    if method == "CONNECT":
+        parts = urlsplit(f"//{url}")
+        if parts.hostname is None or parts.port is None:
+            raise ValueError(f"no host and port: {url}")
+        return method, _Target(parts.hostname, parts.port), b""
+    parts = urlsplit(url)
+    if parts.scheme != "http" or parts.hostname is None:
+        raise ValueError(f"not a request to a proxy: {url}")
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    rest = f"{method} {path} HTTP/1.1\r\n".encode("latin-1") + _once(fields)
+    return method, _Target(parts.hostname, parts.port or 80), rest
+
+
+def _once(fields: bytes) -> bytes:
+    """Header fields that end the connection after this exchange: the next one may be for somebody else."""
+    kept = [each for each in fields.split(b"\r\n") if each and not each.lower().startswith(_HOP_BY_HOP)]
+    return b"\r\n".join([*kept, b"Connection: close", b"", b""])
+
+
+async def _join(
+    method: str,
+    rest: bytes,
+    browser: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+) -> None:
+    """Pass on what both sides say, until one has ended."""
+    if method == "CONNECT":
+        browser[1].write(b"HTTP/1.1 200 Connection Established\r\n\r\n")
+    else:
+        upstream[1].write(rest)
+    forth = asyncio.ensure_future(_pump(browser[0], upstream[1]))
+    back = asyncio.ensure_future(_pump(upstream[0], browser[1], is_answer=method != "CONNECT"))
+    try:
+        await asyncio.wait([forth, back], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (forth, back):
+            task.cancel()
+        await asyncio.gather(forth, back, return_exceptions=True)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_answer: bool = False) -> None:
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        if is_answer:
+            line, _, fields = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
+            writer.write(line + b"\r\n" + _once(fields))
+        while piece := await reader.read(_PIECE):
+            writer.write(piece)
+            await writer.drain()
+
+
+async def _answer(writer: asyncio.StreamWriter, status: int, words: str, text: str, header: str = "") -> None:
+    body = text.encode(errors="replace")
+    extra = f"{header}: 1\r\n" if header else ""
+    writer.write(
+        f"HTTP/1.1 {status} {words}\r\n{extra}Content-Type: text/plain; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+        + body
+    )
+    await writer.drain()

@@ -1,0 +1,1 @@
+"""Files of a workspace or of another machine: read, write, patch, search."""

@@ -1,0 +1,42 @@
+"""Tools that name what a call must have for itself.
+
+Calls of one batch with the same key run one after another, in the order in which the model asked for them. From its
+signature alone a tool can only lock a path relative to the current directory; these know better.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from halter.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class LockingTool(Tool[P, R]):
+    """A method whose object has `lock_keys(tool, arguments)` and `tool_grace`."""
+
+    def __get__(self, instance: object, owner: type | None = None) -> Tool[..., R]:
+        """Bind it, with the grace that its object asks for."""
+        bound = super().__get__(instance, owner)
+        if instance is not None:
+            bound.grace = instance.tool_grace  # type: ignore[attr-defined]
+        return bound
+
+    @property
+    def touches_paths(self) -> bool:
+        """Whether a call may have keys."""
+        return True
+
+    def paths(self, kwargs: Mapping[str, Any]) -> list[str]:
+        """The keys of a call. May ask the file system."""
+        return sorted(set(self.fn.__self__.lock_keys(self.name, kwargs)))  # type: ignore[attr-defined]
+
+
+def locking_tool(fn: Callable[P, R]) -> LockingTool[P, R]:
+    """Like `@tool`, for such methods."""
+    return LockingTool(fn)

@@ -1,0 +1,1 @@
+"""HTTP requests of tools, and the addresses that they may go to."""

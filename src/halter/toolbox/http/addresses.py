@@ -1,0 +1,170 @@
+"""Which addresses a tool may connect to. A model chooses the URL, so its spelling must not matter.
+
+The rules are about addresses, not names: a name is resolved first, and all of its addresses must be allowed. Everything
+that is not clearly public is refused unless it is allowed explicitly: private, loopback, link-local (cloud metadata),
+multicast, unspecified, shared (CGNAT) and reserved addresses, and IPv6 addresses that contain an IPv4 address, which a
+gateway would translate.
+
+This is our own code because a general library answers another question (`is_global`), and because one rule has to hold
+for requests, redirects and the browser.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from typing import TYPE_CHECKING, Final, TypeAlias
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_PUBLIC_V6: Final = ipaddress.IPv6Network("2000::/3")
+_SHARED: Final = ipaddress.IPv4Network("100.64.0.0/10")
+# The agent that each virtual machine of one large cloud has at a public address; it hands out secrets.
+_CLOUD_AGENT: Final = ipaddress.IPv4Address("168.63.129.16")
+# Networks of IPv6 addresses that carry an IPv4 address: its distance from the right end in bits, and what it is called.
+_CARRIERS: Final = (
+    (ipaddress.IPv6Network("::ffff:0:0/96"), 0, "an IPv4-mapped address"),
+    (ipaddress.IPv6Network("::ffff:0:0:0/96"), 0, "an IPv4-translated address"),
+    (ipaddress.IPv6Network("64:ff9b::/96"), 0, "a NAT64 address"),
+    (ipaddress.IPv6Network("64:ff9b:1::/48"), 0, "a local NAT64 address"),
+    (ipaddress.IPv6Network("2002::/16"), 80, "a 6to4 address"),
+)
+_TEREDO: Final = ipaddress.IPv6Network("2001::/32")
+_FIRST_FREE_PORT: Final = 1024
+_LAST_PORT: Final = 65535
+_WEB_PORTS: Final = frozenset({80, 443})
+
+
+class Rules:
+    """What may be connected to.
+
+    *allow* names exceptions: hosts (`"wiki.example"`, `"localhost:8080"`), addresses and networks (`"10.0.0.0/8"`).
+    A host that is named is allowed whatever its address is. *ports* are those that may be used; without it, 80, 443 and
+    all from 1024 up, so that no mail or remote shell server is spoken to.
+    """
+
+    def __init__(
+        self, *, allow_private: bool = False, allow: Iterable[str] = (), ports: Collection[int] | None = None
+    ) -> None:
+        if isinstance(allow, str):
+            raise TypeError(f"allow is a list of hosts and networks, not the single text {allow!r}")
+        self._allow_private = allow_private
+        self._ports = None if ports is None else frozenset(ports)
+        self._networks: list[_Network] = []
+        self._hosts: set[tuple[str, int | None]] = set()  # without a port: all of them
+        for each in allow:
+            try:
+                self._networks.append(ipaddress.ip_network(each, strict=False))
+            except ValueError:
+                self._hosts.add(_host_and_port(each))
+
+    def names(self, host: str, port: int) -> bool:
+        """Whether this host was allowed by its name."""
+        host = normal_host(host)
+        return (host, None) in self._hosts or (host, port) in self._hosts
+
+    def refuses_port(self, host: str, port: int) -> str | None:
+        """Say why this port is not to be used; None if it may be."""
+        if self.names(host, port):
+            return None
+        if self._ports is not None:
+            return None if port in self._ports else f"port {port} is not allowed"
+        if port in _WEB_PORTS or _FIRST_FREE_PORT <= port <= _LAST_PORT:
+            return None
+        return f"port {port} is not a web port"
+
+    def refuses(self, address: Address) -> str | None:
+        """Say why this address is not to be connected to; None if it may be."""
+        if any(address in network for network in self._networks):
+            inner = carried(address)
+            # Allowing a NAT64 network allows the way, not the private addresses at its end.
+            return None if inner is None else self.refuses(inner)
+        if self._allow_private:
+            return None
+        return why_not_public(address)
+
+
+def why_not_public(address: Address) -> str | None:  # noqa: C901, PLR0911  (one for each kind)
+    """Say what an address is if it is not plainly one of the public internet."""
+    for network, _, name in _CARRIERS:
+        if address in network:
+            return name
+    if address.is_unspecified:
+        return "the unspecified address"
+    if address.is_loopback:
+        return "a loopback address (this machine)"
+    if address.is_link_local:
+        return "a link-local address (cloud metadata)"
+    if address.is_multicast:
+        return "a multicast address"
+    if isinstance(address, ipaddress.IPv6Address):
+        if address in _TEREDO:
+            return "a Teredo address"
+        return None if address in _PUBLIC_V6 and address.is_global else "not a public address"
+    if address in _SHARED:
+        return "a shared address (CGNAT)"
+    if address == _CLOUD_AGENT:
+        return "the address of a cloud agent"
+    return None if address.is_global and not address.is_reserved else "a private or reserved address"
+
+
+def carried(address: Address) -> ipaddress.IPv4Address | None:
+    """Give the IPv4 address inside an IPv6 address, if it carries one."""
+    for network, shift, _ in _CARRIERS:
+        if address in network:
+            return ipaddress.IPv4Address((int(address) >> shift) & 0xFFFFFFFF)
+    return None
+
+
+def normal_host(host: str) -> str:
+    """Write a host in the one form in which hosts are compared."""
+    return host.strip().lower().rstrip(".")
+
+
+def server_of(url: str) -> str:
+    """Name the server of a URL as `allow` wants it: its host and its port."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _host_and_port(text: str) -> tuple[str, int | None]:
+    try:
+        parts = urlsplit(f"//{text.strip()}")
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port = "", None
+    if not host or parts.path or parts.query or parts.fragment or parts.username is not None:
+        raise ValueError(
+            f"{text!r} cannot be allowed: it is neither a host, such as wiki.example or localhost:8080, nor a network"
+        )
+    with contextlib.suppress(UnicodeError):  # then it is no name, and will match none
+        host = host.encode("idna").decode()
+    return normal_host(host), port
+
+
+def literal(host: str) -> Address | None:
+    """Give the address that a URL's host is; None for a name.
+
+    Raises ValueError for what is neither. A host that ends in a number is an address, as browsers have it, and the
+    system's own reader takes octal, hexadecimal and whole numbers for one: only the plain form is accepted.
+    """
+    host = normal_host(host)
+    if "%" in host:
+        raise ValueError("an address with a scope belongs to this machine's own links")
+    if ":" in host:
+        return ipaddress.IPv6Address(host)
+    last = host.rpartition(".")[2]
+    is_number = last.isdigit() or (last.startswith("0x") and all(digit in "0123456789abcdef" for digit in last[2:]))
+    if not is_number:
+        return None
+    try:
+        return ipaddress.IPv4Address(host)
+    except ValueError:
+        raise ValueError(f"{host!r} is an unusual form of an address; write it as four decimal numbers") from None

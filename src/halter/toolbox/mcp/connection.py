@@ -1,0 +1,195 @@
+"""The connection to one MCP server: made when it is first needed, made again when the server has died.
+
+Everything here runs on one event loop, that of `halter.toolbox.loop_thread`. The SDK wants a connection to be opened
+and closed by the same task; so each connection is a task, which holds it open until it is told to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from mcp import Client
+
+_log = logging.getLogger(__name__)
+CONNECTION_CLOSED: Final = -32000  # the SDK's code for it
+_NOT_FOUND: Final = 404
+_HTTP_TIMEOUT: Final = 30.0
+
+
+class ServerFailed(RuntimeError):
+    """The MCP server could not be reached, was lost during a call, or reported an error."""
+
+
+class ConnectionState(Protocol):
+    """What a transport reports about its connection, in the loop."""
+
+    is_forgotten: bool  # the server does not know our session any more, as after a restart
+
+    def on_death(self) -> None:
+        """The server is gone."""
+
+
+class Transport(Protocol):
+    """How a server is reached. `str()` of it names the server."""
+
+    def open(self, state: ConnectionState) -> contextlib.AbstractAsyncContextManager[Any]:
+        """The streams to the server."""
+
+    def last_words(self) -> str:
+        """The end of its stderr."""
+
+    def wait_gone(self, timeout: float) -> bool:
+        """Block until nothing is left of it; False after *timeout* seconds."""
+
+
+class Http:
+    """A server that is reached over streamable HTTP."""
+
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        self._url = url
+        self._headers = dict(headers)
+
+    def __str__(self) -> str:
+        return f"the MCP server at {self._url.partition('?')[0]}"  # what follows may be a key
+
+    @contextlib.asynccontextmanager
+    async def open(self, state: ConnectionState) -> AsyncIterator[Any]:
+        import httpx2
+        from mcp.client.streamable_http import streamable_http_client
+
+        async def look(response: Any) -> None:
+            if response.status_code == _NOT_FOUND and "mcp-session-id" in response.request.headers:
+                state.is_forgotten = True
+
+        # A tool may be silent for long, and is stopped by its token: reading has no limit of its own.
+        timeout = httpx2.Timeout(_HTTP_TIMEOUT, read=None)
+        async with (
+            httpx2.AsyncClient(headers=self._headers, timeout=timeout, event_hooks={"response": [look]}) as http,
+            streamable_http_client(self._url, http_client=http) as streams,
+        ):
+            yield streams
+
+    def last_words(self) -> str:
+        return ""
+
+    def wait_gone(self, timeout: float) -> bool:  # noqa: ARG002
+        return True
+
+
+class ServerConnection:
+    """The current connection to a server."""
+
+    def __init__(self, transport: Transport, mode: str, connect_timeout: float) -> None:
+        self._transport = transport
+        self._mode = mode
+        self._connect_timeout = connect_timeout
+        self._connection: Connection | None = None
+
+    async def connected(self) -> Connection:
+        """The connection; a new one if there was none or it has died. Concurrent callers share it."""
+        connection = self._connection
+        if connection is None or connection.is_dead:
+            connection = self._connection = Connection(self._transport, self._mode, self._connect_timeout)
+        # Whoever is stopped here leaves; the connection is made all the same, for the next call.
+        await asyncio.shield(connection.ready)
+        return connection
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+class Connection:
+    """A task that holds one connection open."""
+
+    def __init__(self, transport: Transport, mode: str, connect_timeout: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._mode = mode
+        self._connect_timeout = connect_timeout
+        self._client: Client | None = None
+        self._end = asyncio.Event()
+        self.is_dead = False
+        self.is_forgotten = False
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.ready.add_done_callback(_look_at)
+        self._task = loop.create_task(self._hold())
+        # Those who wait are told at once; to end what was begun takes its time.
+        loop.call_later(connect_timeout, self._give_up)
+
+    @property
+    def client(self) -> Client:
+        assert self._client is not None
+        return self._client
+
+    async def _hold(self) -> None:
+        """Connect, and stay so until told to end. A boundary: whatever goes wrong is told to those who wait."""
+        from mcp import Client
+
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                transport = self._transport.open(self)
+                self._client = await stack.enter_async_context(Client(transport, mode=self._mode, cache=None))
+                if not self.ready.done():
+                    self.ready.set_result(None)
+                await self._end.wait()
+        except asyncio.CancelledError:
+            self._fail("the connection was closed")
+            raise
+        except Exception as error:  # noqa: BLE001  (the transports raise all kinds, and groups of them)
+            self._fail(words_of(error))
+        finally:
+            self.is_dead = True
+
+    def _fail(self, why: str) -> None:
+        if self.ready.done():
+            _log.debug("the connection to %s has ended: %s", self._transport, why)
+        else:
+            self.ready.set_exception(ServerFailed(f"{self._transport} cannot be used: {why}{self._last_words()}"))
+
+    def _give_up(self) -> None:
+        if not self.ready.done():
+            self._fail(f"it did not answer within {self._connect_timeout:g} s")
+            self.is_dead = True
+            self._task.cancel()
+
+    def on_death(self) -> None:
+        """The server is gone: the next call makes a new connection."""
+        self.is_dead = True
+        self._end.set()
+
+    def lost(self, error: BaseException) -> ServerFailed:
+        """What to tell of a call in whose middle the connection broke."""
+        self.on_death()
+        return ServerFailed(
+            f"{self._transport} was lost during the call ({words_of(error)}): whether the call had an effect is "
+            f"not known. The next call connects again.{self._last_words()}"
+        )
+
+    def _last_words(self) -> str:
+        said = self._transport.last_words()
+        return f" It said: {said}" if said else ""
+
+    async def close(self) -> None:
+        self.on_death()
+        if not self.ready.done():
+            self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+def words_of(error: BaseException) -> str:
+    """The words of an error; of a group, those of its first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__
+
+
+def _look_at(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()  # nobody may be waiting any more; asyncio would complain

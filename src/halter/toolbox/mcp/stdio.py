@@ -1,0 +1,149 @@
+"""An MCP server in a child process: it ends with its connection, and with this process, however that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from halter.cancel.processes import registry
+from halter.cancel.processes.proc_table import children_of_thread
+from halter.cancel.processes.tree import ProcessTree
+from halter.cancel.threads import pool
+from halter.toolbox.process_exit import watching
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+
+    from halter.toolbox.mcp.connection import ConnectionState
+
+_TAIL: Final = 2_000  # bytes of stderr that are kept, to be told when the server fails
+_POLITE: Final = 1.0  # seconds that it has to end by itself, once its stdin is closed
+_GRACE: Final = 0.5  # seconds between TERM and KILL
+
+
+class Stdio:
+    """A command that speaks MCP on its standard input and output.
+
+    Its environment has the variables that the SDK considers harmless (PATH, HOME, USER and so on), *env*, and the
+    variables named by *inherit*. Secrets are not passed on unless they are named.
+    """
+
+    def __init__(
+        self, command: str, args: Sequence[str], env: Mapping[str, str], inherit: Sequence[str], cwd: str | None
+    ) -> None:
+        self._command = command
+        self._args = list(args)
+        self._env = {name: os.environ[name] for name in inherit if name in os.environ} | dict(env)
+        self._cwd = cwd
+        self._stderr = bytearray()
+        self._processes: list[_ServerProcess] = []  # of the connections so far, until they have ended
+
+    def __str__(self) -> str:
+        return f"the MCP server {self._command!r}"  # its arguments may hold a key
+
+    @contextlib.asynccontextmanager
+    async def open(self, state: ConnectionState) -> AsyncIterator[Any]:
+        """Start it; yields its streams."""
+        from mcp import StdioServerParameters, stdio_client
+
+        mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
+        parameters = StdioServerParameters(
+            command=self._command,
+            args=self._args,
+            env={**self._env, mark: "1"},
+            cwd=self._cwd,
+            encoding_error_handler="replace",  # one bad byte must not end the connection
+        )
+        self._processes = [each for each in self._processes if not each.is_gone.is_set()]
+        process = _ServerProcess(mark)
+        self._processes.append(process)
+        try:
+            thread = threading.get_native_id()
+            others = set(children_of_thread(thread))
+            with self._reading_stderr() as errors:
+                async with stdio_client(parameters, errlog=errors) as streams:
+                    errors.close()  # the server has its own
+                    born = set(children_of_thread(thread)) - others
+                    process.started(born)
+                    with watching(born, state.on_death):
+                        try:
+                            yield streams
+                        finally:
+                            # Its stdin is closed after this. It may end by itself, but not take for ever.
+                            asyncio.get_running_loop().call_later(_POLITE, process.stop)
+        finally:
+            process.finish()
+
+    @contextlib.contextmanager
+    def _reading_stderr(self) -> Iterator[TextIO]:
+        """A file for stderr; its last bytes are kept."""
+        self._stderr.clear()
+        loop = asyncio.get_running_loop()
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+
+        def read() -> None:
+            piece = b""
+            with contextlib.suppress(BlockingIOError):
+                piece = os.read(reading, 65536)
+                if not piece:
+                    loop.remove_reader(reading)
+            self._stderr.extend(piece)
+            del self._stderr[:-_TAIL]
+
+        loop.add_reader(reading, read)
+        file = os.fdopen(writing, "w")
+        try:
+            yield file
+        finally:
+            file.close()
+            read()
+            loop.remove_reader(reading)
+            os.close(reading)
+
+    def last_words(self) -> str:
+        return self._stderr.decode(errors="replace").strip()
+
+    def wait_gone(self, timeout: float) -> bool:
+        end = time.monotonic() + timeout
+        return all(each.is_gone.wait(max(end - time.monotonic(), 0)) for each in list(self._processes))
+
+
+class _ServerProcess:
+    """The processes of one started server, until it is verified that none is left."""
+
+    def __init__(self, mark: str) -> None:
+        self.is_gone = threading.Event()
+        self._mark = mark.encode()
+        self._tree = ProcessTree((), cookie=self._mark)
+        registry.add(self._tree)
+
+    def started(self, born: set[int]) -> None:
+        """It was started, as these processes."""
+        known, self._tree = (
+            self._tree,
+            ProcessTree(born, cookie=self._mark),
+        )
+        registry.add(self._tree)
+        registry.remove(known)
+
+    def stop(self) -> None:
+        """Kill it, in a thread, if it has not ended by itself. The SDK notices when it is gone."""
+        pool.submit(self._stop)
+
+    def _stop(self) -> None:
+        if not self.is_gone.is_set():
+            registry.stop(self._tree, _GRACE)
+
+    def finish(self) -> None:
+        """Make sure that no process is left, in a thread."""
+        pool.submit(self._finish)
+
+    def _finish(self) -> None:
+        self._stop()
+        self.is_gone.set()

@@ -1,0 +1,1 @@
+"""Running Python code: `execute_code`."""

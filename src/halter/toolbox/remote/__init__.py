@@ -1,0 +1,1 @@
+"""The same tools on another machine."""

@@ -1,0 +1,240 @@
+"""One command at the other end of an SSH connection, and its control channel."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shlex
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from halter.cancel.token import NEVER
+from halter.toolbox.remote.command_script import BEST, CHECK, FEED, WATCH, packed
+from halter.toolbox.remote.machine import MachineError, RemoteProcess, ScriptResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import asyncssh
+
+    from halter.cancel.token import CancellationToken
+    from halter.toolbox.remote.machine import Command
+    from halter.toolbox.remote.ssh import SSHConnection
+
+_MISSED: Final = 4  # heartbeats that may stay away
+_MAX_SAID: Final = 12_000_000  # bytes of one script of ours
+
+
+class SSHProcess(RemoteProcess):
+    """A command. What is marked so happens in the link's loop; the rest may be called from anywhere."""
+
+    def __init__(self, command: Command, on_output: Callable[[bytes], object], link: SSHConnection) -> None:
+        super().__init__()
+        self._command = command
+        self.is_lasting = command.takes_input or command.supervises_itself
+        self._on_output = on_output
+        self._link = link
+        self._mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
+        self._channel: asyncssh.SSHClientChannel[bytes] | None = None
+        self._closed = asyncio.Event()
+        self._grace = command.grace
+        self._is_starting = False
+        self._beat = link.beat
+        self._pipe = ""  # of one that takes input
+        self._has_ended_input = False
+        self._unsent: list[bytes] = []  # lines for one that supervises itself and has not begun
+        self._said = b""
+        self._directory = ""
+
+    # -- for everybody -----------------------------------------------------------------------------------------------
+
+    def stop(self, grace: float) -> None:
+        """Have it ended: TERM, and KILL after *grace* seconds. Returns at once."""
+        self._grace = min(grace, self._grace) if self.was_stopped else grace
+        self.was_stopped = True
+        self._link.call(self._send_stop)
+
+    @property
+    def directory(self) -> str:
+        return self._directory
+
+    @property
+    def accepts_input(self) -> bool:
+        return bool(self._pipe) and not (self.is_over or self.was_stopped or self._has_ended_input)
+
+    def send(self, data: bytes, *, ends: bool = False, token: CancellationToken = NEVER) -> None:
+        """Have it read *data*, and wait until it was passed on."""
+        if data:
+            said = self._link.run(FEED, f"{self._pipe}/in", self._mark, token=token, data=data)
+            if said.code:
+                raise MachineError(f"it does not accept input: {said.error or 'it has ended'}")
+        if ends:
+            self._has_ended_input = True
+            self._link.call(lambda: self._write(b"e\n"))
+
+    def say(self, line: bytes) -> None:
+        """Send a line to a command that supervises itself."""
+        self._link.call(lambda: self._say(line + b"\n"))
+
+    def end(self, error: Exception | None) -> None:
+        """It is over, whatever it was."""
+        if self.is_over:
+            return
+        self.error = self.error or error
+        self.ended_at = self.ended_at or time.monotonic()
+        self.is_over = True
+        self.changes.notify()
+
+    # -- in the loop -------------------------------------------------------------------------------------------------
+
+    async def run(self, connection: asyncssh.SSHClientConnection) -> None:
+        """Start it, and wait for its end, or for the end of the connection."""
+        if self.is_over:  # nothing starts after the stop
+            return
+        self._is_starting = True
+        command, env = self._command, self._command.env
+        header = packed(command.text) + b"".join(packed(f"{name}={value}") for name, value in env.items())
+        way = "2" if command.supervises_itself else "1" if command.takes_input else "0"
+        args = [self._mark, command.directory, way, f"{self._grace:g}", self._ticks, self._silence]
+        line = shlex.join(["exec", "sh", "-c", BEST, WATCH, "halter", *args, str(len(env))])
+        session = _session_class()(self)
+        self._channel, _ = await connection.create_session(lambda: session, line, encoding=None)
+        self._write(header + b"".join(self._unsent))
+        self._unsent.clear()
+        if self.was_stopped:
+            self._send_stop()
+        while not self._closed.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closed.wait(), self._beat)
+            self._write(b"h\n")
+
+    @property
+    def _silence(self) -> str:
+        return str(max(int(self._beat * _MISSED), 1))
+
+    @property
+    def _ticks(self) -> str:
+        return str(max(int(self._grace * 20), 0))
+
+    def _write(self, data: bytes) -> None:
+        channel = self._channel
+        if channel is not None and not channel.is_closing():
+            with contextlib.suppress(OSError):  # it is just being closed
+                channel.write(data)
+
+    def _say(self, data: bytes) -> None:
+        if self._channel is None:
+            self._unsent.append(data)
+        else:
+            self._write(data)
+
+    def _send_stop(self) -> None:
+        if not self._is_starting:  # it waits for its turn, or for the connection
+            self.survivors = []
+            self.end(None)
+        self._write(f"k{self._grace:g}\n".encode())
+
+    def hear(self, data: bytes, *, is_output: bool) -> None:
+        """Take what came: of the command, or of the one who watches it."""
+        if is_output:
+            self._on_output(data)
+            self.changes.notify()
+            return
+        *lines, self._said = (self._said + data).split(b"\n")
+        for line in lines:
+            self._hear_line(line.decode(errors="surrogateescape"))
+        self.changes.notify()
+
+    def _hear_line(self, line: str) -> None:
+        words = line.split(" ", 2)
+        if words[0] != "halter" or len(words) < 2:  # noqa: PLR2004
+            return  # such as a warning of the shell
+        rest = words[2] if len(words) > 2 else ""  # noqa: PLR2004
+        match words[1]:
+            case "pid" if self.pid is None:
+                number, _, self._pipe = rest.partition(" ")
+                self.pid = int(number)
+            case "exit" if self.returncode is None:
+                self.returncode = int(rest)
+                self.ended_at = time.monotonic()
+            case "in":
+                self.began_in = rest
+            case "cwd":
+                self._directory = rest
+            case "gone":
+                self.survivors = []
+            case "left":
+                self.survivors = [int(each) for each in rest.split()]
+            case "error":
+                self.error = MachineError(rest)
+                self.survivors = []
+
+    def hear_end(self) -> None:
+        """The channel is closed: at the end of the command, or because the connection was lost."""
+        if self.survivors is None:
+            self.is_lost = True
+            self.ended_at = self.ended_at or time.monotonic()
+        self._closed.set()
+        self.changes.notify()
+
+    def fail(self, error: Exception) -> None:
+        """It could not be started, as far as we know: once it was asked for, only the machine knows."""
+        self.error = error
+        self.is_lost = self._is_starting and self.survivors is None
+        self.changes.notify()
+
+    async def check(self, connection: asyncssh.SSHClientConnection) -> bool:
+        """Ask who is left, ending those; False if there was no answer."""
+        line = shlex.join(["exec", "sh", "-c", CHECK, "halter", self._mark, str(self.pid or ""), self._ticks])
+        said = await collect(connection, line, b"")
+        for each in said.error.splitlines():
+            self._hear_line(each)
+        self.changes.notify()
+        return self.survivors is not None
+
+
+async def collect(connection: asyncssh.SSHClientConnection, line: str, data: bytes) -> ScriptResult:
+    """Run a line of ours, give it its input and wait for its end. Leaving early closes its input, which ends it."""
+    async with connection.create_process(line, encoding=None) as process:
+        try:
+            # A script that has ended already takes no input; what it said and its exit code are there all the same.
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(data)
+                process.stdin.write_eof()
+            output, error = await asyncio.gather(_whole(process.stdout), _whole(process.stderr))
+            await process.wait()
+        finally:
+            process.close()
+        code = process.exit_status
+        if code is None:
+            raise ConnectionError("it was terminated")
+        return ScriptResult(code, output, error.decode(errors="replace").strip())
+
+
+async def _whole(stream: asyncssh.SSHReader[bytes]) -> bytes:
+    """All that comes, but not more than is bearable."""
+    pieces: list[bytes] = []
+    left = _MAX_SAID
+    while left > 0 and (piece := await stream.read(left)):
+        pieces.append(piece)
+        left -= len(piece)
+    return b"".join(pieces)
+
+
+def _session_class() -> Any:
+    import asyncssh
+
+    class Session(asyncssh.SSHClientSession[bytes]):
+        """Passes on what comes."""
+
+        def __init__(self, process: SSHProcess) -> None:
+            self._process = process
+
+        def data_received(self, data: bytes, datatype: int | None) -> None:
+            self._process.hear(data, is_output=datatype is None)
+
+        def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncssh's word)
+            self._process.hear_end()
+
+    return Session

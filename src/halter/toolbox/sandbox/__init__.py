@@ -1,0 +1,1 @@
+"""What the processes that a model starts may read, write and reach."""

@@ -1,0 +1,104 @@
+"""Namespaces of a sandbox: a loopback of its own instead of the network, and files that are read-only or not there.
+
+They are made once, by a short-lived process (`namespaces_main.py`), and kept by open descriptors. `nsenter` of
+util-linux, which every distribution has, runs a command in them. Some systems allow no user namespaces to ordinary
+users; then a sandbox has Landlock alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from halter.toolbox.sandbox.policy import Policy
+
+_SECONDS: Final = 10.0  # for a busy machine; it takes some 30 ms
+_KINDS: Final = {"user": "user", "mount": "mnt", "ipc": "ipc", "net": "net"}  # nsenter's word, and the kernel's
+
+
+class NamespacesUnavailable(OSError):
+    """Namespaces cannot be made: the system does not let this user, or has no `nsenter`."""
+
+
+class Namespaces:
+    """The namespaces of one sandbox."""
+
+    def __init__(self, policy: Policy) -> None:
+        nsenter = shutil.which("nsenter")
+        if nsenter is None:
+            raise NamespacesUnavailable("there is no nsenter (package util-linux)")
+        request = {
+            "pinned": [*map(str, policy.pinned)],
+            "read_only": [*map(str, policy.read_only)],
+            "hidden": [*map(str, policy.hidden)],
+            "network": policy.network,
+        }
+        kinds = [kind for kind in _KINDS if kind != "net" or not policy.network]
+        self.descriptors = _make(json.dumps(request), kinds)
+        options = [f"--{kind}=/proc/self/fd/{descriptor}" for kind, descriptor in self.descriptors.items()]
+        self._prefix = [nsenter, "--preserve-credentials", *options]
+
+    def wrap(self, argv: list[str], cwd: str) -> list[str]:
+        """The command that runs *argv* in them. The descriptors have to be passed on to it.
+
+        The working directory is set inside: one that was opened outside would show the files that are hidden here.
+        """
+        return [*self._prefix, f"--wdns={cwd}", "--", *argv]
+
+    def close(self) -> None:
+        """Release them. They exist until the last process in them has ended."""
+        for descriptor in self.descriptors.values():
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        self.descriptors = {}
+
+
+def _make(request: str, kinds: list[str]) -> dict[str, int]:
+    program = Path(__file__).with_name("namespaces_main.py")
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={},
+        )
+    except OSError as error:
+        raise NamespacesUnavailable(f"their helper cannot be started: {error}") from error
+    opened: dict[str, int] = {}
+    try:
+        _wait_until_ready(process, request)
+        for kind in kinds:
+            opened[kind] = os.open(f"/proc/{process.pid}/ns/{_KINDS[kind]}", os.O_RDONLY | os.O_CLOEXEC)
+        process.communicate(timeout=_SECONDS)  # closes its input, so it ends
+    except BaseException as error:
+        process.kill()
+        process.communicate()
+        for descriptor in opened.values():
+            os.close(descriptor)
+        if isinstance(error, (OSError, subprocess.TimeoutExpired)) and not isinstance(error, NamespacesUnavailable):
+            raise NamespacesUnavailable(str(error)) from error
+        raise
+    return opened
+
+
+def _wait_until_ready(process: subprocess.Popen[str], request: str) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(request + "\n")
+        process.stdin.flush()
+    poll = select.poll()
+    poll.register(process.stdout, select.POLLIN)
+    if not poll.poll(_SECONDS * 1000) or process.stdout.readline() != "ready\n":
+        _, said = process.communicate(timeout=_SECONDS)
+        raise NamespacesUnavailable(said.strip().rpartition("\n")[2] or "their helper has failed")

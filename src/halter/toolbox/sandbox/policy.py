@@ -1,0 +1,142 @@
+"""What the processes of a sandbox may read, write and reach, by its mode.
+
+- `workspace`: read everything but secrets, write the workspace and a private folder for temporary files. In the
+  workspace, what runs later outside of the sandbox is read-only: Git's hooks and configuration, and our own settings.
+- `read-only`: the same, and the workspace is read-only too.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from halter._data_paths import find_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Mode = Literal["workspace", "read-only", "off"]
+
+# In the home directory: keys, tokens and passwords.
+_SECRETS: Final = (
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".kube",
+    ".docker/config.json",
+    ".config/gh",
+    ".config/hub",
+    ".config/glab-cli",
+    ".config/gcloud",
+    ".config/rclone",
+    ".config/op",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".mozilla",
+    ".thunderbird",
+    ".local/share/keyrings",
+    ".password-store",
+    ".netrc",
+    ".git-credentials",
+    ".config/git/credentials",
+    ".pypirc",
+    ".pgpass",
+    ".my.cnf",
+    ".cargo/credentials.toml",
+    ".gem/credentials",
+    ".terraform.d/credentials.tfrc.json",
+    ".bash_history",
+    ".zsh_history",
+    ".python_history",
+    ".halter",
+)
+# Readable by root alone, for when we are root.
+_OF_SYSTEM: Final = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssl/private", "/root/.ssh")
+_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
+_OUR_SETTINGS: Final = ".halter"  # in the workspace
+_PROTECTED_IN_GIT: Final = ("hooks", "config", "config.worktree")  # they name programs that Git runs
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Paths and network of a sandbox."""
+
+    workspace: Path
+    temporary: Path
+    writable: tuple[Path, ...]
+    read_only: tuple[Path, ...]  # inside of what is writable
+    pinned: tuple[Path, ...]  # cannot be moved away, which would get round `read_only`
+    hidden: tuple[Path, ...]
+    network: bool
+
+    def readable(self) -> list[Path]:
+        """All that may be read, for a sandbox that can only allow: everything but the hidden paths.
+
+        What is beside a hidden path is listed one by one, so what is created there later cannot be read.
+        """
+        return [*_without(Path("/"), set(self.hidden)), *self.writable]
+
+
+def policy_for(mode: Mode, workspace: Path, temporary: Path, *, network: bool, hidden: Iterable[Path] = ()) -> Policy:
+    """The policy of a mode that is not "off". *hidden* are further paths that cannot be read."""
+    workspace = workspace.resolve()
+    git = _git_folders(workspace) if mode == "workspace" else []  # only then it may have to make a folder
+    home = Path.home()
+    ours = find_paths()
+    places = [*(home / name for name in _SECRETS), *map(Path, _OF_SYSTEM), ours.config.parent, ours.data, *hidden]
+    writable = [temporary.resolve(), *(Path("/dev") / name for name in _DEVICES)]
+    cgroup = os.environ.get("HALTER_CGROUP")
+    if cgroup:  # a process enters its control group by itself
+        writable.append(Path(cgroup))
+    protected: list[Path] = []
+    if mode == "workspace":
+        writable += [workspace, *git]
+        protected = [workspace / _OUR_SETTINGS]
+        protected += [folder / name for folder in git for name in _PROTECTED_IN_GIT]
+    hidden_paths = {each.resolve() for each in places if os.path.exists(each)}  # noqa: PTH110  (raises nothing)
+    return Policy(
+        workspace,
+        temporary.resolve(),
+        tuple(writable),
+        tuple(each.resolve() for each in protected if each.exists()),
+        tuple(git),
+        # A workspace inside of a hidden folder would be hidden, too. Who chose it wants it to be seen.
+        tuple(sorted(each for each in hidden_paths if not workspace.is_relative_to(each))),
+        network,
+    )
+
+
+def _git_folders(workspace: Path) -> list[Path]:
+    """The folders of Git that belong to the workspace. Those of a worktree are somewhere else."""
+    place = workspace / ".git"
+    try:
+        if place.is_dir():
+            (place / "hooks").mkdir(exist_ok=True)  # one that does not exist cannot be made read-only
+            return [place.resolve()]
+        pointer = place.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
+        folder = (workspace / pointer).resolve()
+        # It points back. Otherwise a process could give itself the right to write to any repository.
+        if Path((folder / "gitdir").read_text(encoding="utf-8").strip()) != place:
+            return []
+        return [(folder / (folder / "commondir").read_text(encoding="utf-8").strip()).resolve()]
+    except (OSError, ValueError):
+        return []
+
+
+def _without(folder: Path, hidden: set[Path]) -> Iterator[Path]:
+    """The folder, if nothing below it is hidden; else the entries of it that are not."""
+    if folder in hidden:
+        return
+    if not any(each.is_relative_to(folder) for each in hidden):
+        yield folder
+        return
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:
+        return
+    for entry in entries:
+        if not entry.is_symlink():  # a rule would be for what it points to, which may be hidden
+            yield from _without(entry, hidden)

@@ -1,0 +1,1 @@
+"""Shell commands: `terminal`, `process`, and the processes behind them."""

@@ -1,0 +1,1 @@
+"""Which shell commands need approval."""

@@ -1,0 +1,1 @@
+"""Searching the web and reading pages."""
