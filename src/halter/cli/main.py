@@ -1,8 +1,7 @@
-"""The commands, and what each of them takes. Each is imported when it is used: `halter --version` pays for none."""
+"""The command line: commands and their options. Each command is imported only when it is used."""
 
 from __future__ import annotations
 
-# ruff: noqa: PLC0415  (each command imports what it needs, and no other)
 import argparse
 import os
 import sys
@@ -13,15 +12,15 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
-_NOTE = "Without a command and without -p: a chat."
+_NOTE = "Without a command and without -p, halter opens a chat."
 _PIPE_CLOSED = 141
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says. Returns the exit code."""
+    """Run the command line. Returns the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     if "-p" in argv or "--print" in argv:
-        from halter.cli.printing import print_turn
+        from halter.cli.commands.print_turn import print_turn
 
         return print_turn(_print_parser().parse_intermixed_args(argv))
     parser = _parser()
@@ -31,8 +30,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         return 0
     if options.command is None:
         if options.json:
-            parser.error("--json goes with -p")
-        from halter.cli.chat.program import open_chat
+            parser.error("--json needs -p")
+        from halter.cli.chat.start import open_chat
 
         return open_chat(options)
     try:
@@ -40,15 +39,15 @@ def run(argv: Sequence[str] | None = None) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        # What is left in the buffer would fail again at the end.
+        # Flushing the rest at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
     return code
 
 
 def version() -> str:
-    """The version of what is installed."""
-    # As importlib.metadata finds it, without what importing that costs: half of the whole start.
+    """The installed version."""
+    # Like importlib.metadata, whose import would take half of the whole start.
     for place in sys.path:
         try:
             names = os.listdir(place or ".")  # noqa: PTH208  (pathlib is another import)
@@ -57,7 +56,7 @@ def version() -> str:
         for name in names:
             if name.startswith("halter-") and name.endswith(".dist-info"):
                 return name.removeprefix("halter-").removesuffix(".dist-info")
-    return "(run from its source, not installed)"
+    return "(from source, not installed)"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,35 +69,39 @@ def _parser() -> argparse.ArgumentParser:
     _print_options(parser)
     _shared(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    serve = commands.add_parser("serve", help="the gateway: sessions over HTTP and WebSocket, and a page")
-    serve.add_argument("--host", default="127.0.0.1", help="the address; others than this machine's own need a key")
-    serve.add_argument("--port", type=int, default=8787, help="the port; 0: one that is free")
+    serve = commands.add_parser("serve", help="run the gateway: sessions over HTTP and WebSocket, and a web page")
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on; anything but loopback needs a key")
+    serve.add_argument("--port", type=int, default=8787, help="port to listen on; 0 picks a free one")
     _shared(serve)
-    keys = commands.add_parser("keys", help="who may use the gateway: make, list or revoke keys")
+    keys = commands.add_parser("keys", help="create, list or revoke keys for the gateway")
     keys.add_argument("action", choices=["create", "list", "revoke"])
-    keys.add_argument("name", metavar="NAME", nargs="?", help="of the key; to revoke one, its id will do, too")
-    keys.add_argument("--scope", choices=["read", "write", "admin"], default="write", help="what it may do")
-    _store(commands.add_parser("sessions", help="list the sessions of the store"))
+    keys.add_argument("name", metavar="NAME", nargs="?", help="name of the key; its id also works for revoke")
+    keys.add_argument("--scope", choices=["read", "write", "admin"], default="write", help="what the key allows")
+    _store(commands.add_parser("sessions", help="list sessions"))
     why = commands.add_parser("why", help="show the last stop of a session: who asked, and what ended when and how")
-    why.add_argument("session", metavar="SESSION", nargs="?", help="its id, or how that begins; else the latest")
-    why.add_argument("--json", action="store_true", help="print it as JSON")
+    why.add_argument(
+        "session", metavar="SESSION", nargs="?", help="session id, or the start of one; default: the latest"
+    )
+    why.add_argument("--json", action="store_true", help="print JSON")
     _store(why)
-    doctor = commands.add_parser("doctor", help="see whether all that Halter needs is there, and how to mend it")
-    doctor.add_argument("--online", action="store_true", help="ask the model's provider, too")
+    doctor = commands.add_parser("doctor", help="check the installation and suggest fixes")
+    doctor.add_argument("--online", action="store_true", help="also send a request to the model's provider")
     _shared(doctor)
-    config = commands.add_parser("config", help="the settings: where they are, what holds, or change them")
+    config = commands.add_parser("config", help="show or edit the settings")
     config.add_argument("action", choices=["path", "show", "edit"])
     commands.add_parser("demo", help="watch one stop end a stream, threads, processes and tasks (4 s)")
-    fetch = commands.add_parser("fetch-model", help="install the small model that needs no key and no network")
+    fetch = commands.add_parser(
+        "fetch-model", help="install the small embedded model, which needs no key and no network"
+    )
     fetch.add_argument("--yes", action="store_true", help="do not ask before installing")
     return parser
 
 
 def _print_parser() -> argparse.ArgumentParser:
-    """Of print mode alone: there are no commands in it, so its text may stand anywhere."""
+    """The parser of print mode: without commands, so the text may stand anywhere."""
     parser = argparse.ArgumentParser(prog="halter", usage="halter -p TEXT [--json] [--session ID] [--model NAME]")
     _print_options(parser)
-    parser.add_argument("text", metavar="TEXT", nargs="*", help='"-", or no text, is what comes on standard input')
+    parser.add_argument("text", metavar="TEXT", nargs="*", help='"-" or no text: read standard input')
     _shared(parser)
     return parser
 
@@ -108,14 +111,14 @@ def _print_options(parser: argparse.ArgumentParser) -> None:
         "-p",
         "--print",
         action="store_true",
-        help='answer the TEXT that follows, and exit; "-", or no text, is what comes on standard input',
+        help='answer TEXT and exit; "-" or no text: read standard input',
     )
-    parser.add_argument("--json", action="store_true", help="with -p: print every event as one line of JSON")
-    parser.add_argument("--session", metavar="ID", help="go on with this session")
+    parser.add_argument("--json", action="store_true", help="with -p: print each event as one line of JSON")
+    parser.add_argument("--session", metavar="ID", help="continue this session")
 
 
 def _shared(parser: argparse.ArgumentParser) -> None:
-    # A command's own default would hide what was given in front of the command.
+    # The default of a subcommand would hide an option given before the command.
     parser.add_argument(
         "--model", metavar="NAME", default=argparse.SUPPRESS, help="openai:NAME, anthropic:NAME, ollama:NAME or local"
     )
@@ -125,39 +128,39 @@ def _shared(parser: argparse.ArgumentParser) -> None:
 
 
 def _store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--store", metavar="PATH", default=argparse.SUPPRESS, help="the file that keeps the sessions")
+    parser.add_argument("--store", metavar="PATH", default=argparse.SUPPRESS, help="file that stores the sessions")
 
 
 def _command(options: argparse.Namespace) -> int:  # noqa: PLR0911  (one for each command)
     match options.command:
         case "sessions":
-            from halter.cli.listing import list_sessions
+            from halter.cli.commands.sessions import list_sessions
 
             return list_sessions(options)
         case "why":
-            from halter.cli.listing import tell_why
+            from halter.cli.commands.sessions import tell_why
 
             return tell_why(options)
         case "doctor":
-            from halter.cli.doctor import examine
+            from halter.cli.commands.doctor import examine
 
             return examine(options)
         case "config":
-            from halter.cli.config import config
+            from halter.cli.commands.config import config
 
             return config(options.action)
         case "serve":
-            from halter.cli.serving import serve_gateway
+            from halter.cli.commands.serve import serve_gateway
 
             return serve_gateway(options)
         case "keys":
-            from halter.cli.serving import manage_keys
+            from halter.cli.commands.serve import manage_keys
 
             return manage_keys(options)
         case "demo":
             return _demo()
         case _:
-            from halter.models.fetch import fetch_model
+            from halter.models.local.fetch import fetch_model
 
             return fetch_model(is_agreed=options.yes, say=print)
 

@@ -1,6 +1,6 @@
-"""Standard output as an answer is written to it: at once, and without a lock that somebody could be stuck with.
+"""Standard output without buffering and without locks that a stuck thread could hold.
 
-What is written goes to the file descriptor: nothing is left in a buffer that the end of the program has to flush.
+Text goes straight to the file descriptor: nothing is left in a buffer that the exit has to flush.
 """
 
 from __future__ import annotations
@@ -9,53 +9,41 @@ import contextlib
 import os
 import sys
 import threading
-from typing import Final
 
-__all__ = ["Output", "complain", "harmless", "may_color", "plain"]
+from halter.views.text import strip_controls
 
-# What a terminal would obey. A model may have read it anywhere.
-_CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+__all__ = ["Output", "may_color", "print_error"]
 
 
-def complain(error: object) -> int:
-    """Say what went wrong, on standard error. Returns the exit code for it."""
+def print_error(error: object) -> int:
+    """Print an error on standard error. Returns the exit code for it."""
     _say(f"halter: {error}\n")
     return 1
 
 
-def plain(text: str) -> str:
-    """One line that can be shown: a terminal obeys what is in a name, too."""
-    return "".join(each if each.isprintable() else " " for each in text)
-
-
-def harmless(text: str) -> str:
-    """Text that can be shown, its lines kept, without what a terminal would obey."""
-    return text.translate(_CONTROLS)
-
-
 def may_color() -> bool:
-    """Whether standard output is a terminal, and the user has nothing against colour."""
+    """Whether standard output is a terminal, and colour is not turned off."""
     is_terminal = sys.stdout is not None and sys.stdout.isatty()
     return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class Output:
-    """Standard output, as text that is written at once; and what is said beside it."""
+    """Unbuffered standard output, and messages on standard error."""
 
     def __init__(self) -> None:
-        # None where it was closed before we began: its number may be anybody's by now.
+        # None if it was closed before the start: its number may be in use by something else.
         self._file = sys.stdout.fileno() if sys.stdout is not None else None
         self._encoding = (sys.stdout.encoding if sys.stdout is not None else None) or "utf-8"
         self._is_terminal = self._file is not None and os.isatty(self._file)
-        self._open: list[None] = []  # not empty in the middle of a line; who takes it out is the one who ends the line
-        self.announced = threading.Event()  # that the program wants to end
+        self._open: list[None] = []  # not empty within a line; whoever pops the element ends the line
+        self.announced = threading.Event()  # set when the exit was announced
 
     def write(self, text: str) -> None:
-        """Write all of it. Raises `OSError` if nobody reads any more."""
+        """Write all of it. Raises `OSError` if the reader is gone."""
         if not text:
             return
         if self._is_terminal:
-            text = harmless(text)
+            text = strip_controls(text)
         self._write(text.encode(self._encoding, "replace"))
         self._open[:] = [] if text.endswith("\n") else [None]
 
@@ -64,7 +52,7 @@ class Output:
         self._write(line + b"\n")
 
     def end_line(self) -> None:
-        """Be at the beginning of a line."""
+        """End the line, if one is open."""
         if self._takes_end():
             self._write(b"\n")
 
@@ -81,20 +69,20 @@ class Output:
             view = view[os.write(self._file, view) :]
 
     def say(self, text: str) -> None:
-        """Tell the user something that is no part of the answer, on a line of its own."""
+        """Print a message on standard error, on a line of its own."""
         # On one terminal the answer's line would go on with it. It is ended there, and not by a write to the output:
         # that may be a full pipe, and this must not wait for it.
         breaks = self._is_terminal and sys.stderr is not None and sys.stderr.isatty() and self._takes_end()
         _say(f"\n{text}\n" if breaks else f"{text}\n")
 
     def announce(self, text: str) -> None:
-        """Say that the program wants to end, or what it waits for."""
+        """Announce the exit, or what it waits for."""
         self.say(text)
         self.announced.set()
 
 
 def _say(text: str) -> None:
-    """Write to standard error. Where nobody reads that, there is nobody to tell."""
+    """Write to standard error, if it is open."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             sys.stderr.write(text)

@@ -1,4 +1,4 @@
-"""What the user has set: in one TOML file, in the environment, and by flags, each above the one before.
+"""Settings: from a TOML file, the environment and flags; later ones override earlier ones.
 
     configuration = load({"model": "openai:gpt-5"})  # flags, as they were typed; None if one was not given
     configuration.settings.busy         # "steer"
@@ -6,11 +6,10 @@
     SQLiteStore(configuration.make_store())
 
 A setting is a field of `Settings`; its name in the file is that of the field, and in the environment `HALTER_` and that
-in capitals, where lists are separated by commas. What can not be understood is a `SettingsError` that says where it
+in capitals, where lists are separated by commas. What cannot be understood is a `SettingsError` that says where it
 stands, to the line, and what would be right. An empty value in the environment is none.
 
-`HALTER_HOME` moves everything into one directory. Without it the file is where XDG wants configuration and the rest
-where it wants data.
+`HALTER_HOME` moves everything into one directory; see `halter._data_paths`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ from msgspec import Meta, Struct
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Configuration", "Places", "Settings", "SettingsError", "TelegramSettings", "find_places", "load"]
+from halter._data_paths import DataPaths, find_paths
+
+__all__ = ["Configuration", "Settings", "SettingsError", "TelegramSettings", "load"]
 
 _DEFAULT: Final = "default"
 # Ours as well, and no settings: they are read where they are needed.
@@ -34,105 +35,88 @@ _NO_SETTINGS: Final = frozenset({"HALTER_HOME", "HALTER_KEY"})
 
 
 class SettingsError(Exception):
-    """A setting that can not be used; says where it stands."""
+    """An invalid setting; the message says where it is set."""
 
 
 class TelegramSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """The table [telegram]: with it, `halter serve` is a Telegram bot as well."""
+    """The table [telegram]: with it, `halter serve` also runs a Telegram bot."""
 
     token: str = ""
-    """The bot's token. TELEGRAM_BOT_TOKEN, in the environment, is above it."""
+    """The bot's token. The environment variable TELEGRAM_BOT_TOKEN overrides it."""
     users: tuple[int, ...] = ()
-    """The numbers of those who may speak to it. Whoever else tries is told theirs."""
+    """The user ids that may use the bot. Others are told their id."""
     server: str = "https://api.telegram.org"
     """The server of the Bot API."""
 
 
 class Settings(Struct, frozen=True):
-    """Everything that can be set, and what holds if it is not."""
+    """All settings and their defaults."""
 
     model: str = ""
-    """Which model answers: "openai:NAME", "anthropic:NAME", "ollama:NAME", "local". Empty: what is found."""
+    """The model: "openai:NAME", "anthropic:NAME", "ollama:NAME" or "local". Empty: choose automatically."""
     fallbacks: tuple[str, ...] = ()
-    """Models to ask, in this order, when the first fails."""
+    """Models to try, in this order, if the first fails."""
     instructions: str = "You are a helpful assistant. Be brief."
-    """What the model is told to be."""
+    """The system prompt."""
     busy: Literal["steer", "interrupt", "queue"] = "steer"
-    """What happens to a message that is typed while a turn runs."""
+    """The delivery mode of a message that is sent while a turn runs."""
     store: str = ""
-    """The file that keeps the sessions. Empty: sessions.db where the data is."""
+    """The file that stores the sessions. Empty: sessions.db in the data directory."""
     approve: Literal["ask", "auto", "deny"] = "ask"
-    """Who allows a tool that needs approval. Where nobody can be asked, "ask" denies."""
+    """How tools that need approval are handled. Where nobody can be asked, "ask" denies."""
     tools: tuple[str, ...] = ()
-    """The tools of the toolbox that the model may use, by their names."""
+    """The tools that the model may use, by name."""
     max_steps: Annotated[int, Meta(ge=1)] = 50
-    """The most requests that one turn may make."""
+    """The maximum number of requests in a turn."""
     exit_timeout: Annotated[float, Meta(gt=0)] = 5.0
-    """The most seconds that leaving the program may take."""
+    """The maximum number of seconds to exit."""
     drain_timeout: Annotated[float, Meta(ge=0)] = 10.0
-    """The most seconds that turns may go on when the gateway is to end."""
+    """The maximum number of seconds that turns may continue when the gateway shuts down."""
     stop_phrases: tuple[str, ...] = ("stop", "halt", "cancel", "never mind")
-    """Messages that mean to stop, and are no messages to the model."""
+    """Messages that stop the turn and are not sent to the model."""
     transcriber: str = "local"
-    """Who transcribes voice messages: "local", or the address of an OpenAI-compatible server."""
+    """What transcribes voice messages: "local", or the URL of an OpenAI-compatible server."""
     transcription_model: str = "whisper-1"
-    """The model that such a server is asked for."""
+    """The model to request from such a server."""
     voice_timeout: Annotated[float, Meta(gt=0)] = 120.0
-    """The most seconds that the transcription of one voice message may take."""
+    """The maximum number of seconds to transcribe one voice message."""
     spoken_replies: bool = False
-    """Whether answers are said as well, where there is a way to."""
+    """Whether answers are also sent as speech, where possible."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """The lowest level that the gateway logs."""
     telegram: TelegramSettings | None = None
     """The Telegram bot, if there is one."""
 
 
-class Places(NamedTuple):
-    """Where things are."""
-
-    config: Path  # the file
-    data: Path  # a directory
-
-
 class Configuration(NamedTuple):
-    """All settings as they hold now, and where each of them was set."""
+    """The effective settings, and where each of them was set."""
 
     settings: Settings
     origins: dict[str, str]
-    places: Places
+    paths: DataPaths
 
     @property
     def store(self) -> Path:
-        """The file that keeps the sessions."""
-        return Path(self.settings.store).expanduser() if self.settings.store else self.places.data / "sessions.db"
+        """The file that stores the sessions."""
+        return Path(self.settings.store).expanduser() if self.settings.store else self.paths.data / "sessions.db"
 
     def make_store(self) -> Path:
-        """The same, its directory made if that is Halter's own."""
+        """The same; creates its directory if that is Halter's own."""
         if not self.settings.store:
-            self.places.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.paths.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.store
 
 
-def find_places(env: Mapping[str, str] = os.environ) -> Places:
-    """Where the file and the data are, by HALTER_HOME or by XDG."""
-    home = env.get("HALTER_HOME", "")
-    if home:
-        root = Path(home).expanduser().absolute()
-        return Places(root / "config.toml", root)
-    return Places(
-        _base(env, "XDG_CONFIG_HOME", ".config") / "halter" / "config.toml",
-        _base(env, "XDG_DATA_HOME", ".local/share") / "halter",
-    )
-
-
 def load(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] = os.environ) -> Configuration:
-    """Read the settings. *flags* has what was given on the command line, by the names of the settings."""
-    places = find_places(env)
+    """Read the settings. *flags* has the options of the command line, by the names of the settings."""
+    paths = find_paths(env)
     values: dict[str, Any] = {}
     origins = dict.fromkeys(Settings.__struct_fields__, _DEFAULT)
-    layers = (_from_file(places.config), _from_environment(env), _from_flags(flags or {}))
+    layers = (_from_file(paths.config), _from_environment(env), _from_flags(flags or {}))
     for layer in layers:
         for name, (value, origin) in layer.items():
             values[name], origins[name] = value, origin
-    return Configuration(Settings(**values), origins, places)
+    return Configuration(Settings(**values), origins, paths)
 
 
 _Layer = dict[str, tuple[Any, str]]
@@ -145,16 +129,16 @@ def _from_file(path: Path) -> _Layer:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        msg = f"{path} can not be read: {reason}"
+        msg = f"cannot read {path}: {reason}"
         raise SettingsError(msg) from error
-    import tomllib  # noqa: PLC0415  (most starts have no file to read)
+    import tomllib
 
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         what, _, where = str(error).partition(" (at ")
         place = where.rstrip(")") or "line 1"
-        msg = f"{path}, {place}: this is not TOML: {what}"
+        msg = f"{path}, {place}: invalid TOML: {what}"
         raise SettingsError(msg) from error
     return {name: _setting(name, value, f"{path}, line {_line_of(name, text)}") for name, value in table.items()}
 
@@ -177,10 +161,10 @@ def _from_flags(flags: Mapping[str, Any]) -> _Layer:
 
 
 def _setting(name: str, value: object, origin: str, *, strict: bool = True) -> tuple[Any, str]:
-    """Check one setting; gives its value, and where it was set."""
+    """Check one setting; returns its value and where it was set."""
     hint = _hints().get(name)
     if hint is None:
-        msg = f"{origin}: there is no setting {name!r}{_suggestion(name)}"
+        msg = f"{origin}: unknown setting {name!r}{_suggestion(name)}"
         raise SettingsError(msg)
     try:
         return msgspec.convert(value, hint, strict=strict), origin
@@ -202,20 +186,20 @@ _known: dict[str, Any] = {}
 
 
 def _suggestion(name: str) -> str:
-    import difflib  # noqa: PLC0415  (only for mistakes)
+    import difflib
 
     near = difflib.get_close_matches(name.lower().replace("-", "_"), Settings.__struct_fields__, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f". There are: {', '.join(Settings.__struct_fields__)}"
+    return f"; did you mean {near[0]!r}?" if near else f". Known settings: {', '.join(Settings.__struct_fields__)}"
 
 
 def _choices(hint: object) -> str:
     choices = getattr(hint, "__args__", ()) if getattr(hint, "__origin__", None) is Literal else ()
-    return f"; it is one of {', '.join(map(repr, choices))}" if choices else ""
+    return f"; must be one of {', '.join(map(repr, choices))}" if choices else ""
 
 
 def _line_of(name: str, text: str) -> int:
     """The line in which a key is set. A line of a text that only looks like it does not end a whole document."""
-    import tomllib  # noqa: PLC0415  (as above)
+    import tomllib
 
     quoted = re.escape(name)
     key = re.compile(rf"""\s*\[*\s*(?:{quoted}|"{quoted}"|'{quoted}')\s*[=.\]]""")
@@ -229,9 +213,3 @@ def _line_of(name: str, text: str) -> int:
             continue
         return number
     return 1
-
-
-def _base(env: Mapping[str, str], variable: str, below_home: str) -> Path:
-    """A base directory of XDG, which says that a relative path is to be ignored."""
-    value = Path(env.get(variable, ""))
-    return value if value.is_absolute() else Path.home() / below_home

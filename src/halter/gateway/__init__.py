@@ -1,25 +1,30 @@
-"""Agents for other programs and people: sessions over HTTP and WebSocket, in one process, with a stop that works.
+"""The gateway: sessions of an agent over HTTP, WebSocket, a web page and chat platforms, in one process.
 
     async with Gateway(agent, store, Keys(own="a long secret")) as gateway:
         print(gateway.url)
 
-A session is loaded when somebody asks for it and put to sleep when nobody does. Closing a connection stops nothing;
-stopping is always a command. What was accepted with a 202 is durable.
+A session is loaded on demand and unloaded when it is idle. Closing a connection stops nothing; stopping is always a
+command. A message answered with 202 is durable.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halter.lazy import lazy_names
+from halter._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from halter.gateway.app import Gateway
-    from halter.gateway.keys import Key, KeyFile, Keys
-    from halter.gateway.limits import Limits
+    from halter.gateway.http.keys import Key as Key
+    from halter.gateway.http.keys import KeyFile as KeyFile
+    from halter.gateway.http.keys import Keys as Keys
+    from halter.gateway.server import Gateway as Gateway
+    from halter.gateway.sessions.limits import Limits as Limits
 
-_HOMES = {"Gateway": "app", "Key": "keys", "KeyFile": "keys", "Keys": "keys", "Limits": "limits"}
-
-__all__ = ["Gateway", "Key", "KeyFile", "Keys", "Limits"]
-
-__getattr__, __dir__ = lazy_names(__name__, _HOMES)
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "http.keys": ["Key", "KeyFile", "Keys"],
+        "server": ["Gateway"],
+        "sessions.limits": ["Limits"],
+    },
+)

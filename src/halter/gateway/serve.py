@@ -1,9 +1,8 @@
-"""A gateway as a program: it serves until a signal, then drains, and is gone in bounded time.
+"""Runs a gateway until a signal, then drains it and exits in bounded time.
 
-At the first SIGTERM, SIGINT or SIGHUP it takes no message any more (503, and when to try again) and begins no turn.
-Turns that run have *patience* seconds to end; then they are stopped and sealed with the reason "shutdown". What was
-accepted is in the store, and the next start goes on with it. A second signal leaves at once. The exit code is that of
-the signal.
+On the first SIGTERM, SIGINT or SIGHUP it refuses messages (503 with Retry-After) and starts no turn. Running turns have
+*patience* seconds to end; then they are stopped with the reason "shutdown". Accepted messages are in the store, and the
+next start resumes them. A second signal exits at once. The exit code is that of the signal.
 """
 
 from __future__ import annotations
@@ -11,29 +10,32 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel import ExitGuard
-from halter.cancel.token import call_in_loop
+from halter.cancel.registration import call_in_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halter.gateway.app import Gateway
+    from halter.gateway.server import Gateway
 
 __all__ = ["serve"]
 
 _log = logging.getLogger(__name__)
-# Thousands of sessions are many objects that live long: to look through them after every 700 new ones took
-# much of the time of a stop.
+# Thousands of sessions are many long-lived objects: collecting every 700 allocations took much of the time of a stop.
 _GARBAGE: Final = (50_000, 50, 100)
-_FOR_CLOSING: Final = 0.6  # of the time that leaving may take
+# The store's writer gives up the interpreter lock several times for each commit. A busy event loop hands it back only
+# after this long, 5 ms by default, and every stop waits for a commit.
+_SWITCH_INTERVAL: Final = 0.0002
+_FOR_CLOSING: Final = 0.6  # of the exit timeout
 
 
 def serve(
     make: Callable[[], Gateway], *, patience: float, leaving: float, on_start: Callable[[Gateway], object]
 ) -> None:
-    """Serve what *make* makes, until a signal; leaves by `SystemExit`. Raises `OSError` if there is no such address."""
+    """Serve the gateway of *make* until a signal; ends by `SystemExit`. Raises `OSError` if it cannot listen."""
     with ExitGuard(patience + leaving) as guard:
         asyncio.run(_run(make, guard, patience, leaving, on_start))
 
@@ -58,13 +60,14 @@ async def _run(
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GARBAGE)
+    sys.setswitchinterval(_SWITCH_INTERVAL)
     try:
         on_start(gateway)
         await asked.wait()
         _log.info("draining")
         with guard.stage("turns to end"):
             left = await gateway.stop(patience, leaving * _FOR_CLOSING)
-        _log.info("drained; turns that had to be stopped: %d", left)
+        _log.info("drained; stopped turns: %d", left)
     except BaseException:
         await gateway.stop(0.0, leaving * _FOR_CLOSING)
         raise

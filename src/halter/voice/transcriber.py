@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from halter.cancel.blocking import run_blocking_async
+from halter._extras import need
 from halter.cancel.context import current_token
-from halter.cancel.isolate import Workers
-from halter.extras import need
-from halter.models.endpoint import Endpoint, Form, Upload
+from halter.cancel.isolation.api import Workers
+from halter.cancel.threads.blocking import run_blocking_async
 from halter.models.errors import StreamBroken
-from halter.voice.listening import decode, words_of
+from halter.models.http.endpoint import Endpoint, Form, Upload
+from halter.voice.recognition import decode, words_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -40,17 +40,17 @@ _UPLOAD_BYTES: Final = 25_000_000
 
 
 class Segment(Struct, frozen=True):
-    """A piece of what was said, and when, in seconds."""
+    """A piece of a transcript, with its times in seconds."""
 
     text: str
     start: float = 0.0
     end: float = 0.0
     total: float = 0.0
-    """How long the whole recording is; 0 if that is not known."""
+    """The length of the whole recording; 0 if not known."""
 
 
 class Transcript(Struct, frozen=True):
-    """What was said."""
+    """The text of a recording."""
 
     segments: list[Segment]
     seconds: float = 0.0
@@ -65,26 +65,26 @@ class Transcribes(Protocol):
     """Anything that turns speech into text."""
 
     def segments(self, audio: Recording, *, token: CancellationToken | None = None) -> AsyncGenerator[Segment, None]:
-        """Give what was said, piece by piece."""
+        """Transcribe piece by piece."""
         ...
 
     async def transcribe(self, audio: Recording, *, token: CancellationToken | None = None) -> Transcript:
-        """Give all that was said. Raises Cancelled when the token is cancelled."""
+        """Transcribe all of it. Raises Cancelled when the token is cancelled."""
         ...
 
     def close(self) -> None:
-        """Let go of everything; bounded."""
+        """Free all resources. Bounded."""
         ...
 
 
 class _Whole:
-    """What both kinds have in common."""
+    """The part that both transcribers share."""
 
     def segments(self, audio: Recording, *, token: CancellationToken | None = None) -> AsyncGenerator[Segment, None]:
         raise NotImplementedError
 
     async def transcribe(self, audio: Recording, *, token: CancellationToken | None = None) -> Transcript:
-        """Give all that was said. Raises Cancelled when the token (default: the current one) is cancelled."""
+        """Transcribe all of it. Raises Cancelled when the token (default: the current one) is cancelled."""
         async with contextlib.aclosing(self.segments(audio, token=token)) as pieces:
             segments = [each async for each in pieces]
         return Transcript(segments, segments[-1].total if segments else 0.0)
@@ -103,7 +103,7 @@ class Transcriber(_Whole):
     async def segments(
         self, audio: Recording, *, token: CancellationToken | None = None
     ) -> AsyncGenerator[Segment, None]:
-        """Give what was said, piece by piece, each of some seconds. Raises Cancelled when the token is cancelled."""
+        """Transcribe in pieces of some seconds. Raises Cancelled when the token is cancelled."""
         need("voice", "av", "moonshine_voice", "numpy")
         mine = current_token() if token is None else token
         source = audio if isinstance(audio, bytes) else os.fspath(audio)
@@ -134,7 +134,7 @@ class RemoteTranscriber(_Whole):
     async def segments(
         self, audio: Recording, *, token: CancellationToken | None = None
     ) -> AsyncGenerator[Segment, None]:
-        """Give all that was said, in one piece. Raises Cancelled when the token is cancelled."""
+        """Transcribe all of it, in one piece. Raises Cancelled when the token is cancelled."""
         mine = current_token() if token is None else token
         if isinstance(audio, bytes):
             name, data = "audio", audio
@@ -146,18 +146,18 @@ class RemoteTranscriber(_Whole):
             answer = await self._endpoint.post_json("/audio/transcriptions", form)
         text = answer.get("text")
         if not isinstance(text, str):
-            msg = "the server answered without a text"
+            msg = "the server's answer has no text"
             raise StreamBroken(msg)
         yield Segment(text.strip())
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Nothing to close."""
 
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
         data = file.read(_UPLOAD_BYTES + 1)
     if len(data) > _UPLOAD_BYTES:
-        msg = f"{path.name} is larger than {_UPLOAD_BYTES:,} bytes, which is more than servers take"
+        msg = f"{path.name} is larger than {_UPLOAD_BYTES:,} bytes, the limit of most servers"
         raise ValueError(msg)
     return data

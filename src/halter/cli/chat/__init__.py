@@ -1,6 +1,6 @@
-"""The terminal chat: a line that is alive while the agent works.
+"""The terminal chat, with an input line that stays usable while a turn runs.
 
-`program` starts and ends it; `host` has the session, on a loop of its own; `view` makes of the session's events what is
-to be seen; `face` draws it with prompt_toolkit, below what has been said; `keys`, `commands` and `actions` are what a
-person can do; `lines` is the same without a terminal.
+`start` opens and ends it; `session_host` serves the session on a loop of its own; `transcript` turns events into text;
+`chat_ui` draws it with prompt_toolkit; `key_bindings`, `slash_commands` and `actions` are what the user can do;
+`line_mode` is the same without a terminal.
 """

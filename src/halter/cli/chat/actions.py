@@ -1,6 +1,6 @@
-"""What a person does in the chat, by keys, by commands or by plain lines; and what each of it says that it did.
+"""What the user can do in the chat, by keys, commands or plain lines, and the notice that each shows.
 
-A message is in the store before it leaves the line. Where that fails, it stays in the line, beside the error.
+A message is stored before it leaves the input line. If that fails, it stays in the line, with the error.
 """
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from halter.cli.chat.words import count
+from halter.cli.chat.notices import count
 from halter.errors import HalterError, SessionClosed
+from halter.views.stop_phrases import StopPhrases
 
 if TYPE_CHECKING:
-    from halter.cli.chat.drawing import Tone
-    from halter.cli.chat.host import Host
-    from halter.cli.chat.view import Prompt, View
+    from halter.cli.chat.session_host import SessionHost
+    from halter.cli.chat.styling import Tone
+    from halter.cli.chat.transcript import Transcript
     from halter.events import Mode
-    from halter.inbox import Letter, Receipt
+    from halter.session.inbox import InboxMessage, Receipt
+    from halter.views.items import Question
 
 __all__ = ["Actions", "Screen"]
 
@@ -26,18 +28,18 @@ _ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False}
 
 
 class Screen(Protocol):
-    """Where it is done: the face of the chat, or plain lines."""
+    """Where the notices are shown: the terminal UI, or plain lines."""
 
     line: str  # what is being typed
-    view: View
+    transcript: Transcript
 
     @property
-    def is_leaving(self) -> bool:
+    def is_shutting_down(self) -> bool:
         """Whether the program is about to end."""
         ...
 
     def notice(self, text: str, tone: Tone = "dim") -> None:
-        """Say something that need not stay."""
+        """Show a notice until the next one."""
         ...
 
     def refresh(self) -> None:
@@ -50,15 +52,15 @@ class Screen(Protocol):
         ...
 
     def clear_line(self) -> None:
-        """Take away what is being typed; the arrow keys bring it back."""
+        """Clear the input line; the arrow keys bring it back."""
         ...
 
     def show_session(self) -> None:
-        """Show the host's session, which is another one now."""
+        """Show the host's session, which has changed."""
         ...
 
     def load_model(self) -> None:
-        """Begin to load a model that runs here, and show that it is being loaded."""
+        """Start to load a model that runs on this machine, and show that."""
         ...
 
     def leave(self, code: int, why: str) -> None:
@@ -71,61 +73,58 @@ class Screen(Protocol):
 
 
 class Actions:
-    """What can be done."""
+    """The actions of one chat."""
 
-    def __init__(self, host: Host, screen: Screen) -> None:
+    def __init__(self, host: SessionHost, screen: Screen) -> None:
         settings = host.configuration.settings
         self.busy: Mode = settings.busy
-        self.late: list[str] = []  # messages that came when the session was closed
-        self._phrases = {phrase.casefold() for phrase in settings.stop_phrases}
+        self.late: list[str] = []  # messages typed after the session was closed
+        self._phrases = StopPhrases(settings.stop_phrases)
         self._host = host
         self._screen = screen
-        self._edited = ""  # the message that is in the line to be changed
+        self._edited = ""  # the queued message that is being edited
         self._pressed = -_TWICE  # when Ctrl+C was
         self._typed_for = ""  # the question that was open when the line was begun
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def begin_line(self) -> None:
-        """Note what is asked as somebody begins to type: "y" is no answer to what comes up later."""
-        prompt = self._screen.view.prompt
-        self._typed_for = prompt.id if prompt is not None else ""
+        """Note the open question when the user starts to type: "y" must not answer a later one."""
+        question = self._screen.transcript.display.question
+        self._typed_for = question.id if question is not None else ""
 
     def send(self, text: str, mode: Mode | None = None) -> bool:
-        """Do what a line says that is no command; False if it is to stay in the line."""
+        """Send a line that is not a command, or answer a question with it; False if it stays in the line."""
         if self._edited:
             return self._end_edit(text)
         if not text.strip():
             self._release()
             return True
-        prompt = self._screen.view.prompt
-        if prompt is not None and mode is None:
-            if prompt.is_approval and text.strip().casefold() in _ANSWERS:
-                return self._approve(prompt, granted=_ANSWERS[text.strip().casefold()])
-            text = _chosen(prompt, text)
-        is_choice = prompt is not None and text in (prompt.choices or ())
-        if mode is None and self._host.session.is_running and not is_choice and self._means_stop(text):
-            self.stop(f"the word {text.strip()!r}")
+        question = self._screen.transcript.display.question
+        if question is not None and mode is None:
+            if question.kind == "approval" and text.strip().casefold() in _ANSWERS:
+                return self._approve(question, granted=_ANSWERS[text.strip().casefold()])
+            text = _chosen(question, text)
+        is_choice = question is not None and text in (question.choices or ())
+        if mode is None and self._host.session.is_running and not is_choice and self._phrases.are_all(text):
+            self.stop(f"stop phrase {text.strip()!r}")
             return True
-        return self.post(text, mode or self._mode_for(prompt))
+        return self.post(text, mode or self._mode_for(question))
 
-    def _mode_for(self, prompt: Prompt | None) -> Mode:
-        """As what a line is sent. One that interrupts is never an answer, so with a question open it waits instead."""
-        is_asked = prompt is not None and not prompt.is_approval
-        return "queue" if is_asked and self.busy == "interrupt" else self.busy
-
-    def _means_stop(self, text: str) -> bool:
-        return text.strip().rstrip(".!").casefold() in self._phrases
+    def _mode_for(self, question: Question | None) -> Mode:
+        """The delivery mode of a line. With a question open it is a steer, as that answers it."""
+        is_asked = question is not None and question.kind != "approval"
+        return "steer" if is_asked else self.busy
 
     def post(self, text: str, mode: Mode) -> bool:
-        """Leave a message for the agent; False if it could not be kept."""
+        """Post a message; False if it could not be stored."""
         try:
             receipt = self._host.post(text, mode)
         except SessionClosed:
-            if not self._screen.is_leaving:
+            if not self._screen.is_shutting_down:
                 raise
             self.late.append(text)
-            self._screen.notice("kept for the next time")
+            self._screen.notice("saved for the next run")
             return True
         except HalterError as error:
             self._screen.notice(f"not sent: {error}", "bad")
@@ -135,30 +134,30 @@ class Actions:
         return True
 
     def _what_became(self, receipt: Receipt) -> str:
-        if self._screen.is_leaving:
-            return "kept for the next time"
+        if self._screen.is_shutting_down:
+            return "saved for the next run"
         if not self._host.session.is_running or receipt.state == "applied":
             return ""
         if receipt.mode == "steer":
             return "steering"
         if receipt.mode == "queue":
-            return f"queued: {receipt.note or 'sent when this turn is over'}"
+            return f"queued: {receipt.note or 'sent when this turn ends'}"
         return ""
 
-    def _approve(self, prompt: Prompt, *, granted: bool) -> bool:
-        if self._typed_for != prompt.id:
-            # It came up while this was being typed, and may never have been read.
-            self._typed_for = prompt.id
-            self._screen.notice("this was asked while you typed: Enter again answers it", "warn")
+    def _approve(self, question: Question, *, granted: bool) -> bool:
+        if self._typed_for != question.id:
+            # It appeared while this was being typed, and may not have been read.
+            self._typed_for = question.id
+            self._screen.notice("this question appeared while you typed: press Enter again to answer it", "warn")
             return False
-        if not self._host.session.answer(prompt.id, granted):
-            self._screen.notice("that is not asked any more", "warn")
+        if not self._host.session.answer(question.id, granted):
+            self._screen.notice("that question is no longer open", "warn")
         return True
 
     def _release(self) -> None:
-        """Let held messages go on; and try again what had failed."""
+        """Release held messages, and serve the session again if that had failed."""
         self._host.serve()
-        if not any(letter.state == "held" for letter in self._host.session.inbox):
+        if not any(pending.state == "held" for pending in self._host.session.inbox):
             return
         try:
             self._screen.notice(f"{count(self._host.session.release(), 'held message')} sent")
@@ -168,36 +167,36 @@ class Actions:
     # -- stopping ----------------------------------------------------------------------------------------------------
 
     def stop(self, how: str) -> None:
-        """Stop the turn, and hold what waits."""
+        """Stop the turn and hold queued messages."""
         receipt = self._host.session.stop(detail=how)
-        held = sum(letter.state == "held" for letter in self._host.session.inbox)
+        held = sum(pending.state == "held" for pending in self._host.session.inbox)
         kept = f"; {count(held, 'message')} held" if held else ""
         if receipt.stopped:
             self._screen.notice(f"stopping{kept}", "warn")
         elif receipt.turn_id:
             self._screen.notice(f"{receipt.note}{kept}")
         else:
-            self._screen.notice(f"nothing runs{kept}")
+            self._screen.notice(f"nothing is running{kept}")
 
     def escape(self) -> None:
-        """Stop the turn; if nothing runs, leave a message that was to be edited as it was."""
+        """Stop the turn; if none is running, end the editing of a queued message."""
         if self._edited and not self._host.session.is_running:
             self._edited = ""
             self._screen.clear_line()
-            self._screen.notice("the message stays as it was")
+            self._screen.notice("message unchanged")
             return
         self.stop("Esc")
 
     def press_ctrl_c(self) -> None:
-        """Clear the line; else stop the turn; twice, leave; and once more, at once."""
-        if self._screen.is_leaving:
+        """Clear the line, or else stop the turn; twice: quit; once more: quit at once."""
+        if self._screen.is_shutting_down:
             self._screen.leave_at_once()
             return
         if self._screen.line:
             self._screen.clear_line()
             was_edited, self._edited = self._edited, ""
             self._pressed = -_TWICE
-            self._screen.notice("the message stays as it was" if was_edited else "line cleared; Up brings it back")
+            self._screen.notice("message unchanged" if was_edited else "line cleared; press Up to get it back")
             return
         now = time.monotonic()
         if now - self._pressed <= _TWICE:
@@ -207,27 +206,27 @@ class Actions:
         if self._host.session.is_running:
             self.stop("Ctrl+C")
         else:
-            self._screen.notice("nothing runs; Ctrl+C once more leaves")
+            self._screen.notice("Nothing is running. Press Ctrl+C again to quit.")
 
     def leave_edit(self) -> None:
-        """Leave a message that is in the line to be changed as it is."""
+        """End the editing of a queued message without changing it."""
         self._edited = ""
 
     # -- editing what waits ------------------------------------------------------------------------------------------
 
     def edit_last(self) -> None:
-        """Take the last message that waits into the line, or the one before that; it waits on meanwhile."""
+        """Edit the last queued message, or the one before it. It stays queued meanwhile."""
         waiting = list(self._host.session.inbox)
         if not waiting:
-            self._screen.notice("no message waits")
+            self._screen.notice("no messages are queued")
             return
         if self._screen.line and not self._edited:
-            self._screen.notice("the line is not empty: send it, or clear it with Ctrl+C")
+            self._screen.notice("the line is not empty: send it or clear it with Ctrl+C")
             return
-        letter = _before(waiting, self._edited)
-        self._edited = letter.id
-        self._screen.line = letter.text
-        self._screen.notice("Enter changes this message where it waits; an empty line removes it")
+        pending = _before(waiting, self._edited)
+        self._edited = pending.id
+        self._screen.line = pending.text
+        self._screen.notice("press Enter to change the queued message, or empty the line to remove it")
 
     def _end_edit(self, text: str) -> bool:
         edited, self._edited = self._edited, ""
@@ -241,19 +240,19 @@ class Actions:
         if is_done:
             self._screen.notice("changed" if text.strip() else "removed")
         else:
-            self._screen.notice("it was sent before you were done; Enter sends this as another message", "warn")
+            self._screen.notice("it was sent meanwhile; press Enter to send this as a new message", "warn")
         return is_done
 
 
-def _before(letters: list[Letter], message_id: str) -> Letter:
-    """The message in front of the one of this id; the last, if there is none."""
-    ids = [letter.id for letter in letters]
-    return letters[ids.index(message_id) - 1] if message_id in ids else letters[-1]
+def _before(pending_messages: list[InboxMessage], message_id: str) -> InboxMessage:
+    """The message before the one with this id; the last one if there is none."""
+    ids = [pending.id for pending in pending_messages]
+    return pending_messages[ids.index(message_id) - 1] if message_id in ids else pending_messages[-1]
 
 
-def _chosen(prompt: Prompt, text: str) -> str:
-    """The choice that a number stands for; else the text as it is."""
+def _chosen(question: Question, text: str) -> str:
+    """The choice with this number, or the text itself."""
     word = text.strip()
-    if prompt.choices and word.isdecimal() and 1 <= int(word) <= len(prompt.choices):
-        return prompt.choices[int(word) - 1]
+    if question.choices and word.isdecimal() and 1 <= int(word) <= len(question.choices):
+        return question.choices[int(word) - 1]
     return text

@@ -1,4 +1,4 @@
-"""The terminal itself: quiet from the start, written to in whole pictures, and left as it was found.
+"""The terminal: no echo from the start, written to in whole frames, and restored at the end.
 
 What is typed before the chat is up is not echoed into its picture and waits in the terminal, whole: nothing is flushed.
 A terminal that is gone, or that takes nothing, holds nobody up.
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["Paper", "Terminal"]
+__all__ = ["BufferedOutput", "Terminal"]
 
 _LFLAG: Final = 3
 _IFLAG: Final = 0
-_MOMENT: Final = 0.2  # seconds in which a terminal takes something, if it does at all
+_MOMENT: Final = 0.2  # seconds to wait for a terminal to accept output
 _USUAL: Final = Size(rows=24, columns=80)
 # Out of what the chat may have switched on: pasting in brackets off, cursor shown, no colour.
 _CALM: Final = b"\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
@@ -40,7 +40,7 @@ class Terminal:
         self._before = termios.tcgetattr(self._input)
 
     def __enter__(self) -> Self:
-        # No echo, and each key as it comes; but Ctrl+C still is a signal: there is nobody yet to hear it as a key.
+        # No echo, and no line buffering; but Ctrl+C is still a signal, as nothing handles it as a key yet.
         quiet = termios.tcgetattr(self._input)
         quiet[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
         quiet[_IFLAG] &= ~termios.ICRNL
@@ -53,7 +53,7 @@ class Terminal:
         self.restore()
 
     def restore(self) -> None:
-        """Leave it as it was found. From any thread."""
+        """Restore the settings that it had at the start. From any thread."""
         self._set(self._before)
 
     def _set(self, attributes: list[int | list[bytes | int]]) -> None:
@@ -61,19 +61,19 @@ class Terminal:
             termios.tcsetattr(self._input, termios.TCSANOW, attributes)
 
     def calm(self) -> None:
-        """Restore it in the middle of a picture, from any thread, for the last words of a forced end."""
+        """Restore it in the middle of a frame, from any thread, for the last message of a forced exit."""
         self.restore()
         self.say(_CALM)
 
     def say(self, data: bytes) -> None:
-        """Write, as long as somebody takes it."""
+        """Write, as long as the terminal accepts it."""
         view = memoryview(data)
         with contextlib.suppress(OSError):
             while view and select.select([], [self.output], [], _MOMENT)[1]:
                 view = view[os.write(self.output, view) :]
 
     def size(self) -> Size:
-        """Its rows and columns; some say that they have none."""
+        """Its rows and columns, or the usual size if it reports none."""
         try:
             columns, rows = os.get_terminal_size(self.output)
         except OSError:
@@ -81,8 +81,8 @@ class Terminal:
         return Size(rows=rows or _USUAL.rows, columns=columns or _USUAL.columns)
 
 
-class Paper(Vt100_Output):
-    """What the picture is written on. While it is held, nothing is written: then all of it, in one piece."""
+class BufferedOutput(Vt100_Output):
+    """Output that is collected while `is_held` is set, and then written in one piece."""
 
     def __init__(self, terminal: Terminal, on_gone: Callable[[], object]) -> None:
         super().__init__(sys.stdout, terminal.size, term=os.environ.get("TERM"), enable_cpr=False)
@@ -92,7 +92,7 @@ class Paper(Vt100_Output):
         self._is_gone = False
 
     def flush(self) -> None:
-        """Write what has gathered; not through Python's own buffer, which would try once more at the end."""
+        """Write what was collected; not through Python's own buffer, which would try again at exit."""
         if self.is_held or not self._buffer:
             return
         data, self._buffer = "".join(self._buffer).encode(self.encoding(), "replace"), []

@@ -1,0 +1,298 @@
+"""The chat without a terminal: each line is a message or a command, and the end of the input ends the chat.
+
+Answers are plain text on standard output, everything else is on standard error. A line that comes while a turn runs is
+queued, and the next line waits until that one has started, so each line has a turn of its own; /steer and /stop act on
+the running turn. At the end of the input, queued messages are still answered.
+One thread reads, one writes, and the main thread runs the lines, so a slow or closed output delays no turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Final
+
+from halter.cancel import ExitGuard
+from halter.cli.chat.actions import Actions
+from halter.cli.chat.notices import Notice
+from halter.cli.chat.session_host import SessionHost
+from halter.cli.chat.shutdown import Shutdown
+from halter.cli.chat.slash_commands import Commands
+from halter.cli.chat.transcript import Transcript
+from halter.cli.commands.sessions import PASSING
+from halter.cli.model_choice import NoModel, choose_model
+from halter.cli.output import Output, print_error
+from halter.cli.settings import SettingsError
+from halter.errors import HalterError
+from halter.events import Event, Missed
+from halter.models.errors import ModelError
+from halter.stores import SQLiteStore
+from halter.views.items import Question, TextItem
+from halter.views.session_view import SessionDisplay
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+    from halter.cli.chat.styling import Tone
+    from halter.cli.settings import Configuration
+    from halter.session.subscription import Subscription
+
+__all__ = ["run_line_mode"]
+
+_PIPE_CLOSED: Final = 141
+_WIDTH: Final = 80
+_URGENT: Final = ("/stop", "/steer", "/quit")
+
+
+def run_line_mode(configuration: Configuration, session_id: str | None) -> int:
+    """Run the chat. Returns the exit code. A boundary: errors are printed in one line."""
+    output = Output()
+    with ExitGuard(configuration.settings.exit_timeout, say=output.announce) as guard:
+        try:
+            choice = choose_model(configuration)
+            with SQLiteStore(configuration.make_store()) as store:
+                can_ask = sys.stdin is not None and sys.stdin.isatty()
+                host = SessionHost(configuration, choice, store, session_id, can_ask=can_ask)
+                for line in choice.lines:
+                    output.say(line)
+                lines = _LineMode(host, Shutdown(guard, host), output)
+                guard.on_signal = lines.on_signal
+                code = asyncio.run(lines.run())
+        except (HalterError, NoModel, OSError, SettingsError) as error:
+            code = print_error(error)
+        sys.exit(code)
+    return 0
+
+
+class _LineMode:
+    """The chat in line mode."""
+
+    width = _WIDTH
+
+    def __init__(self, host: SessionHost, shutdown: Shutdown, output: Output) -> None:
+        self.line = ""  # for commands that put text back into the input line
+        self.transcript = Transcript()
+        self._host = host
+        self._shutdown = shutdown
+        self._output = output
+        self._actions = Actions(host, self)
+        self._actions.busy = "queue"  # lines of a script are not corrections of a running turn
+        self._commands = Commands(host, self, self._actions)
+        self._listener: Subscription = host.session.subscribe()
+        self._is_ended = False  # the input
+        self._past = host.session.turn  # the last turn before this run
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> int:
+        """Run all lines; returns the exit code."""
+        self._loop = asyncio.get_running_loop()
+        self._over = self._loop.create_future()
+        self._heard: asyncio.Queue[str | None] = asyncio.Queue()
+        self._moved = asyncio.Event()  # something has happened
+        self._host.on_failure = lambda error: self._call(lambda: self._on_failure(error))
+        for pending in self._host.session.inbox:
+            self.transcript.display.expect(pending)
+        self._begin_to_write()
+        threading.Thread(target=self._read, name="halter-chat-read", daemon=True).start()
+        self._host.serve()
+        self.load_model()
+        self._start(self._obey())
+        await self._over
+        self._listener.close()
+        await self._shutdown.wait_for("the answer to be read", self._writer.join)
+        for line in self._shutdown.lines:
+            self._output.say(line)
+        return self._shutdown.code
+
+    # -- the screen, for actions and commands ------------------------------------------------------------------------
+
+    @property
+    def is_shutting_down(self) -> bool:
+        """Whether the program is about to end."""
+        return self._shutdown.has_begun
+
+    def notice(self, text: str, tone: Tone = "dim") -> None:
+        """Print warnings and errors only."""
+        if text and tone != "dim":
+            self._output.say(text)
+
+    def refresh(self) -> None:
+        """Write the new notices; the answer itself is written as it comes."""
+        for each in self.transcript.take_finished():
+            if isinstance(each, Notice) and each.tone != "user":
+                self._output.say(f"{each.lead}{each.text}")
+
+    def clear_line(self) -> None:
+        """Clear the line."""
+        self.line = ""
+
+    def load_model(self) -> None:
+        """Start to load a model that runs on this machine, and say so."""
+        try:
+            loading = self._host.load_model()
+        except ModelError as error:
+            self._output.say(f"halter: {error}")
+            return
+        if loading is not None and not loading.done():
+            self._output.say("Loading the model…")
+
+    def leave(self, code: int, why: str) -> None:
+        """End the program."""
+        if not self._shutdown.has_begun:
+            self._shutdown.begin(code, why)
+            self._start(self._leave(why))
+
+    def leave_at_once(self) -> None:
+        """Nothing to do: the exit guard handles a second signal by itself."""
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """Read lines, in a thread. Not by `sys.stdin`: its lock would block the exit while a read waits."""
+        rest = b""
+        file = sys.stdin.fileno() if sys.stdin is not None else -1
+        while file >= 0:
+            try:
+                piece = os.read(file, 65536)
+            except OSError:
+                break
+            if not piece:
+                break
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                self._hear(line)
+        if rest:
+            self._hear(rest)
+        self._call(lambda: self._heard.put_nowait(None))
+
+    def _hear(self, line: bytes) -> None:
+        text = line.decode("utf-8", "replace").rstrip("\r")
+        self._call(lambda: self._heard.put_nowait(text))
+
+    async def _obey(self) -> None:
+        while (text := await self._heard.get()) is not None:
+            await self._until_next(is_urgent=text.startswith(_URGENT))
+            if text.startswith("/"):
+                await self._commands.run(text)
+            elif text.strip():
+                self._actions.begin_line()
+                self._actions.send(text)
+        self._is_ended = True
+        self._stop_asking()
+        await self._until_answered()
+        turn = self._host.session.turn
+        has_failed = turn is not None and turn is not self._past and turn.status == "failed"
+        self.leave(int(has_failed), "the end of the input")
+
+    async def _until_next(self, *, is_urgent: bool) -> None:
+        """Wait until the previous line has started its turn, or a question is open that this one may answer.
+
+        What is urgent is meant for the turn that runs, if one does.
+        """
+        session = self._host.session
+        while session.inbox.ready() and not self.transcript.display.questions and not self.is_shutting_down:
+            if is_urgent and session.is_running:
+                return
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _until_answered(self) -> None:
+        session = self._host.session
+        while not self._shutdown.has_begun:
+            ready = session.inbox.ready()
+            turn = session.turn
+            if ready:
+                await session.receipt(ready[0].id).settled_async()
+            elif session.is_running and turn is not None:
+                await turn.ended.wait_async()
+            elif not ready:
+                return
+
+    def _stop_asking(self) -> None:
+        """Stop a turn that asks a question after the end of the input."""
+        if self._is_ended and self.transcript.display.questions and self._is_asked():
+            self._host.session.stop(detail="nobody is there to answer")
+
+    def _is_asked(self) -> bool:
+        """Whether a question is open according to the log: the writing thread may be behind."""
+        display = SessionDisplay()
+        for event in self._host.store.read(self._host.session.id, without=PASSING):
+            display.apply(event)
+        return bool(display.questions)
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def _begin_to_write(self) -> None:
+        self._writer = threading.Thread(
+            target=self._write_all, args=(self._listener,), name="halter-chat-write", daemon=True
+        )
+        self._writer.start()
+
+    def _write_all(self, listener: Subscription) -> None:
+        """Write the events of one session, in a thread."""
+        try:
+            while (event := listener.get()) is not None:
+                self._write(event)
+            self._output.end_line()
+        except OSError:
+            self._call(lambda: self.leave(_PIPE_CLOSED, "whoever read the output is gone"))
+
+    def _write(self, event: Event) -> None:
+        data = event.data
+        if isinstance(data, Missed):
+            for each in self._host.session.events(data.first - 1):
+                if each.seq <= data.last:
+                    self._write(each)
+            return
+        item = self.transcript.apply(event)
+        if isinstance(item, TextItem):
+            self._output.write(item.chunks[-1])
+            return
+        if event.kind in ("request.started", "turn.finished"):
+            self._output.end_line()
+        self.refresh()
+        self._call(self._moved.set)
+        if isinstance(item, Question) and item.state == "open":
+            if item.kind == "question":
+                choices = "".join(f"\n  {number}. {each}" for number, each in enumerate(item.choices or (), 1))
+                self._output.say(f"? {item.text}{choices}")
+            self._call(self._stop_asking)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def on_signal(self, number: int) -> bool:
+        """Quit, in a signal handler."""
+        return self._call(lambda: self.leave(128 + number, "a signal"))
+
+    def show_session(self) -> None:
+        """Continue with another session."""
+        self._listener = self._host.session.subscribe()
+        self.transcript = Transcript()
+        self._begin_to_write()
+        for said in self._host.describe():
+            self._output.say(said.text)
+        self._host.serve()
+
+    def _on_failure(self, error: HalterError) -> None:
+        self._output.say(f"halter: {error}")
+        self.leave(1, "the store failed")
+
+    async def _leave(self, why: str) -> None:
+        await self._shutdown.end_session(why, self._actions.late)
+        if not self._over.done():
+            self._over.set_result(None)
+
+    def _call(self, do: Any) -> bool:  # noqa: ANN401
+        try:
+            self._loop.call_soon_threadsafe(do)
+        except (AttributeError, RuntimeError):
+            return False
+        return True
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

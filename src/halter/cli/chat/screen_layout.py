@@ -1,0 +1,211 @@
+"""The layout of the terminal: the conversation in the scrollback, below it the live area with the input line.
+
+The conversation is written once, into the terminal's own scrollback, together with the live area that follows it. The
+live area is drawn when something has changed; after a mere key only what a key can change is made again.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Final
+
+from prompt_toolkit.application import Application
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI
+from prompt_toolkit.history import InMemoryHistory
+from prompt_toolkit.input import create_input
+from prompt_toolkit.layout import ConditionalContainer, Dimension, HSplit, Layout, Window
+from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
+from prompt_toolkit.output.color_depth import ColorDepth
+
+from halter.cli.chat.live_area import LiveArea
+from halter.cli.chat.markdown_blocks import Block
+from halter.cli.chat.terminal import BufferedOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from prompt_toolkit.key_binding import KeyBindings
+
+    from halter.cli.chat.terminal import Terminal
+    from halter.cli.chat.transcript import Finished
+
+__all__ = ["ScreenLayout"]
+
+# Seconds until an Esc is one, and not the beginning of another key; there are two looks, one behind the other.
+_ESCAPE: Final = 0.025
+_LEAST_LINES: Final = 3
+
+
+class ScreenLayout:
+    """Draws parts above and below the input line; each part is a function that returns its lines."""
+
+    def __init__(
+        self,
+        terminal: Terminal,
+        above: Sequence[Callable[[], list[str]]],
+        below: Sequence[Callable[[], list[str]]],
+        *,
+        color: bool,
+        on_begin: Callable[[], object],
+        on_gone: Callable[[], object],
+    ) -> None:
+        """*on_begin* is called when the user starts to type a line, *on_gone* when the terminal accepts no output."""
+        self._terminal = terminal
+        self._color = color
+        self._above = [_Part(part) for part in above]
+        self._below = [_Part(part) for part in below]
+        self._on_begin = on_begin
+        self._is_stale = True  # something has changed since the last drawing
+        self._height = 0
+        self._last_kind = ""  # of what was written last
+        self._was_empty = True
+        self._output = BufferedOutput(terminal, on_gone)
+        self._buffer = Buffer(history=InMemoryHistory(), multiline=True, on_text_changed=self._on_text)
+        self.live_area = self._make_live_area()
+
+    def make_app(self, keys: KeyBindings) -> Application[None]:
+        """Make the prompt_toolkit application."""
+        self._app: Application[None] = Application(
+            layout=self._layout(),
+            key_bindings=keys,
+            input=create_input(),
+            output=self._output,
+            color_depth=ColorDepth.DEPTH_4_BIT if self._color else ColorDepth.DEPTH_1_BIT,
+            erase_when_done=True,
+            terminal_size_polling_interval=None,
+            before_render=self._before_drawing,
+        )
+        self._app.ttimeoutlen = self._app.timeoutlen = _ESCAPE
+        return self._app
+
+    def _layout(self) -> Layout:
+        typing = Window(
+            BufferControl(self._buffer),
+            wrap_lines=True,
+            dont_extend_height=True,
+            height=lambda: Dimension(min=1, max=self._most_lines()),
+            get_line_prefix=lambda number, wrapped: "> " if not number and not wrapped else "  ",
+        )
+        above = [part.container() for part in self._above]
+        return Layout(HSplit([*above, typing, *(part.container() for part in self._below)]), focused_element=typing)
+
+    def _most_lines(self) -> int:
+        """The maximum height of the input line."""
+        return max(_LEAST_LINES, self._terminal.size().rows // 3)
+
+    def _make_live_area(self) -> LiveArea:
+        size = self._terminal.size()
+        return LiveArea(size.rows, size.columns, color=self._color)
+
+    # -- the line ----------------------------------------------------------------------------------------------------
+
+    @property
+    def line(self) -> str:
+        """The text of the input line."""
+        return self._buffer.text
+
+    @line.setter
+    def line(self, text: str) -> None:
+        self._buffer.set_document(Document(text, len(text)), bypass_readonly=True)
+
+    def empty_line(self, remembered: str) -> None:
+        """Start a new line; the arrow keys bring back *remembered*."""
+        if remembered.strip():
+            self._buffer.history.append_string(remembered)
+        self._buffer.reset()  # the arrow keys start at the end again; `on_text_changed` is not called
+        self._was_empty = True
+
+    def _on_text(self, _buffer: Buffer) -> None:
+        is_empty = not self.line
+        if self._was_empty and not is_empty:
+            self._on_begin()
+        self._was_empty = is_empty
+
+    # -- drawing -----------------------------------------------------------------------------------------------------
+
+    def draw(self) -> None:
+        """Draw the live area, soon."""
+        self._is_stale = True
+        self._app.invalidate()
+
+    def resize(self) -> None:
+        """Draw for a new size."""
+        self.live_area = self._make_live_area()
+        self._erase()
+        self.draw()
+
+    def write(self, shown: Sequence[Finished], seconds: float = math.inf) -> list[Finished]:
+        """Write what is finished above the live area; returns what did not fit into the time: keys come first."""
+        lines: list[str] = []
+        styler = self.live_area.styler
+        end = time.monotonic() + seconds
+        left = list(shown)
+        while left and (not lines or time.monotonic() < end):
+            each = left.pop(0)
+            kind = "block" if isinstance(each, Block) else "user" if each.tone == "user" else "note"
+            if self._last_kind and _needs_gap(self._last_kind, kind, each):
+                lines.append("")
+            self._last_kind = kind
+            lines += styler.block(each) if isinstance(each, Block) else styler.say(each.text, each.tone, each.lead)
+        if lines:
+            self._erase()
+            self._output.write_raw("\r\n".join([*lines, ""]))
+        return left
+
+    def _erase(self) -> None:
+        """Erase the live area; what replaces it is written together with that by the next drawing."""
+        self._output.is_held = True
+        self._app.renderer.erase(leave_alternate_screen=False)
+        self._height = 0
+
+    def _before_drawing(self, _app: Application[None]) -> None:
+        """Make each part once; after a mere key only those below the input line.
+
+        A live area that has become lower would keep its height, with empty lines at its end: it is erased first.
+        """
+        for part in [*self._above, *self._below] if self._is_stale else self._below:
+            part.draw()
+        self._is_stale = False
+        typed = self._buffer.document.line_count + len(self.line) // self.live_area.styler.width
+        height = sum(part.height for part in [*self._above, *self._below]) + min(typed, self._most_lines())
+        if height < self._height:
+            self._erase()
+        self._height = height
+        self._output.is_held = False
+
+
+def _needs_gap(last: str, kind: str, shown: Finished) -> bool:
+    """Whether an empty line is needed between what was written last and this."""
+    if isinstance(shown, Block):
+        return not shown.continues
+    return last != kind and not (last == "user" and shown.lead == "↳ ")
+
+
+class _Part:
+    """Some lines of the live area, possibly none."""
+
+    def __init__(self, lines: Callable[[], list[str]]) -> None:
+        self._lines = lines
+        self._drawn: list[str] = []
+        self._text = ANSI("")
+
+    @property
+    def height(self) -> int:
+        """The number of its lines."""
+        return len(self._drawn)
+
+    def draw(self) -> None:
+        """Draw it again, if it has changed: parsing colours is slower than comparing."""
+        drawn = self._lines()
+        if drawn != self._drawn:
+            self._drawn, self._text = drawn, ANSI("\n".join(drawn))
+
+    def container(self) -> ConditionalContainer:
+        """Its place in the layout."""
+        control = FormattedTextControl(lambda: self._text)
+        window = Window(control, height=Dimension(min=0), dont_extend_height=True)
+        return ConditionalContainer(window, filter=Condition(lambda: bool(self._drawn)))

@@ -1,0 +1,128 @@
+"""The session of the chat, served on Halter's background loop.
+
+Whatever a tool or a store does there, the input line does not wait for it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from typing import TYPE_CHECKING, Final
+
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
+from halter.cli.agent_factory import make_agent
+from halter.cli.chat.notices import Notice, count, of_user
+from halter.cli.chat.past_turns import read_turns
+from halter.cli.model_choice import ModelChoice
+from halter.errors import HalterError, SessionClosed
+from halter.models.local.model import LocalModel
+from halter.session import background_loop
+from halter.views.text import single_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from halter.cli.settings import Configuration
+    from halter.events import Mode
+    from halter.session.inbox import Content, Receipt
+    from halter.session.session import Session
+    from halter.stores.base import Store
+
+__all__ = ["SessionHost"]
+
+_PATIENCE: Final = 5.0  # seconds to close a session when another is opened
+
+
+class SessionHost:
+    """One session at a time."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        choice: ModelChoice,
+        store: Store,
+        session_id: str | None = None,
+        *,
+        can_ask: bool = True,
+    ) -> None:
+        self.configuration = configuration
+        self.store = store
+        self.on_failure: Callable[[HalterError], object] = lambda _error: None  # called in another thread
+        self._can_ask = can_ask
+        self.agent = make_agent(configuration, choice, can_ask=can_ask)
+        self.session: Session = self.agent.session(session_id, store)
+        self._server: threading.Thread | None = None
+
+    def serve(self) -> None:
+        """Serve the session; also again after a failure."""
+        if self._server is None or not self._server.is_alive():
+            self._server = threading.Thread(
+                target=self._serve, args=(self.session,), name="halter-chat-session", daemon=True
+            )
+            self._server.start()
+
+    def _serve(self, session: Session) -> None:
+        try:
+            background_loop.run(session.serve, lambda _error: None)
+        except SessionClosed:
+            pass
+        except HalterError as error:
+            self.on_failure(error)
+
+    def load_model(self) -> Future[object] | None:
+        """Start to load a model that runs on this machine; None if there is nothing to load."""
+        model = self.agent.model
+        return model.start() if isinstance(model, LocalModel) else None
+
+    def post(self, content: Content, mode: Mode = "queue") -> Receipt:
+        """Post a message. It is stored when this returns."""
+        receipt = self.session.post(content, mode)
+        self.serve()
+        return receipt
+
+    def use_model(self, name: str) -> None:
+        """Use another model from the next turn on. Raises `SettingsError`."""
+        self.agent = make_agent(self.configuration, ModelChoice(name, "chosen in the chat"), can_ask=self._can_ask)
+        self.session.agent = self.agent
+
+    async def switch(self, session_id: str | None) -> Session:
+        """Open another session, and then close this one. Raises `SessionOwned` and other errors of the store."""
+        old = self.session
+        new = await run_blocking_async(self.agent.session, session_id, self.store, token=NEVER)
+        self.session, self._server = new, None
+        await run_blocking_async(old.close, _PATIENCE, token=NEVER)
+        return new
+
+    def keep(self, texts: Sequence[str]) -> None:
+        """Store messages that were typed after the session was closed, for the next run."""
+        with self.agent.session(self.session.id, self.store) as session:
+            for text in texts:
+                session.post(text)
+
+    def describe(self) -> list[Notice]:
+        """A summary for a session that was just opened: the last messages, and what is queued."""
+        session = self.session
+        if session.turn is None:
+            return [Notice("New session.", "dim")]
+        said = [Notice(f"Session {session.id}, where you left off:", "dim")]
+        turns = read_turns(self.store, session.id)
+        said += [of_user(text) for text in turns[-1].texts] if turns else []
+        if session.text:
+            said.append(Notice(session.text))
+        if len(session.inbox):
+            said.append(Notice(f"{count(len(session.inbox), 'message is queued', 'messages are queued')}.", "dim"))
+        return said
+
+    def farewell(self) -> list[str]:
+        """Where the conversation is saved and how to continue it; empty if there was none."""
+        name = self.session.id
+        if not self.store.read(name, limit=1):
+            return []
+        number = next((info.waiting for info in self.store.sessions() if info.id == name), 0)
+        waiting = f" {count(number, 'message is queued', 'messages are queued')}." if number else ""
+        return [
+            f"Session {single_line(name)} is saved.{waiting}",
+            f"To continue: halter --session {shlex.quote(single_line(name))}",
+        ]

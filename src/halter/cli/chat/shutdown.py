@@ -1,0 +1,81 @@
+"""Quitting the chat: the turn is stopped and the session closed, within the deadline of the exit guard.
+
+Messages that are typed meanwhile are stored for the next run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from halter.cancel.exit import FORCED
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
+from halter.errors import HalterError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halter.cancel import ExitGuard
+    from halter.cli.chat.session_host import SessionHost
+
+__all__ = ["Shutdown"]
+
+# Seconds at the end of the time that are left for saving and saying so.
+_LAST: Final = 0.8
+
+
+class Shutdown:
+    """The end of the chat."""
+
+    def __init__(self, guard: ExitGuard, host: SessionHost) -> None:
+        self.code = 0
+        self.has_begun = False
+        self.lines: list[str] = []  # to be printed at the end
+        self._guard = guard
+        self._host = host
+
+    def begin(self, code: int, why: str) -> None:
+        """Start the clock."""
+        self.has_begun = True
+        self.code = code
+        self._guard.intend(code, why)
+
+    async def end_session(self, why: str, late: list[str]) -> None:
+        """Stop the turn and close the session. *late* collects messages that are typed after it is closed."""
+        session = self._host.session
+        turn = session.turn if session.is_running else None
+        if turn is not None:
+            session.interrupt(reason="shutdown", detail=why, by=why)
+        # No further turn starts, but messages are still stored.
+        session.token.cancel("shutdown", detail=why)
+        if turn is not None:
+            with self._guard.stage("the turn to end"):
+                has_ended = await turn.ended.wait_async(max(self._guard.remaining() - _LAST, 0.0))
+            if not has_ended:
+                self.code = FORCED
+                self.lines.append("The turn did not end in time and was abandoned.")
+        with self._guard.stage("what tools have left running"):
+            await run_blocking_async(session.close, max(self._guard.remaining() - _LAST, 0.1), token=NEVER)
+        with self._guard.stage("the store"):
+            # Keys are handled while this waits, so there may be more messages when it returns.
+            farewell = await run_blocking_async(self._say_farewell, late, token=NEVER)
+            while late:
+                farewell = await run_blocking_async(self._say_farewell, late, token=NEVER)
+        self.lines += farewell
+
+    async def wait_for(self, what: str, do: Callable[[float], object]) -> None:
+        """Do something that may take the seconds that are left; *what* names what is waited for."""
+        with self._guard.stage(what):
+            await run_blocking_async(do, self._guard.remaining(), token=NEVER)
+
+    def _say_farewell(self, late: list[str]) -> list[str]:
+        """Store late messages, and return the closing lines. A boundary: the store may have failed."""
+        texts, late[:] = late[:], []
+        try:
+            if texts:
+                self._host.keep(texts)
+            return self._host.farewell()
+        except HalterError as error:
+            self.code = self.code or 1
+            self.lines += [f"Not saved: {text}" for text in texts]
+            return [f"The session was not closed cleanly: {error}"]

@@ -1,0 +1,253 @@
+"""The commands of the chat: lines that start with a slash. An unknown command is an error, never a message.
+
+A line that starts with a space is never a command.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
+from halter.cli.chat.notices import count
+from halter.cli.chat.past_turns import PastTurn, read_turns, to_markdown
+from halter.cli.chat.styling import short
+from halter.cli.commands.sessions import PASSING, NotFound, describe_sessions, find_session
+from halter.cli.settings import SettingsError
+from halter.errors import HalterError
+from halter.views.timeline import last_stop, render
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from halter.cli.chat.actions import Actions, Screen
+    from halter.cli.chat.session_host import SessionHost
+    from halter.events import Mode
+
+__all__ = ["COMMANDS", "KEYS", "Commands", "complete"]
+
+_MOST_SESSIONS: Final = 20
+_WORDS: Final = 60
+KEYS: Final = (
+    ("Enter", "send; while a turn runs, see /busy"),
+    ("Tab, Alt+Enter", "queue: send when the turn ends"),
+    ("Esc", "stop the turn; queued messages are held"),
+    ("Ctrl+C", "clear the line, or stop the turn; twice: quit"),
+    ("Alt+Up", "edit the last queued message"),
+    ("\\ Enter", "new line"),
+    ("Ctrl+D", "on an empty line: quit"),
+)
+
+
+class _Command(NamedTuple):
+    takes: str
+    help: str
+
+
+COMMANDS: Final = {
+    "stop": _Command("[step]", "stop the turn now, or after the running step"),
+    "steer": _Command("TEXT", "send into the running turn, interrupting its step"),
+    "queue": _Command("[TEXT]", "send when the turn ends; without text: list queued messages"),
+    "busy": _Command("[steer|interrupt|queue]", "choose what Enter does while a turn runs"),
+    "undo": _Command("", "remove the last turn and put its text into the line"),
+    "retry": _Command("", "remove the last turn and send it again"),
+    "rollback": _Command("", "remove the running or the last turn from the conversation"),
+    "why": _Command("", "show the last stop: who asked, and what ended when and how"),
+    "tools": _Command("", "list the tools"),
+    "model": _Command("[NAME]", "show or change the model; openai:NAME, anthropic:NAME, ollama:NAME or local"),
+    "sessions": _Command("", "list the sessions"),
+    "resume": _Command("[ID]", "continue another session, by its id or the start of it"),
+    "new": _Command("", "start a new session"),
+    "export": _Command("[PATH]", "save the conversation to a file"),
+    "help": _Command("", "show keys and commands"),
+    "quit": _Command("", "quit"),
+}
+"""All commands, with their arguments and help."""
+
+
+def complete(text: str) -> list[str]:
+    """The commands that a line may be completed to."""
+    if not text.startswith("/") or " " in text or "\n" in text:
+        return []
+    return [f"/{name}" for name in COMMANDS if name.startswith(text[1:])]
+
+
+class Commands:
+    """Runs the commands."""
+
+    def __init__(self, host: SessionHost, screen: Screen, actions: Actions) -> None:
+        self._host = host
+        self._screen = screen
+        self._actions = actions
+
+    async def run(self, line: str) -> None:
+        """Run one line. A boundary: errors are shown."""
+        name, _, rest = line[1:].partition(" ")
+        name = name.strip().lower()
+        if name not in COMMANDS:
+            near = difflib.get_close_matches(name, COMMANDS, n=3, cutoff=0.5)
+            guess = f"; did you mean {' or '.join('/' + each for each in near)}?" if near else "; /help lists them"
+            self._say(f"unknown command /{name}{guess} (start the line with a space to send it as a message)", "bad")
+            if not self._screen.line:
+                self._screen.line = line  # to be corrected
+            return
+        do: Callable[[str], Awaitable[None]] = getattr(self, f"_{name}")
+        try:
+            await do(rest.strip())
+        except (HalterError, NotFound, SettingsError, OSError) as error:
+            self._say(f"/{name}: {error}", "bad")
+
+    def _say(self, text: str, tone: str = "") -> None:
+        self._screen.transcript.say(text, tone)
+        self._screen.refresh()
+
+    # -- the turn ----------------------------------------------------------------------------------------------------
+
+    async def _stop(self, rest: str) -> None:
+        if rest == "step":
+            is_running = self._host.session.stop("step").stopped
+            self._say("pausing after the running step" if is_running else "nothing is running", "dim")
+        elif rest:
+            self._say("usage: /stop or /stop step", "bad")
+        else:
+            self._actions.stop("/stop")
+
+    async def _steer(self, rest: str) -> None:
+        self._send(rest, "steer")
+
+    async def _queue(self, rest: str) -> None:
+        if rest:
+            self._send(rest, "queue")
+            return
+        waiting = [f"{each.state:8} {each.mode:9} {short(each.text, _WORDS)}" for each in self._host.session.inbox]
+        self._say("\n".join(waiting) or "no messages are queued")
+
+    def _send(self, text: str, mode: Mode) -> None:
+        if not text:
+            self._say(f"usage: /{mode} TEXT", "bad")
+        elif not self._actions.post(text, mode):
+            self._screen.line = text
+
+    async def _busy(self, rest: str) -> None:
+        if rest in ("steer", "interrupt", "queue"):
+            self._actions.busy = rest  # type: ignore[assignment]  # one of the modes
+        elif rest:
+            self._say(f"usage: /busy steer, /busy interrupt or /busy queue; not {rest!r}", "bad")
+            return
+        does = {"steer": "is sent into it", "interrupt": "stops it and is sent next", "queue": "waits until it ends"}
+        self._say(f"while a turn runs, a message {does[self._actions.busy]} (busy = {self._actions.busy})")
+
+    # -- rolling back -------------------------------------------------------------------------------------------------
+
+    async def _undo(self, _rest: str) -> None:
+        turn = await self._roll_back()
+        if turn is not None:
+            self._screen.clear_line()
+            self._screen.line = "\n\n".join(turn.texts)
+
+    async def _retry(self, _rest: str) -> None:
+        turn = await self._roll_back()
+        texts = [text for text in turn.texts if text.strip()] if turn is not None else []
+        if texts:
+            self._host.post(list(texts))
+
+    async def _rollback(self, _rest: str) -> None:
+        await self._roll_back()
+
+    async def _roll_back(self) -> PastTurn | None:
+        """Remove the last turn from the conversation; returns it."""
+        session = self._host.session
+        receipt = None
+        if session.is_running:
+            receipt = session.rollback()
+            await receipt.settled_async()
+            turns = await self._turns_with_rolled_back(receipt.turn_id)
+        else:
+            turns = await run_blocking_async(read_turns, self._host.store, session.id, token=NEVER)
+            if turns:
+                receipt = session.rollback()
+        if receipt is None or not turns:
+            self._say("there is no turn to remove", "dim")
+            return None
+        return turns[-1]
+
+    async def _turns_with_rolled_back(self, turn_id: str) -> list[PastTurn]:
+        """The running turn, as it was before the rollback."""
+        turn = PastTurn(turn_id)
+        turn.texts = self._screen.transcript.texts_of(turn_id)
+        return [turn]
+
+    # -- showing -----------------------------------------------------------------------------------------------------
+
+    async def _why(self, _rest: str) -> None:
+        session = self._host.session
+        events = await run_blocking_async(lambda: self._host.store.read(session.id, without=PASSING), token=NEVER)
+        stop = last_stop(events)
+        none = "no turn of this session was stopped"
+        self._say(render(stop, width=self._screen.width) if stop is not None else none)
+
+    async def _tools(self, _rest: str) -> None:
+        tools = self._host.agent.tools.values()
+        lines = [f"{tool.name:20} {short(tool.spec.description, _WORDS)}" for tool in tools]
+        none = 'the model has no tools; set tools = ["default"] in the settings file to add the default set'
+        self._say("\n".join(lines) or none)
+
+    async def _model(self, rest: str) -> None:
+        if rest:
+            self._host.use_model(rest)
+            self._screen.load_model()
+            self._say(f"using {rest} from the next turn on")
+        else:
+            others = COMMANDS["model"].help.partition("; ")[2]
+            self._say(f"using {self._host.agent.model.name}; to change it: /model {others}")
+
+    async def _sessions(self, _rest: str) -> None:
+        lines = await run_blocking_async(describe_sessions, self._host.store, _MOST_SESSIONS, token=NEVER)
+        self._say("\n".join(lines))
+
+    async def _help(self, _rest: str) -> None:
+        keys = [f"{key:16} {what}" for key, what in KEYS]
+        commands = [f"{f'/{name} {each.takes}'.strip():32} {each.help}" for name, each in COMMANDS.items()]
+        self._say("\n".join([*keys, "", *commands]))
+
+    # -- sessions ----------------------------------------------------------------------------------------------------
+
+    async def _resume(self, rest: str) -> None:
+        if not rest:
+            await self._sessions("")
+            return
+        found = await run_blocking_async(find_session, self._host.store, rest, token=NEVER)
+        if found == self._host.session.id:
+            self._say("this session is open already", "dim")
+        else:
+            await self._switch(found)
+
+    async def _new(self, _rest: str) -> None:
+        await self._switch(None)
+
+    async def _switch(self, session_id: str | None) -> None:
+        if self._host.session.is_running:
+            self._say("a turn is running: stop it first (Esc) or wait for its end", "bad")
+            return
+        await self._host.switch(session_id)
+        self._screen.show_session()
+
+    async def _export(self, rest: str) -> None:
+        session = self._host.session
+        messages = session.history
+        name = rest or f"halter-{session.id}.md"
+        path = await run_blocking_async(_write_new, name, to_markdown(messages), token=NEVER)
+        self._say(f"{count(len(messages), 'message')} written to {path}")
+
+    async def _quit(self, _rest: str) -> None:
+        self._screen.leave(0, "/quit")
+
+
+def _write_new(name: str, text: str) -> Path:
+    """Write a new file."""
+    path = Path(name).expanduser()
+    with path.open("x", encoding="utf-8", errors="replace") as file:
+        file.write(text)
+    return path

@@ -1,0 +1,172 @@
+"""`halter` without a command: the chat, from its first line to its exit code.
+
+Three threads. The main one opens everything and then only waits: signals are heard there. One draws and hears keys. The
+session is served on Halter's own loop. None of them waits for another without a bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+import threading
+from typing import TYPE_CHECKING, Final
+
+from halter.cancel import ExitGuard
+from halter.cancel.one_shot_event import OneShotEvent
+from halter.cli.output import may_color, print_error
+from halter.cli.settings import SettingsError, load
+from halter.views.text import strip_controls
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from types import FrameType
+    from typing import TextIO
+
+    from halter.cli.chat.chat_ui import ChatUI
+    from halter.cli.chat.notices import Notice
+    from halter.cli.chat.session_host import SessionHost
+    from halter.cli.chat.terminal import Terminal
+    from halter.cli.model_choice import ModelChoice
+    from halter.cli.settings import Configuration
+
+__all__ = ["open_chat"]
+
+# Imports make many objects and no garbage: to look through them every 700 takes a tenth of the start.
+_OBJECTS: Final = 50_000
+# A thread that draws must not wait long for those that work; Python's own turn is longer.
+_TURN: Final = 0.002
+
+
+def open_chat(options: argparse.Namespace) -> int:
+    """Run the chat. Returns the exit code."""
+    try:
+        configuration = load({"model": options.model, "store": options.store})
+    except SettingsError as error:
+        return print_error(error)
+    gc.set_threshold(_OBJECTS)
+    is_plain = os.environ.get("TERM") == "dumb" or os.name != "posix"  # Windows consoles are not supported
+    if is_plain or not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
+        from halter.cli.chat.line_mode import run_line_mode
+
+        return run_line_mode(configuration, options.session)
+    from halter.cli.chat.terminal import Terminal
+
+    with Terminal() as terminal:
+        voice = _ExitMessages(terminal)
+        with ExitGuard(configuration.settings.exit_timeout, say=voice.say) as guard:
+            code = _Chat(guard, terminal, voice, configuration).run(options.session)
+            gc.freeze()  # skip the last garbage collection
+            sys.exit(code)
+    return 0
+
+
+def _is_terminal(file: TextIO | None) -> bool:
+    return file is not None and file.isatty()  # None if it was closed before the start
+
+
+class _ExitMessages:
+    """Shows the messages of the exit guard: above the live area if there is one, else on the plain terminal."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self.ui: ChatUI | None = None
+        self._terminal = terminal
+
+    def say(self, text: str) -> None:
+        is_forced = text.startswith("Forced")
+        if is_forced:
+            self._terminal.calm()
+            for late in self.ui.actions.late if self.ui is not None else ():
+                self._terminal.say(f"Not saved: {strip_controls(late)}\n".encode())
+        ui = self.ui
+        if ui is not None and not is_forced and ui.call(lambda: ui.say(text)):
+            return
+        self._terminal.say(f"{text}\r\n".encode())
+
+
+class _Chat:
+    """One run of the program."""
+
+    def __init__(
+        self, guard: ExitGuard, terminal: Terminal, voice: _ExitMessages, configuration: Configuration
+    ) -> None:
+        self._guard = guard
+        self._terminal = terminal
+        self._voice = voice
+        self._configuration = configuration
+        self._failure: BaseException | None = None
+        self._over = OneShotEvent()
+
+    def run(self, session_id: str | None) -> int:
+        """Open the store and the session, and run the chat. A boundary: errors are printed in one line."""
+        from halter.cli.chat.session_host import SessionHost
+        from halter.cli.model_choice import NoModel, choose_model
+        from halter.errors import HalterError
+        from halter.stores import SQLiteStore
+
+        try:
+            choice = choose_model(self._configuration)
+            with SQLiteStore(self._configuration.make_store()) as store:
+                host = SessionHost(self._configuration, choice, store, session_id)
+                return self._talk(host, choice, session_id)
+        except (HalterError, NoModel, OSError, SettingsError) as error:
+            self._terminal.restore()
+            return print_error(error)
+
+    def _talk(self, host: SessionHost, choice: ModelChoice, wanted: str | None) -> int:
+        from halter.cli.chat.captured_output import capture_output
+        from halter.cli.chat.chat_ui import ChatUI
+        from halter.cli.chat.notices import Notice
+        from halter.cli.chat.shutdown import Shutdown
+
+        sys.setswitchinterval(_TURN)
+        shutdown = Shutdown(self._guard, host)
+        ui = ChatUI(host, self._terminal, shutdown, color=may_color())
+        greeting = [Notice(line, "dim") for line in choice.lines]
+        if wanted is None:
+            greeting.append(Notice(_HELLO, "dim"))
+        elif host.session.turn is None:
+            greeting.append(Notice(f"There is no session {wanted!r}; starting it.", "dim"))
+        else:
+            greeting += host.describe()
+        drawing = threading.Thread(target=self._draw, args=(ui, greeting), name="halter-chat", daemon=True)
+        self._voice.ui = ui
+        self._guard.on_signal = lambda number: self._on_signal(ui, number)
+        signal.signal(signal.SIGWINCH, _telling(ui))
+        with capture_output(lambda text: ui.call(lambda: ui.say(text, "dim"))):
+            drawing.start()
+            self._over.wait()
+        self._voice.ui = None
+        self._terminal.restore()
+        if self._failure is not None:
+            raise self._failure
+        for line in shutdown.lines:
+            self._terminal.say(f"{strip_controls(line)}\n".encode())
+        return shutdown.code
+
+    def _draw(self, ui: ChatUI, greeting: list[Notice]) -> None:
+        """Run the UI, in its thread. A boundary: an error is raised in the main thread."""
+        try:
+            asyncio.run(ui.run(greeting))
+        except BaseException as error:  # noqa: BLE001
+            self._failure = error
+        finally:
+            self._over.set()
+
+    @staticmethod
+    def _on_signal(ui: ChatUI, number: int) -> bool:
+        """Quit, in a signal handler."""
+        return ui.call(lambda: ui.leave(128 + number, signal.Signals(number).name))
+
+
+def _telling(ui: ChatUI) -> Callable[[int, FrameType | None], None]:
+    def tell(_number: int, _frame: FrameType | None) -> None:
+        ui.call(ui.resize)
+
+    return tell
+
+
+_HELLO: Final = "Type a message and press Enter. Esc stops the turn, /help lists commands."

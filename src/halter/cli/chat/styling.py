@@ -1,0 +1,145 @@
+"""Markdown blocks and notices as lines for a terminal of a given width, with or without colour."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from prompt_toolkit.utils import get_cwidth
+
+from halter.views.text import strip_controls
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from halter.cli.chat.markdown_blocks import Block
+
+__all__ = ["Styler", "Tone", "cells", "fold", "short", "warm_up"]
+
+Tone = str
+_TONES: Final = {"good": "32", "bad": "31", "warn": "33", "dim": "2", "user": "1;36", "head": "1", "": ""}
+_LEAST: Final = 20  # minimum width
+_TAB: Final = 4
+
+
+def warm_up() -> None:
+    """Import what drawing needs, in a thread, before the first answer comes.
+
+    None of it is garbage, ever: looking through it again would take as long as a key may.
+    """
+    import gc
+
+    from halter.cli.chat.markdown_blocks import Block
+
+    styler = Styler(_LEAST, color=True)
+    styler.block(Block("text", "- **warm** `up`"))
+    styler.block(Block("code", "pass", "python"))
+    gc.freeze()
+
+
+def short(text: str, most: int) -> str:
+    """The start of a text, in one line."""
+    line = " ".join(strip_controls(text[: most * 4]).split())
+    return line if cells(line) <= most else f"{line[: _fitting(line, most - 1)]}…"
+
+
+def cells(text: str) -> int:
+    """The width of a text in columns: some characters take two, and some none."""
+    return len(text) if text.isascii() else get_cwidth(text)
+
+
+def fold(line: str, room: int) -> list[str]:
+    """Break a line between words, and within a word that is too wide."""
+    pieces: list[str] = []
+    piece = ""
+    for number, word in enumerate(line.split(" ")):
+        joined = f"{piece} {word}" if number else word
+        if cells(joined) <= room:
+            piece = joined
+            continue
+        if piece.strip():
+            pieces.append(piece.rstrip())
+        piece = word
+        while cells(piece) > room:
+            cut = _fitting(piece, room)
+            pieces.append(piece[:cut])
+            piece = piece[cut:]
+    return [*pieces, piece]
+
+
+def _fitting(word: str, room: int) -> int:
+    """How many characters of a word fit; at least one."""
+    width = 0
+    for number, each in enumerate(word):
+        width += cells(each)
+        if width > room:
+            return max(number, 1)
+    return len(word)
+
+
+class Styler:
+    """Draws for one width."""
+
+    def __init__(self, width: int, *, color: bool) -> None:
+        self.width = max(width, _LEAST)
+        self._color = color
+        self._made: Console | None = None
+
+    def paint(self, text: str, tone: Tone) -> str:
+        """One text in one tone."""
+        code = _TONES[tone]
+        return f"\x1b[{code}m{text}\x1b[0m" if code and self._color and text else text
+
+    def say(self, text: str, tone: Tone, lead: str = "") -> list[str]:
+        """Lines of plain text, the first behind *lead* and the others below it."""
+        indent = " " * cells(lead)
+        lines: list[str] = []
+        for line in strip_controls(text).expandtabs(_TAB).split("\n"):
+            for piece in fold(line, self.width - len(indent)):
+                lines.append(self.paint((lead if not lines else indent) + piece, tone))
+        return lines
+
+    def block(self, block: Block) -> list[str]:
+        """A block of Markdown."""
+        from rich.markdown import Markdown
+
+        text = strip_controls(block.text).expandtabs(_TAB)
+        if block.kind == "code":
+            return self._code(text, block.language)
+        if block.kind == "heading":
+            text = f"**{text}**" if text else ""
+        return self._draw(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
+
+    def _code(self, text: str, language: str) -> list[str]:
+        from rich.padding import Padding
+        from rich.syntax import Syntax
+
+        code = Syntax(text, language or "text", theme="ansi_dark", background_color="default", word_wrap=True)
+        return self._draw(Padding(code, (0, 0, 0, 2)))
+
+    def _draw(self, what: RenderableType) -> list[str]:
+        console = self._console()
+        with console.capture() as drawn:
+            console.print(what)
+        lines = [line.rstrip() for line in drawn.get().split("\n")]
+        used = [number for number, line in enumerate(lines) if line]
+        return lines[used[0] : used[-1] + 1] if used else []
+
+    def _console(self) -> Console:
+        if self._made is None:
+            import io
+
+            from rich.console import Console
+
+            self._made = Console(
+                file=io.StringIO(),
+                width=self.width,
+                force_terminal=self._color,
+                color_system="standard" if self._color else None,
+                no_color=not self._color,
+                highlight=False,
+                legacy_windows=False,
+                force_interactive=False,
+                force_jupyter=False,
+                _environ={},
+            )
+        return self._made

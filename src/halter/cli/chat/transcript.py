@@ -1,0 +1,124 @@
+"""The chat as text for a terminal: what is finished is written once, in order; the rest is drawn below it.
+
+The state of the session is `display`. What is finished is put into `finished`, once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from halter.cli.chat import notices
+from halter.cli.chat.markdown_blocks import Block, MarkdownBlocks
+from halter.cli.chat.notices import Notice
+from halter.views.approval_text import approval_arguments, approval_title
+from halter.views.items import (
+    CallItem,
+    ChildItem,
+    MessageItem,
+    Question,
+    QueuedMessage,
+    ReasoningItem,
+    RetryItem,
+    TextItem,
+    TurnDisplay,
+)
+from halter.views.session_view import SessionDisplay
+
+if TYPE_CHECKING:
+    from halter.events import Event
+    from halter.views.session_view import Shown
+
+__all__ = ["Finished", "Transcript"]
+
+Finished: TypeAlias = Notice | Block
+_MAX_TURNS: Final = 3  # kept in memory; what was said before is in the terminal's scrollback
+
+
+class Transcript:
+    """What is written and drawn for one session."""
+
+    def __init__(self) -> None:
+        self.display = SessionDisplay(_MAX_TURNS)
+        self.finished: list[Finished] = []
+        self.answer = MarkdownBlocks()
+
+    def apply(self, event: Event) -> Shown:
+        """Take one event."""
+        item = self.display.apply(event)
+        if isinstance(item, TextItem):
+            self.answer.add(item.chunks[-1])
+        elif item is not None and not isinstance(item, (QueuedMessage, ReasoningItem)):
+            self._end_answer()
+            self._write(item, event.kind)
+        return item
+
+    def take_finished(self) -> list[Finished]:
+        """What has been finished since the last call."""
+        self.finished += self.answer.take_finished()
+        finished, self.finished = self.finished, []
+        return finished
+
+    def say(self, text: str, tone: str = "dim", lead: str = "") -> None:
+        """Add a notice behind what has been said so far."""
+        self._end_answer()
+        self.finished.append(Notice(text, tone, lead))
+
+    def texts_of(self, turn_id: str) -> list[str]:
+        """The messages of a turn."""
+        turns = [turn for turn in self.display.turns if turn.id == turn_id]
+        return [item.text for turn in turns for item in turn.items if isinstance(item, MessageItem)]
+
+    @property
+    def status(self) -> str:
+        """What goes on, in a few words."""
+        state, turn = self.display.state, self.display.running
+        if state != "running" or turn is None:
+            return state
+        calls = turn.running_calls
+        if calls:
+            return f"running {notices.count(len(calls), 'tool')}"
+        return {"thinking": "thinking", "waiting": "waiting for the model"}.get(turn.phase, "answering")
+
+    def _end_answer(self) -> None:
+        self.finished += self.answer.end()
+
+    def _write(self, item: Shown, kind: str) -> None:  # noqa: C901  (one branch for each kind of item)
+        """Write what is finished by this event."""
+        if isinstance(item, MessageItem):
+            self._write_message(item)
+        elif isinstance(item, CallItem):
+            if kind == "tool.finished":
+                self.finished.append(notices.of_call(item))
+            elif kind == "tool.finished_late":
+                self.finished.append(notices.of_late_end(item))
+        elif isinstance(item, RetryItem):
+            self.finished.append(notices.of_retry(item))
+        elif isinstance(item, Question):
+            self._write_question(item)
+        elif isinstance(item, ChildItem):
+            self.finished.append(notices.of_child(item))
+        elif isinstance(item, TurnDisplay):
+            if kind == "turn.finished":
+                said = notices.of_turn(item)
+                self.finished += [said] if said is not None else []
+            elif kind == "turn.rolled_back":
+                self.say("the turn was removed from the conversation", lead="↶ ")
+
+    def _write_message(self, item: MessageItem) -> None:
+        self.finished.append(notices.of_user(item.text))
+        if item.question:
+            self.say("answered the question", lead="↳ ")
+        elif item.mode == "steer":
+            self.finished.append(notices.of_steer(item))
+
+    def _write_question(self, item: Question) -> None:
+        """Write all of what is asked: the area below the conversation has room for a part of it only."""
+        if item.state == "open":
+            arguments = approval_arguments(item) if item.kind == "approval" else ""
+            if arguments:
+                self.say(f"{approval_title(item)}\n{arguments}", "warn", "? ")
+        elif item.kind == "approval":
+            how, tone = ("allowed", "good") if item.state == "granted" else ("denied", "warn")
+            self.say(f"{item.tool}: {how} ({item.note})", tone, "? ")
+        else:
+            self.say(f"{item.text}{' · withdrawn' if item.state == 'withdrawn' else ''}", "dim", "? ")

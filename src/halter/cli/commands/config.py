@@ -1,0 +1,71 @@
+"""`halter config`: show the path of the settings file, the effective settings, or edit them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from halter._data_paths import find_paths
+from halter.cli.output import print_error
+from halter.cli.settings import Settings, SettingsError, load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["config"]
+
+_SECRETS = frozenset({"token"})
+
+
+def config(action: str) -> int:
+    """Do one of "path", "show" and "edit". Returns the exit code."""
+    try:
+        if action == "path":
+            print(find_paths().config)
+            return 0
+        return _show() if action == "show" else _edit(find_paths().config)
+    except BrokenPipeError:
+        raise
+    except (SettingsError, OSError) as error:
+        return print_error(error)
+
+
+def _show() -> int:
+    configuration = load()
+    for name in Settings.__struct_fields__:
+        print(f"{name} = {_toml(getattr(configuration.settings, name))}  # {configuration.origins[name]}")
+    return 0
+
+
+def _edit(path: Path) -> int:
+    """Open the file in the user's editor, with all settings as comments if it is new, then check it."""
+    if not path.exists():
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(_template(), "utf-8")
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
+    if code:
+        return print_error(f"{editor} exited with code {code}")
+    load()
+    return 0
+
+
+def _template() -> str:
+    defaults = Settings()
+    lines = [f"# {name} = {_toml(getattr(defaults, name))}" for name in Settings.__struct_fields__]
+    return "\n".join(["# Halter's settings. Each commented line shows the default.", "", *lines, ""])
+
+
+def _toml(value: object) -> str:
+    """A value as TOML: strings, numbers and lists are as in JSON. Secrets are not shown."""
+    if value is None:
+        return "{}"
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.asdict(value)
+        shown = {name: "…" if name in _SECRETS and field else field for name, field in fields.items()}
+        return f"{{ {', '.join(f'{name} = {_toml(field)}' for name, field in shown.items())} }}"
+    return msgspec.json.encode(value).decode()

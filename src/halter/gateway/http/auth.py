@@ -1,0 +1,89 @@
+"""Authentication: the host and origin of a request, and the key that allows it.
+
+A key is sent in the `Authorization` header. Browsers cannot set that for a WebSocket; there the client may offer it as
+a protocol, `halter.key.KEY`, which is in a header too and in no log. No cookies are used, so pages of other origins
+cannot act with a user's key, and it is never sent to another port of the same host.
+"""
+
+from __future__ import annotations
+
+import functools
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from halter.gateway.http.errors import Problem
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from halter.gateway.http.keys import Key, Keys, Scope
+
+__all__ = ["PROTOCOL", "Authenticator", "is_loopback"]
+
+PROTOCOL: Final = "halter"
+_BEARER: Final = "bearer "
+_OFFERED: Final = "halter.key."
+_SAFE: Final = frozenset({"GET", "HEAD"})
+
+
+class Authenticator:
+    """Checks requests."""
+
+    def __init__(self, keys: Keys, host: str) -> None:
+        self._keys = keys
+        self._is_loopback = is_loopback(host)
+
+    def check_host(self, request: web.Request) -> None:
+        """Refuse requests by another host name (DNS rebinding) or from another origin."""
+        host = request.headers.get("Host", "")
+        if self._is_loopback and not is_loopback(_hostname(host)):
+            raise Problem(421, "this gateway only accepts requests to its loopback address", kind="host")
+        origin = request.headers.get("Origin")
+        if origin is None or (request.method in _SAFE and "Upgrade" not in request.headers):
+            return
+        if origin.partition("://")[2] != host:
+            raise Problem(403, "requests from other origins are not allowed", kind="origin")
+
+    def authenticate(self, request: web.Request, scope: Scope) -> Key:
+        """The key of a request. Raises `Problem` if there is none, or if it does not allow *scope*."""
+        key = self._keys.find(_sent_key(request))
+        if key is None:
+            raise Problem(401, "a valid key is required: Authorization: Bearer KEY", kind="key")
+        self.check_scope(key, scope)
+        return key
+
+    @staticmethod
+    def check_scope(key: Key, scope: Scope) -> None:
+        """Raise `Problem` if the key does not allow *scope*."""
+        if not key.allows(scope):
+            raise Problem(403, f"this needs a key with scope {scope!r}; yours has {key.scope!r}", kind="scope")
+
+
+@functools.lru_cache(maxsize=64)
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is a loopback one."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _sent_key(request: web.Request) -> str:
+    header = request.headers.get("Authorization", "")
+    if header[: len(_BEARER)].lower() == _BEARER:
+        return header[len(_BEARER) :].strip()
+    if "Upgrade" in request.headers:
+        for offered in request.headers.get("Sec-WebSocket-Protocol", "").split(","):
+            if offered.strip().startswith(_OFFERED):
+                return offered.strip().removeprefix(_OFFERED)
+    return ""

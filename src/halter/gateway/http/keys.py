@@ -1,0 +1,141 @@
+"""Bearer keys, each with a scope, stored in a file as hashes.
+
+A key is `hk_ID_SECRET`. The secret is long and random, so one round of SHA-256 is enough to protect it. The file does
+not contain the keys themselves; a key is shown once, when it is created.
+
+`read` may look, `write` may also send messages and stop, `admin` may also delete. The key in `HALTER_KEY` is an admin
+key and is never written anywhere. The file is read again when it changes: a revoked key is refused at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["SCOPES", "Key", "KeyFile", "Keys", "Scope"]
+
+Scope: TypeAlias = Literal["read", "write", "admin"]
+SCOPES: Final[tuple[Scope, ...]] = ("read", "write", "admin")
+_PREFIX: Final = "hk"
+_OF_ENVIRONMENT: Final = "environment"
+
+
+class Key(msgspec.Struct, frozen=True):
+    """A stored key. `auto` means that the gateway created it by itself, for the page."""
+
+    id: str
+    name: str
+    scope: Scope
+    digest: str
+    created_at: float = 0.0
+    auto: bool = False
+
+    def allows(self, scope: Scope) -> bool:
+        """Whether it includes *scope*: each scope includes those before it."""
+        return SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+
+class KeyFile:
+    """A file of keys."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> list[Key]:
+        """All keys. Raises `OSError` or `ValueError` if the file cannot be read."""
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=list[Key])
+        except FileNotFoundError:
+            return []
+        except msgspec.MsgspecError as error:
+            msg = f"{self.path} is damaged: {error}"
+            raise ValueError(msg) from error
+
+    def create(self, name: str, scope: Scope, *, auto: bool = False) -> str:
+        """Create a key and return it; it cannot be read again."""
+        key_id = secrets.token_hex(4)
+        text = f"{_PREFIX}_{key_id}_{secrets.token_urlsafe(32)}"
+        self._write([*self.read(), Key(key_id, name, scope, _digest(text), time.time(), auto)])
+        return text
+
+    def revoke(self, key_id: str) -> bool:
+        """Remove a key by its id or name; False if there is none."""
+        keys = self.read()
+        left = [key for key in keys if key_id not in (key.id, key.name)]
+        if len(left) < len(keys):
+            self._write(left)
+        return len(left) < len(keys)
+
+    def _write(self, keys: list[Key]) -> None:
+        """Replace the file atomically."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
+        try:
+            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(file, "wb") as out:
+                out.write(msgspec.json.format(msgspec.json.encode(keys)))
+                out.flush()
+                os.fsync(out.fileno())
+            new.replace(self.path)
+        finally:
+            new.unlink(missing_ok=True)
+
+    def stamp(self) -> tuple[int, int]:
+        """A value that changes with the file."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return (0, 0)
+        return (found.st_mtime_ns, found.st_ino)
+
+
+class Keys:
+    """The valid keys: that of the environment, and those of the file."""
+
+    def __init__(self, file: KeyFile | None = None, own: str | None = None) -> None:
+        self._file = file
+        self._own = Key(_OF_ENVIRONMENT, _OF_ENVIRONMENT, "admin", _digest(own)) if own else None
+        self._stamp: tuple[int, int] | None = None
+        self._known: dict[str, Key] = {}
+
+    @property
+    def are_explicit(self) -> bool:
+        """Whether a person has set or created one."""
+        return self._own is not None or any(not key.auto for key in self._stored().values())
+
+    def __bool__(self) -> bool:
+        return self._own is not None or bool(self._stored())
+
+    def find(self, text: str) -> Key | None:
+        """The key with this text; None if it is unknown or was revoked."""
+        digest = _digest(text)
+        if self._own is not None and hmac.compare_digest(self._own.digest, digest):
+            return self._own
+        parts = text.split("_", 2)
+        key = self._stored().get(parts[1]) if len(parts) > 2 else None  # noqa: PLR2004  (prefix, id, secret)
+        return key if key is not None and hmac.compare_digest(key.digest, digest) else None
+
+    def _stored(self) -> dict[str, Key]:
+        if self._file is None:
+            return {}
+        stamp = self._file.stamp()
+        if stamp != self._stamp:
+            try:
+                self._known = {key.id: key for key in self._file.read()}
+            except (OSError, ValueError):
+                self._known = {}  # without the file, revoked keys are not known: refuse all
+            self._stamp = stamp
+        return self._known
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,0 +1,104 @@
+"""The OpenAPI document, made from the routes and schemas."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from halter.gateway.http.errors import MEDIA_TYPE, ProblemBody
+from halter.gateway.http.routes import ROUTES, Route
+from halter.gateway.http.schemas import MessageForm
+
+__all__ = ["document"]
+
+_REF: Final = "#/components/schemas/{name}"
+_JSON: Final = "application/json"
+_PLACE: Final = re.compile(r"\{(\w+)(?::[^}]*)?\}")
+_INTRO: Final = """\
+Sessions with agents. A message that was answered with 202 is durable, and applied exactly once. Closing a connection
+stops nothing; stopping is always a command. Events resume by `Last-Event-ID`, without a gap and without a repeat."""
+
+
+def document() -> bytes:
+    """The document as JSON."""
+    kinds: list[Any] = [ProblemBody, MessageForm]
+    for route in ROUTES:
+        kinds += [kind for kind in (route.takes, route.gives) if isinstance(kind, type) and kind not in kinds]
+    _, schemas = msgspec.json.schema_components(kinds, ref_template=_REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(_PLACE.sub(r"{\1}", route.path), {})[route.method.lower()] = _operation(route)
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "Halter gateway", "version": "1", "description": _INTRO},
+            "paths": paths,
+            "components": {
+                "schemas": schemas,
+                "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            },
+        }
+    )
+
+
+def _operation(route: Route) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "parameters": _parameters(route),
+        "responses": _responses(route),
+        "security": [{"key": []}] if route.scope is not None else [],
+    }
+    if route.scope is not None:
+        operation["description"] = f"Needs a key of scope `{route.scope}`."
+    if route.takes is not None:
+        content = {_JSON: {"schema": _ref(route.takes)}}
+        if route.name == "message":
+            content["multipart/form-data"] = {"schema": _form()}
+        operation["requestBody"] = {"required": not route.may_be_empty, "content": content}
+    return operation
+
+
+def _parameters(route: Route) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in _PLACE.findall(route.path)
+    ]
+    number = {"type": "integer", "minimum": 0, "maximum": 0xFFFFFFFF}
+    if route.name in ("events", "socket"):
+        found.append({"name": "after", "in": "query", "schema": number})
+        found.append({"name": "Last-Event-ID", "in": "header", "schema": number})
+    if route.name == "sessions":
+        found.append({"name": "limit", "in": "query", "schema": number | {"maximum": 1000}})
+    return found
+
+
+def _responses(route: Route) -> dict[str, Any]:
+    good: dict[str, Any] = {"description": route.summary}
+    if isinstance(route.gives, str):
+        good["content"] = {route.gives: {}}
+    elif route.gives is not None:
+        schema = _ref(route.gives)
+        good["content"] = {_JSON: {"schema": {"type": "array", "items": schema} if route.is_many else schema}}
+    responses = {str(route.status): good}
+    if route.name == "create":
+        responses["200"] = {**good, "description": "It was there"}
+    if route.name in ("page", "page_file"):
+        responses["304"] = {"description": "The browser has it"}
+    responses["default"] = {
+        "description": "A problem, which names the field if one is wrong",
+        "content": {MEDIA_TYPE: {"schema": _ref(ProblemBody)}},
+    }
+    return responses
+
+
+def _form() -> dict[str, Any]:
+    binary = {"type": "string", "format": "binary", "minLength": 1}
+    parts = {"type": "object", "properties": {"image": binary, "audio": binary}}
+    return {"allOf": [_ref(MessageForm), parts]}
+
+
+def _ref(kind: type) -> dict[str, str]:
+    return {"$ref": _REF.format(name=kind.__name__)}

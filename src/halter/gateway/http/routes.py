@@ -1,0 +1,114 @@
+"""The routes of the gateway: method, path, scope and bodies. The server, the OpenAPI document and tests use them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from halter.gateway.http.schemas import (
+    AnswerBody,
+    AnswerView,
+    EditBody,
+    InboxMessageView,
+    MessageBody,
+    ReceiptView,
+    SessionBody,
+    SessionList,
+    SessionView,
+    StopAllBody,
+    StopBody,
+    StoppedView,
+)
+
+if TYPE_CHECKING:
+    from msgspec import Struct
+
+    from halter.gateway.http.keys import Scope
+
+__all__ = ["ROUTES", "Route"]
+
+
+class Route(NamedTuple):
+    """One route. `name` is that of its handler; `scope` is None if it needs no key."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    scope: Scope | None
+    status: int = 200
+    gives: type[Struct] | str | None = None  # a struct as JSON, or a media type
+    takes: type[Struct] | None = None
+    may_be_empty: bool = False
+    is_many: bool = False  # gives a list of it
+
+
+_SESSION: Final = "/v1/sessions/{session}"
+ROUTES: Final = (
+    Route("GET", "/", "page", "The web page", None, gives="text/html"),
+    Route("GET", "/page/{file:.+}", "page_file", "A file of the web page", None, gives="*/*"),
+    Route("GET", "/healthz", "health", "Health check", None, gives="application/json"),
+    Route("GET", "/openapi.json", "openapi", "This document", None, gives="application/json"),
+    Route("GET", "/metrics", "metrics", "Prometheus metrics", "read", gives="text/plain"),
+    Route(
+        "POST", "/v1/sessions", "create", "Create a session", "write", 201, SessionView, SessionBody, may_be_empty=True
+    ),
+    Route("GET", "/v1/sessions", "sessions", "List sessions, last used first", "read", gives=SessionList),
+    Route(
+        "POST",
+        f"{_SESSION}/stop",
+        "stop",
+        "Stop the running turn",
+        "write",
+        200,
+        ReceiptView,
+        StopBody,
+        may_be_empty=True,
+    ),
+    Route(
+        "POST", "/v1/stop", "stop_all", "Stop every session", "admin", 200, StoppedView, StopAllBody, may_be_empty=True
+    ),
+    Route("GET", _SESSION, "session", "Get a session", "read", gives=SessionView),
+    Route("DELETE", _SESSION, "erase", "Stop and delete a session", "admin", 204),
+    Route("POST", f"{_SESSION}/messages", "message", "Send a message", "write", 202, ReceiptView, MessageBody),
+    Route("GET", f"{_SESSION}/inbox", "inbox", "List queued messages", "read", gives=InboxMessageView, is_many=True),
+    Route(
+        "PATCH",
+        f"{_SESSION}/inbox/{{message}}",
+        "edit",
+        "Edit or release a queued message",
+        "write",
+        200,
+        InboxMessageView,
+        EditBody,
+    ),
+    Route(
+        "DELETE",
+        f"{_SESSION}/inbox/{{message}}",
+        "remove",
+        "Remove a queued message",
+        "write",
+        gives=InboxMessageView,
+    ),
+    Route(
+        "POST",
+        f"{_SESSION}/rollback",
+        "rollback",
+        "Remove the last turn from the conversation",
+        "write",
+        gives=ReceiptView,
+    ),
+    Route("GET", f"{_SESSION}/speech", "speech", "The last answer as speech", "read", gives="audio/ogg"),
+    Route("GET", f"{_SESSION}/media/{{event}}/{{number}}", "media", "An image or recording", "read", gives="*/*"),
+    Route("GET", f"{_SESSION}/events", "events", "Server-sent events", "read", gives="text/event-stream"),
+    Route("GET", f"{_SESSION}/ws", "socket", "Events and commands over a WebSocket", "read", 101),
+    Route(
+        "POST",
+        f"{_SESSION}/answers/{{request}}",
+        "answer",
+        "Answer a question or approval",
+        "write",
+        200,
+        AnswerView,
+        AnswerBody,
+    ),
+)

@@ -1,0 +1,128 @@
+"""Server-sent events: the open streams and their heartbeat."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import HttpVersion11, web
+
+from halter.gateway.http.event_feed import EventFeed, FeedDispatcher
+from halter.gateway.http.media import replace_media
+from halter.views.event_json import encode_event
+
+if TYPE_CHECKING:
+    from halter.events import Event
+    from halter.session.session import Session
+    from halter.stores.base import Store
+
+__all__ = ["EventStreams"]
+
+_log = logging.getLogger(__name__)
+_BEAT: Final = 15.0  # seconds of silence before a heartbeat
+_HEADERS: Final = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",  # proxies must not buffer it
+}
+
+
+class EventStreams:
+    """The open event streams."""
+
+    dispatcher: FeedDispatcher  # from `begin()` on; WebSockets use it too
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._open: dict[object, _Stream] = {}  # by connection
+        self._beating: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self) -> None:
+        """Start the heartbeat."""
+        self.dispatcher = FeedDispatcher()
+        self._beating = asyncio.create_task(self._beat())
+
+    async def end(self) -> None:
+        """Stop the heartbeat."""
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.wait({self._beating})
+
+    def lost(self, connection: object) -> None:
+        """End the stream of a client that has disconnected."""
+        stream = self._open.get(connection)
+        if stream is not None:
+            stream.feed.end()
+
+    async def send(self, request: web.Request, session: Session, after: int) -> web.StreamResponse:
+        """Send the session's events until it is closed or the client disconnects. That stops no turn.
+
+        A boundary: an error is logged, and the connection is closed, as the response has begun; the client may resume.
+        """
+        response = web.StreamResponse(headers=_HEADERS)
+        is_chunked = request.version >= HttpVersion11
+        if is_chunked:
+            response.enable_chunked_encoding()
+        pack = _pack_chunk if is_chunked else _pack
+        feed = EventFeed(request, session, self._store, after, pack=pack, dispatcher=self.dispatcher)
+        await feed.load()
+        self._open[request.protocol] = _Stream(request, response, feed)
+        try:
+            await response.prepare(request)
+            await response.write(b"retry: 1000\n\n")
+            await feed.run()
+        except ConnectionError:
+            pass  # the client has disconnected
+        except Exception:  # noqa: BLE001
+            _log.exception("an event stream failed", extra={"session": session.id})
+            if request.transport is not None:
+                request.transport.close()
+        finally:
+            feed.end()
+            self._open.pop(request.protocol, None)
+        return response
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(_BEAT)
+            for stream in list(self._open.values()):
+                await stream.beat()
+
+
+class _Stream:
+    """One response and its feed."""
+
+    __slots__ = ("_request", "_response", "feed")
+
+    def __init__(self, request: web.Request, response: web.StreamResponse, feed: EventFeed) -> None:
+        self._request = request
+        self._response = response
+        self.feed = feed
+
+    async def beat(self) -> None:
+        """Send a comment if nothing was sent: that finds connections that are dead and were never closed."""
+        transport = self._request.transport
+        if self.feed.is_silent and transport is not None and not transport.get_write_buffer_size():
+            with contextlib.suppress(ConnectionError):  # the buffer is empty, so this does not wait
+                await self._response.write(b": \n\n")
+        self.feed.is_silent = True
+
+
+def _pack(events: list[Event]) -> bytes:
+    return b"".join(
+        [
+            b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, event.kind.encode(), encode_event(replace_media(event)))
+            for event in events
+        ]
+    )
+
+
+def _pack_chunk(events: list[Event]) -> bytes:
+    """The same, as an HTTP chunk."""
+    data = _pack(events)
+    return b"%x\r\n%b\r\n" % (len(data), data)

@@ -1,0 +1,195 @@
+"""A WebSocket of one session: the events of an event stream, and the commands of the HTTP API.
+
+What the client sends has a `type`, and may have a `ref`, which is returned with the answer:
+
+    {"type": "message", "ref": 1, "text": "Hello.", "mode": "steer"}
+    {"type": "stop", "ref": 2, "wait": true}        also "rollback", "answer", "edit" and "remove"
+
+It receives events, which have a `seq`; {"type": "answer", "ref": 1, "body": {...}}; or {"type": "problem", "ref": 1,
+"body": {...}}. Commands are done in order; a stop that waits for the end of the turn delays no other command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from halter.gateway.http.auth import PROTOCOL, Authenticator
+from halter.gateway.http.errors import Problem, problem_of_error
+from halter.gateway.http.event_feed import EventFeed
+from halter.gateway.http.media import replace_media
+from halter.gateway.http.schemas import (
+    AnswerCommand,
+    AnswerView,
+    Command,
+    EditCommand,
+    MessageCommand,
+    RemoveCommand,
+    StopCommand,
+    decode,
+)
+from halter.gateway.sessions.limits import LimitExceeded
+from halter.views.event_json import encode_event
+
+if TYPE_CHECKING:
+    from halter.events import Event
+    from halter.gateway.http.keys import Key
+    from halter.gateway.http.sse import EventStreams
+    from halter.gateway.sessions.commands import Commands
+    from halter.gateway.sessions.live_session import LiveSession
+    from halter.gateway.sessions.registry import SessionRegistry
+
+__all__ = ["SessionWebSocket"]
+
+_log = logging.getLogger(__name__)
+_BEAT: Final = 20.0
+_MOST_AT_WORK: Final = 100  # stops that wait for the end of a turn
+_SHORT: Final = 126  # bytes; from here on a frame has a length of two more bytes
+_LONG: Final = 65_536  # and from here on of eight
+_encode = msgspec.json.Encoder().encode
+
+
+class _Ref(msgspec.Struct):
+    ref: Any = None
+
+
+class SessionWebSocket:
+    """One connection."""
+
+    def __init__(
+        self,
+        request: web.Request,
+        live: LiveSession,
+        key: Key,
+        registry: SessionRegistry,
+        commands: Commands,
+        streams: EventStreams,
+    ) -> None:
+        self._request = request
+        self._live = live
+        self._key = key
+        self._registry = registry
+        self._commands = commands
+        self._streams = streams
+        self._at_work: set[asyncio.Task[None]] = set()
+        self._socket = web.WebSocketResponse(
+            protocols=(PROTOCOL,), heartbeat=_BEAT, max_msg_size=registry.limits.body, compress=False
+        )
+
+    async def serve(self, after: int) -> web.WebSocketResponse:
+        """Send events and do commands, until one side closes. That stops nothing."""
+        dispatcher = self._streams.dispatcher
+        feed = EventFeed(
+            self._request, self._live.session, self._registry.store, after, pack=_pack, dispatcher=dispatcher
+        )
+        await feed.load()
+        try:
+            await self._socket.prepare(self._request)
+        except BaseException:
+            feed.end()
+            raise
+        telling = asyncio.create_task(self._tell(feed))
+        try:
+            async for message in self._socket:
+                if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+                    await self._take(message.data)
+        finally:
+            feed.end()
+            for task in (telling, *self._at_work):
+                task.cancel()
+            await asyncio.wait({telling, *self._at_work})
+        return self._socket
+
+    async def _tell(self, feed: EventFeed) -> None:
+        """Send the events, then close. A boundary: an error is logged, and closes the WebSocket too."""
+        code, why = WSCloseCode.OK, b"the session was closed"
+        with contextlib.suppress(ConnectionError):
+            try:
+                await feed.run()
+            except ConnectionError:
+                raise  # the client has gone
+            except Exception:  # noqa: BLE001
+                _log.exception("a WebSocket failed", extra={"session": self._live.session.id})
+                code, why = WSCloseCode.INTERNAL_ERROR, b"internal error; see the gateway log"
+            await self._socket.close(code=code, message=why)
+
+    async def _take(self, data: str | bytes) -> None:
+        try:
+            command: Command = decode(data, Command)
+        except Problem as problem:
+            await self._send("problem", _ref(data), problem.body())
+            return
+        if not (isinstance(command, StopCommand) and command.patience):
+            await self._answer(command)
+        elif len(self._at_work) < _MOST_AT_WORK:
+            task = asyncio.create_task(self._answer(command))
+            self._at_work.add(task)
+            task.add_done_callback(self._at_work.discard)
+        else:
+            many = LimitExceeded("too many stops are waiting on this connection", "wait")
+            await self._send("problem", command.ref, many.body())
+
+    async def _answer(self, command: Command) -> None:
+        """Do a command and answer. A boundary, like the one around a request."""
+        ref = command.ref
+        try:
+            Authenticator.check_scope(self._key, "write")
+            body = await self._do(command)
+        except Problem as problem:
+            await self._send("problem", ref, problem.body())
+        except Exception as error:  # noqa: BLE001
+            await self._send("problem", ref, self._failed(error).body())
+        else:
+            await self._send("answer", ref, body)
+
+    def _failed(self, error: Exception) -> Problem:
+        problem = problem_of_error(error)
+        if problem is None:
+            _log.error("a command failed", exc_info=error, extra={"session": self._live.session.id})
+            return Problem(500, "internal error; see the gateway log")
+        return problem
+
+    async def _do(self, command: Command) -> object:
+        live, commands = self._live, self._commands
+        if isinstance(command, MessageCommand):
+            return await commands.message(live, self._key, command)
+        if isinstance(command, StopCommand):
+            return await commands.stop(live, self._key, command)
+        if isinstance(command, AnswerCommand):
+            await commands.answer(live, self._key, command.request, command.value)
+            return AnswerView(answered=True)
+        if isinstance(command, EditCommand):
+            return await commands.edit(live, command.message, command)
+        if isinstance(command, RemoveCommand):
+            return await commands.remove(live, command.message)
+        return await commands.rollback(live)
+
+    async def _send(self, kind: str, ref: object, body: object) -> None:
+        with contextlib.suppress(ConnectionError):  # the client has disconnected
+            await self._socket.send_str(_encode({"type": kind, "ref": ref, "body": body}).decode())
+
+
+def _ref(data: str | bytes) -> object:
+    try:
+        return msgspec.json.decode(data, type=_Ref).ref
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _pack(events: list[Event]) -> bytes:
+    return b"".join([_frame(encode_event(replace_media(event))) for event in events])
+
+
+def _frame(text: bytes) -> bytes:
+    """A text as a WebSocket frame of a server: one piece, neither masked nor compressed."""
+    size = len(text)
+    if size < _SHORT:
+        return b"\x81%c%b" % (size, text)
+    if size < _LONG:
+        return b"\x81\x7e%b%b" % (size.to_bytes(2), text)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8), text)

@@ -1,0 +1,235 @@
+"""The gateway server: start, stop, and what is done around every request.
+
+Each request is checked for its host, then for a key that allows it, then handled. Every error is answered with a
+problem body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from aiohttp import web
+
+from halter.agent import Agent
+from halter.gateway.chat.bridge import ChatBridge
+from halter.gateway.http.auth import Authenticator, is_loopback
+from halter.gateway.http.errors import Problem, problem_of_error, problem_of_status
+from halter.gateway.http.handlers import KEY, Handlers
+from halter.gateway.http.routes import ROUTES, Route
+from halter.gateway.http.sse import EventStreams
+from halter.gateway.observe import logs
+from halter.gateway.observe.metrics import Metrics
+from halter.gateway.observe.tracing import Tracing
+from halter.gateway.sessions.limits import Limits
+from halter.gateway.sessions.registry import SessionRegistry
+from halter.gateway.sessions.spoken_replies import SpokenReplies
+from halter.voice.transcriber import Transcriber
+from halter.voice.voice_messages import VoiceMessages
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from aiohttp.web_protocol import RequestHandler
+
+    from halter.events import Event
+    from halter.gateway.chat.adapter import ChatAdapter
+    from halter.gateway.http.keys import Keys
+    from halter.gateway.sessions.live_session import LiveSession
+    from halter.stores.base import Store
+
+__all__ = ["Gateway"]
+
+_log = logging.getLogger(__name__)
+_IDLE: Final = 300.0
+_FLUSH_SHARE: Final = 0.4  # of the time for closing, to send the last chat messages
+_Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Gateway:
+    """Serves the sessions of one agent, or of several by name. Use it in an `async with` block.
+
+    The gateway and its sessions run in the event loop in which it is started. *port* 0 picks a free one. A session that
+    is idle for *idle_after* seconds is unloaded. *voice_messages* transcribes recordings and is closed with the
+    gateway; by default that is done on this machine. *platforms* are chat platforms.
+    """
+
+    def __init__(  # noqa: PLR0913  (each is the user's to set, and most have a default)
+        self,
+        agents: Agent | Mapping[str, Agent],
+        store: Store,
+        keys: Keys,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        limits: Limits | None = None,
+        idle_after: float = _IDLE,
+        voice_messages: VoiceMessages | None = None,
+        spoken_replies: bool = False,
+        platforms: Sequence[ChatAdapter] = (),
+    ) -> None:
+        if not is_loopback(host) and not keys.are_explicit:
+            msg = f"{host} can be reached from other machines: set or create a key first"
+            raise ValueError(msg)
+        named = {agents.name: agents} if isinstance(agents, Agent) else dict(agents)
+        limits = limits or Limits()
+        self.metrics = Metrics()
+        self._tracing = Tracing()
+        self.streams = EventStreams(store)
+        self.voice_messages = voice_messages or VoiceMessages(Transcriber())
+        self.registry = SessionRegistry(
+            named,
+            store,
+            limits,
+            watch=self._see,
+            kinds=(*logs.KINDS, *self._tracing.kinds),
+            voice_messages=self.voice_messages,
+            idle_after=idle_after,
+        )
+        speech = SpokenReplies(is_on=spoken_replies)
+        self._handlers = Handlers(self.registry, self.streams, self.metrics, speech, [each.name for each in platforms])
+        self._bridges = [ChatBridge(platform, self.registry, speech) for platform in platforms]
+        self._guard = Authenticator(keys, host)
+        self._host = host
+        self._port = port
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._port}"
+
+    async def start(self) -> None:
+        """Listen, and resume sessions with queued messages. Raises `OSError` if the address is not available."""
+        app = web.Application()
+        for route in ROUTES:
+            app.router.add_route(route.method, route.path, self._answering(route.path, self._guarded(route)))
+        app.router.add_route("*", "/{nowhere:.*}", self._answering("none", _refuse))
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self._port, backlog=1024).start()
+        except BaseException:
+            await runner.cleanup()
+            raise
+        self._watch_disconnects(runner)
+        self._runner = runner
+        self._port = runner.addresses[0][1]
+        self.streams.begin()
+        self.registry.resume_waiting()
+        for bridge in self._bridges:
+            bridge.start()
+
+    def _watch_disconnects(self, runner: web.AppRunner) -> None:
+        """End an event stream as soon as its client has disconnected.
+
+        aiohttp's `handler_cancellation` would cancel every handler of a lost connection, also that of a stop.
+        """
+        server = runner.server
+        assert server is not None
+        lost = server.connection_lost
+
+        def connection_lost(handler: RequestHandler, exc: BaseException | None = None) -> None:
+            self.streams.lost(handler)
+            lost(handler, exc)
+
+        server.connection_lost = connection_lost  # type: ignore[method-assign]
+
+    async def stop(self, patience: float = 0.0, closing: float = 5.0) -> int:
+        """Start no more turns, give running ones *patience* seconds, stop the rest, and close everything.
+
+        Returns the number of turns that had to be stopped. Bounded.
+        """
+        resting = asyncio.gather(*(bridge.stop_receiving() for bridge in self._bridges))
+        left = await self.registry.drain(patience, closing)
+        await resting
+        await self.voice_messages.close()
+        await asyncio.gather(*(bridge.close(closing * _FLUSH_SHARE) for bridge in self._bridges))
+        await self.streams.end()
+        if self._runner is not None:
+            await self._runner.cleanup()
+        return left
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def _see(self, live: LiveSession, event: Event) -> None:
+        self.metrics.take(event)
+        self._tracing.take(event)
+        logs.log_event(event)
+        for bridge in self._bridges:
+            bridge.observe(live.session, event)
+
+    # -- around every request ----------------------------------------------------------------------------------------
+
+    def _guarded(self, route: Route) -> _Handler:
+        """A handler that checks host and key first."""
+        handle: _Handler = getattr(self._handlers, route.name)
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            self._guard.check_host(request)
+            if route.scope is not None:
+                request[KEY] = self._guard.authenticate(request, route.scope)
+            return await handle(request)
+
+        return guarded
+
+    def _answering(self, route: str, handle: _Handler) -> _Handler:
+        """A handler that turns every error into an answer.
+
+        A boundary: an unexpected error is logged, and the client gets a 500 without details. Not an aiohttp middleware,
+        which would add a layer to the path of every stop.
+        """
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            try:
+                response = await handle(request)
+            except Problem as problem:
+                if problem.kind == "limit":
+                    self.metrics.refused(problem.field or "")
+                response = problem.response()
+            except web.HTTPException as error:
+                response = problem_of_status(error).response()
+                if "Allow" in error.headers:
+                    response.headers["Allow"] = error.headers["Allow"]
+            except ConnectionError:
+                raise  # the client has disconnected
+            except Exception as error:  # noqa: BLE001
+                response = self._failed(route, error).response()
+            self.metrics.answered(request.method, route, response.status)
+            return response
+
+        return answer
+
+    @staticmethod
+    def _failed(route: str, error: Exception) -> Problem:
+        problem = problem_of_error(error)
+        if problem is None:
+            _log.error("the request failed", exc_info=error, extra={"route": route})
+            return Problem(500, "internal error; see the gateway log")
+        if problem.kind == "store":
+            _log.warning("%s", error, extra={"route": route})
+        return problem
+
+
+async def _refuse(request: web.Request) -> web.StreamResponse:
+    """Answer 404, or 405 if the path exists with other methods."""
+    here = request.match_info.route.resource
+    methods: set[str] = set()
+    for resource in request.app.router.resources():
+        if resource is not here:
+            methods |= (await resource.resolve(request))[1]
+    if methods:
+        raise web.HTTPMethodNotAllowed(request.method, methods)
+    raise web.HTTPNotFound

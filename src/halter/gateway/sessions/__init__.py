@@ -1,0 +1,1 @@
+"""The sessions that a gateway has loaded, what clients can do to them, and limits."""

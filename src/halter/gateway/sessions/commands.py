@@ -1,0 +1,249 @@
+"""What clients can do to a session: the same for HTTP, WebSockets and chat platforms."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
+from halter.gateway.http.errors import Problem
+from halter.gateway.http.schemas import ReceiptView, StoppedView, view_inbox_message, view_receipt
+from halter.gateway.sessions.limits import LimitExceeded, per_minute
+from halter.models.types import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine
+
+    from halter.gateway.http.keys import Key
+    from halter.gateway.http.schemas import (
+        EditBody,
+        InboxMessageView,
+        MessageBody,
+        MessageForm,
+        SessionBody,
+        StopAllBody,
+        StopBody,
+    )
+    from halter.gateway.sessions.live_session import LiveSession
+    from halter.gateway.sessions.registry import SessionRegistry
+    from halter.gateway.token_bucket import TokenBucket
+    from halter.models.types import Part
+    from halter.session.inbox import InboxMessage, Receipt
+    from halter.session.turn import Turn
+
+__all__ = ["Commands"]
+
+_MOMENT: Final = 0.03  # seconds
+T = TypeVar("T")
+
+
+class Commands:
+    """Messages, stops and answers."""
+
+    def __init__(self, registry: SessionRegistry, reserved: Collection[str] = ()) -> None:
+        """*reserved* are the names of chat platforms: only they may create the sessions of their chats."""
+        self._registry = registry
+        self._reserved = tuple(f"{name}-" for name in reserved)
+        self._messages: dict[str, TokenBucket] = {}  # of keys
+        self._sessions: dict[str, TokenBucket] = {}
+
+    async def create(self, key: Key, body: SessionBody) -> tuple[LiveSession, bool]:
+        """Create a session, or find it; True if it is new."""
+        name = body.id or ""
+        if self._reserved and name.startswith(self._reserved) and not await self._registry.exists(name):
+            # The name of such a session is the address of a chat, to which the bot would write.
+            msg = f"session names that start with {name.partition('-')[0]}- belong to a chat platform"
+            raise Problem(422, msg, field="id", kind="field")
+        allowance = self._sessions.get(key.id)
+        if allowance is None:
+            allowance = self._sessions[key.id] = per_minute(self._registry.limits.key_sessions)
+        wait = allowance.delay()
+        if wait:
+            msg = "this key creates too many sessions per minute"
+            raise LimitExceeded(msg, "sessions", wait)
+        allowance.take()
+        return await self._registry.create(body.id, body.agent)
+
+    async def message(self, live: LiveSession, key: Key, body: MessageBody) -> ReceiptView:
+        """Accept a message, or raise `Problem`. It is durable when this returns."""
+        post = live.session.apost(body.text, body.mode, body.id, body.expect_turn)
+        return await self._accept(live, key, body.id, post)
+
+    async def message_with_media(
+        self, live: LiveSession, key: Key, form: MessageForm, parts: list[Part]
+    ) -> ReceiptView:
+        """Accept a message with images or recordings, which are transcribed, or raise `Problem`."""
+        content = [form.text, *parts]
+        post = self._registry.voice_messages.post(live.session, content, form.mode, form.id, form.expect_turn)
+        return await self._accept(live, key, form.id, post)
+
+    async def _accept(
+        self, live: LiveSession, key: Key, message: str | None, post: Coroutine[Any, Any, Receipt]
+    ) -> ReceiptView:
+        """Post a message. The turn that it may start is counted first, as others are accepted meanwhile."""
+        try:
+            self._check(live, key, message)
+        except BaseException:
+            post.close()
+            raise
+        if live not in self._registry.busy:
+            live.key = key.id
+            self._registry.busy.add(live)
+        live.accepting += 1
+        try:
+            receipt = await post
+        except ValueError as error:
+            raise _empty() from error
+        finally:
+            live.accepting -= 1
+            if not live.is_busy:
+                self._registry.busy.discard(live)
+        return view_receipt(live.session.id, receipt)
+
+    def _check(self, live: LiveSession, key: Key, message: str | None) -> None:
+        if message is not None and live.session.inbox.find(message) is not None:
+            return  # it was accepted before
+        registry, limits = self._registry, self._registry.limits
+        if registry.is_draining:
+            raise Problem(503, "the gateway is shutting down: nothing was accepted", kind="draining", retry_after=5.0)
+        if len(live.session.inbox) >= limits.inbox:
+            msg = f"{limits.inbox} messages are queued in this session"
+            raise LimitExceeded(msg, "inbox")
+        registry.check_turns(live, key.id)
+        ours = self._messages.get(key.id)
+        if ours is None:
+            ours = self._messages[key.id] = per_minute(limits.key_messages)
+        for who, allowance in (("this session", live.messages), ("this key", ours)):
+            wait = allowance.delay()
+            if wait:
+                msg = f"too many messages per minute for {who}"
+                raise LimitExceeded(msg, "messages", wait)
+        live.messages.take()
+        ours.take()
+
+    async def stop(self, live: LiveSession, key: Key, body: StopBody) -> ReceiptView:
+        """Stop a turn or a call. It is no error if that has ended or is not running."""
+        session = live.session
+        if (body.scope == "call") != (body.call_id is not None):
+            raise Problem(422, 'call_id is needed with scope "call", and only with it', field="call_id", kind="field")
+        turn = session.turn if session.is_running else None
+        if body.expect_turn is not None and (turn is None or turn.id != body.expect_turn):
+            return _unstopped(session.id, f"turn {body.expect_turn} is not running")
+        if body.call_id is not None:
+            stopped = session.cancel_call(body.call_id, body.reason)
+            note = "" if stopped else "there is no such call, or it has ended"
+            return _stopped(session.id, turn, note, stopped=stopped)
+        scope: Literal["all", "turn"] = "all" if body.scope == "all" else "turn"
+        receipt = await session.astop(scope=scope, reason=body.reason, detail=_by(key))
+        if turn is not None:
+            await _ended([turn], body.patience)
+        return view_receipt(session.id, receipt, finished=turn is not None and turn.ended.is_set)
+
+    async def stop_all(self, key: Key, body: StopAllBody) -> StoppedView:
+        """Stop every session. Messages queued in unloaded sessions wait until somebody asks for the session."""
+        self._registry.cancel_resuming()
+        turns = await self._stop_awake(key, body)
+        if await self._registry.loaded():
+            turns += await self._stop_awake(key, body)
+        await _ended(turns, body.patience)
+        return StoppedView(stopped=len(turns), finished=sum(turn.ended.is_set for turn in turns))
+
+    async def _stop_awake(self, key: Key, body: StopAllBody) -> list[Turn]:
+        """Stop the loaded sessions; returns the stopped turns."""
+        stops: list[tuple[Turn | None, Coroutine[Any, Any, Receipt]]] = []
+        for live in list(self._registry.live_sessions.values()):
+            session = live.session
+            if live.is_busy or (body.scope == "all" and session.has_resources):
+                stops.append((session.turn, session.astop(scope=body.scope, reason=body.reason, detail=_by(key))))
+        receipts = await asyncio.gather(*(stop for _, stop in stops))
+        pairs = zip((turn for turn, _ in stops), receipts, strict=True)
+        return [turn for turn, receipt in pairs if receipt.stopped and turn is not None]
+
+    async def rollback(self, live: LiveSession) -> ReceiptView:
+        """Remove the running or the last turn from the history."""
+        return view_receipt(live.session.id, await _in_thread(live.session.rollback))
+
+    async def answer(self, live: LiveSession, key: Key, request: str, value: object) -> None:
+        """Answer an approval or a question."""
+        if not await _in_thread(lambda: live.session.answer(request, value, by=_by(key))):
+            msg = f"there is no open question {request!r}"
+            raise Problem(404, msg, field="request", kind="not-asked")
+
+    async def edit(self, live: LiveSession, message: str, body: EditBody) -> InboxMessageView:
+        """Change the text of a queued message, or release it if it is held. Its other parts stay."""
+        pending = self._waiting(live, message)
+        inbox = live.session.inbox
+        if body.text is not None and pending.message is not None:
+            others = [part for part in pending.message.parts if not isinstance(part, Text)]
+            try:
+                content: list[str | Part] = [body.text, *others]
+                done = await _in_thread(lambda: inbox.edit(message, content))
+            except ValueError as error:
+                raise Problem(422, "the text is empty", field="text", kind="field") from error
+            pending = inbox.find(message) or pending
+            if not done and pending.preparing:
+                raise Problem(409, f"it cannot be changed while {pending.preparing}", kind="preparing")
+            if not done:
+                raise _too_late(pending)
+        if body.state is not None:
+            self._registry.check_turns(live, live.key)
+            await _in_thread(lambda: live.session.release(message))
+        return view_inbox_message(inbox.find(message) or pending)
+
+    async def remove(self, live: LiveSession, message: str) -> InboxMessageView:
+        """Remove a message that is still queued."""
+        seen = view_inbox_message(self._waiting(live, message))
+        inbox = live.session.inbox
+        is_done = await _in_thread(lambda: inbox.remove(message))
+        pending = inbox.find(message)
+        assert pending is not None
+        if not is_done:
+            raise _too_late(pending)
+        seen.state = pending.state
+        return seen
+
+    @staticmethod
+    def _waiting(live: LiveSession, message: str) -> InboxMessage:
+        pending = live.session.inbox.find(message)
+        if pending is None:
+            raise Problem(404, f"there is no message {message!r}", field="message", kind="no-message")
+        if pending.state not in ("accepted", "held"):
+            raise _too_late(pending)
+        return pending
+
+
+async def _ended(turns: list[Turn], patience: float) -> None:
+    """Wait for the end of turns; at least a moment, which is usually enough."""
+    until = time.monotonic() + max(patience, _MOMENT)
+    for turn in turns:
+        await turn.ended.wait_async(max(until - time.monotonic(), 0.0))
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Run something short that waits for the session's writer, without blocking the loop."""
+    return await run_blocking_async(work, token=NEVER)
+
+
+def _by(key: Key) -> str:
+    return f"gateway key {key.name!r}"
+
+
+def _empty() -> Problem:
+    return Problem(422, "the text is empty", field="text", kind="field")
+
+
+def _too_late(pending: InboxMessage) -> Problem:
+    return Problem(409, f"the message is {pending.state} and no longer queued", field="message", kind="too-late")
+
+
+def _unstopped(session_id: str, note: str) -> ReceiptView:
+    return _stopped(session_id, None, note, stopped=False)
+
+
+def _stopped(session_id: str, turn: Turn | None, note: str, *, stopped: bool) -> ReceiptView:
+    turn_id = turn.id if turn is not None else ""
+    return ReceiptView(
+        session=session_id, id="", state="applied", mode="stop", turn_id=turn_id, stopped=stopped, note=note
+    )

@@ -1,0 +1,53 @@
+"""Limits per session, per key and in total. What exceeds them is refused, never dropped.
+
+A refusal says after how many seconds to try again. A stop is never refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from halter.gateway.http.errors import Problem
+from halter.gateway.token_bucket import TokenBucket
+
+__all__ = ["LimitExceeded", "Limits", "per_minute"]
+
+_MINUTE: Final = 60.0
+_PAUSE: Final = 2.0  # seconds after which a turn may have ended
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a gateway."""
+
+    session_messages: int = 120
+    """Messages of one session in a minute."""
+    key_messages: int = 6_000
+    """Messages of one key in a minute."""
+    key_sessions: int = 600
+    """Sessions that one key makes in a minute."""
+    inbox: int = 100
+    """Messages that wait in one session."""
+    turns: int = 2_000
+    """Turns that run at the same time."""
+    key_turns: int = 1_000
+    """Turns of one key that run at the same time."""
+    body: int = 1_000_000
+    """Bytes of a body of JSON, or of one message of a WebSocket."""
+    upload: int = 25_000_000
+    """Bytes of a message with pictures or sound."""
+    streams: int = 20_000
+    """Event streams and WebSockets that are open at the same time."""
+
+
+def per_minute(count: int) -> TokenBucket:
+    """A bucket that allows so many events per minute."""
+    return TokenBucket(count, count / _MINUTE)
+
+
+class LimitExceeded(Problem):
+    """A limit is reached: which one, and after how many seconds to try again. Nothing was accepted."""
+
+    def __init__(self, what: str, field: str, retry_after: float = _PAUSE) -> None:
+        super().__init__(429, f"{what}: nothing was accepted", field=field, kind="limit", retry_after=retry_after)

@@ -1,0 +1,408 @@
+"""The sessions of a gateway: loaded on demand, unloaded when idle.
+
+A loaded session is a `LiveSession`: it has a task that runs `session.serve()` in the gateway's loop. The registry gets
+the events of its messages and turns. Leases (requests, streams), a running turn and queued messages keep it loaded.
+Everything is in one event loop, so nothing changes between two awaits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import secrets
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from halter.cancel.registration import call_in_loop
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
+from halter.errors import LeaseLost, SessionOwned
+from halter.events import (
+    Event,
+    MessageAccepted,
+    MessageEdited,
+    SessionCreated,
+    TurnFinished,
+    TurnStarted,
+    TurnStopping,
+)
+from halter.gateway.http.errors import Problem
+from halter.gateway.sessions.limits import LimitExceeded
+from halter.gateway.sessions.live_session import CLOSING, LiveSession, title_of
+from halter.stores.writer import erase_session
+from halter.voice.voice_messages import TRANSCRIBING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from types import TracebackType
+
+    from halter.agent import Agent
+    from halter.events import EventData
+    from halter.gateway.sessions.limits import Limits
+    from halter.session.session import Session
+    from halter.stores.base import SessionInfo, Store
+    from halter.voice.voice_messages import VoiceMessages
+
+__all__ = ["SessionRegistry"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_KEEPS: Final = 60  # sessions with resources of tools stay loaded so many times longer
+
+
+class SessionLease:
+    """Keeps a session loaded in an `async with` block. A class for speed: every request makes one."""
+
+    __slots__ = ("_live", "_registry", "_session")
+
+    def __init__(self, registry: SessionRegistry, session_id: str) -> None:
+        self._registry = registry
+        self._session = session_id
+
+    async def __aenter__(self) -> LiveSession:
+        self._live = await self._registry.acquire(self._session)
+        return self._live
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._registry.release(self._live, error)
+
+
+class SessionRegistry:
+    """All loaded sessions, and the way to load others."""
+
+    def __init__(
+        self,
+        agents: Mapping[str, Agent],
+        store: Store,
+        limits: Limits,
+        *,
+        watch: Callable[[LiveSession, Event], None],
+        voice_messages: VoiceMessages,
+        kinds: Collection[type[EventData]] = (),
+        idle_after: float,
+    ) -> None:
+        """*watch* is called with the events of messages and turns, and with those of *kinds*."""
+        self.agents = agents
+        self.store = store
+        self.limits = limits
+        self.voice_messages = voice_messages
+        self.live_sessions: dict[str, LiveSession] = {}
+        self.busy: set[LiveSession] = set()
+        self.is_draining = False
+        self._watch = watch
+        self._kinds = (MessageAccepted, MessageEdited, TurnStarted, TurnStopping, TurnFinished, *kinds)
+        self._idle_after = idle_after
+        self._loading: dict[str, asyncio.Task[tuple[LiveSession, bool]]] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._waking: asyncio.Task[None] | None = None
+        self._news: collections.deque[tuple[LiveSession, list[Event]]] = collections.deque()  # not processed yet
+        self._will_look = False
+        self._freed = asyncio.Event()  # set when a turn ends
+        self._slept = asyncio.Event()  # set, and replaced, when a session was unloaded
+
+    # -- loading ---------------------------------------------------------------------------------------------------
+
+    def lease(self, session_id: str) -> SessionLease:
+        """Load a session and keep it loaded in this `async with` block. Raises `Problem` if there is none."""
+        return SessionLease(self, session_id)
+
+    async def acquire(self, session_id: str) -> LiveSession:
+        """Load a session, and count one more lease."""
+        live = self.live_sessions.get(session_id)
+        if live is None:
+            live, _ = await self._load(session_id)
+        live.leases += 1
+        return live
+
+    def release(self, live: LiveSession, error: BaseException | None) -> None:
+        """Count one lease less; *error* is what ended it."""
+        if isinstance(error, LeaseLost):
+            self._drop(live)
+        live.leases -= 1
+        self._schedule_sleep(live)
+
+    async def create(self, session_id: str | None, agent: str | None) -> tuple[LiveSession, bool]:
+        """Create a session, or find the existing one of this name; True if it is new."""
+        if agent is not None and agent not in self.agents:
+            msg = f"there is no agent {agent!r}; known: {', '.join(self.agents)}"
+            raise Problem(422, msg, field="agent", kind="field")
+        self._check_open()
+        name = session_id or secrets.token_hex(8)
+        live, is_new = self.live_sessions.get(name), False
+        while live is None:
+            earlier = self._loading.get(name)
+            if earlier is None:
+                live, is_new = await self._load(name, agent or next(iter(self.agents)))
+            else:
+                await asyncio.wait({earlier})  # that may only look for it, and not find it
+                live = self.live_sessions.get(name)
+        if agent is not None and live.agent != agent:
+            raise Problem(409, f"session {name!r} was created with another agent", field="agent", kind="conflict")
+        self._schedule_sleep(live)
+        return live, is_new
+
+    async def exists(self, session_id: str) -> bool:
+        """Whether a session of this name is loaded or in the store."""
+        return session_id in self.live_sessions or bool(await _in_thread(lambda: self.store.read(session_id, limit=1)))
+
+    async def _load(self, session_id: str, make: str = "") -> tuple[LiveSession, bool]:
+        """Open a session, once for all callers; if there is none, create it with the agent *make*."""
+        task = self._loading.get(session_id)
+        if task is None:
+            self._check_open()
+            task = asyncio.create_task(self._open(session_id, make))
+            self._loading[session_id] = task
+            task.add_done_callback(lambda done: self._has_loaded(session_id, done))
+        return await asyncio.shield(task)  # the caller may go; others may wait for the same task
+
+    def _has_loaded(self, session_id: str, task: asyncio.Task[tuple[LiveSession, bool]]) -> None:
+        self._loading.pop(session_id, None)
+        if not task.cancelled():
+            task.exception()  # mark it as retrieved, even if nobody waits any more
+
+    async def _open(self, session_id: str, make: str) -> tuple[LiveSession, bool]:
+        leaving = self._leaving.get(session_id)
+        if leaving is not None:
+            await asyncio.wait({leaving})
+        session, agent, first, is_new = await _in_thread(lambda: self._read(session_id, make))
+        if self.is_draining:
+            await session.aclose()
+            self._check_open()
+        live = LiveSession(session, agent, first, self.limits)
+        self.live_sessions[session_id] = live
+        self.voice_messages.resume(session)
+        if live.is_busy:
+            self.busy.add(live)
+        loop = asyncio.get_running_loop()
+        live.begin(self._kinds, lambda news: self._hear(live, news, loop), self._drop)
+        self._schedule_sleep(live)
+        return live, is_new
+
+    def _read(self, session_id: str, make: str) -> tuple[Session, str, list[Event], bool]:
+        """Open a session, in a thread, as its log may be long."""
+        first = self.store.read(session_id, limit=2)
+        is_new = bool(make and not first)
+        if is_new:
+            with self.agents[make].session(session_id, self.store) as session:
+                session.record_created(make)
+            first = self.store.read(session_id, limit=2)
+        if not first or "/" in session_id:  # child sessions are part of their parent
+            raise Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")
+        agent = _agent_of(first)
+        agent = agent if agent in self.agents else next(iter(self.agents))
+        session = self.agents[agent].session(session_id, self.store, prepares=[TRANSCRIBING])
+        session.use_tool_loop()
+        return session, agent, first, is_new
+
+    def _check_open(self) -> None:
+        if self.is_draining:
+            raise Problem(503, "the gateway is shutting down", kind="draining", retry_after=5.0)
+
+    # -- turns -------------------------------------------------------------------------------------------------------
+
+    def _hear(self, live: LiveSession, news: list[Event], loop: asyncio.AbstractEventLoop) -> None:
+        """Take events, in any thread; they are processed soon, those of all sessions together.
+
+        Not in the next iteration of the loop, which sends them to clients, but in the one after: metrics can wait.
+        """
+        self._news.append((live, news))
+        if not self._will_look:  # read after the append: a scheduled run finds it
+            self._will_look = True
+            call_in_loop(loop, lambda: loop.call_soon(self._look))
+
+    def _look(self) -> None:
+        """Process all events. A boundary: an error with one event is logged, and the others are processed."""
+        self._will_look = False
+        while self._news:
+            live, news = self._news.popleft()
+            for event in news:
+                try:
+                    self._see(live, event)
+                except Exception:  # noqa: BLE001
+                    _log.exception("handling an event failed", extra={"session": live.session.id})
+
+    def _see(self, live: LiveSession, event: Event) -> None:
+        live.see(event)
+        if isinstance(event.data, TurnStarted):
+            self.busy.add(live)
+        elif isinstance(event.data, (TurnFinished, MessageEdited)):  # an edit may leave nothing to do
+            if not live.is_busy:
+                self.busy.discard(live)
+            self._freed.set()
+            self._schedule_sleep(live)
+        self._watch(live, event)
+
+    def check_turns(self, live: LiveSession, key: str) -> None:
+        """Refuse a message that would start one turn too many. One for a running turn is accepted."""
+        if live in self.busy:
+            return
+        if len(self.busy) >= min(self.limits.turns, self.limits.key_turns):
+            self.busy = {each for each in self.busy if each.is_busy}  # a message may have been removed
+        if len(self.busy) >= self.limits.turns:
+            msg = "too many turns are running"
+            raise LimitExceeded(msg, "turns")
+        if len(self.busy) >= self.limits.key_turns:
+            own = sum(each.key == key for each in self.busy)
+            if own >= self.limits.key_turns:
+                msg = "too many turns of this key are running"
+                raise LimitExceeded(msg, "turns")
+
+    def resume_waiting(self) -> None:
+        """Resume what an earlier gateway process has accepted: open each session with queued messages."""
+        self._waking = asyncio.create_task(self._wake())
+
+    def cancel_resuming(self) -> None:
+        """Open no more sessions with queued messages until somebody asks for one."""
+        if self._waking is not None:
+            self._waking.cancel()
+
+    async def loaded(self) -> bool:
+        """Wait for the sessions that are being opened; False if there are none. Bounded."""
+        loading = set(self._loading.values())
+        if loading:
+            await asyncio.wait(loading, timeout=CLOSING)
+        return bool(loading)
+
+    async def _wake(self) -> None:
+        """Open them, within the limit of turns. A boundary: a session that cannot be opened is logged and skipped."""
+        try:
+            waiting = [info.id for info in await _in_thread(self.store.sessions) if info.waiting and "/" not in info.id]
+        except Exception:  # noqa: BLE001
+            _log.exception("finding sessions with queued messages failed")
+            return
+        for session_id in waiting:
+            while len(self.busy) >= self.limits.turns:
+                self._freed.clear()
+                await self._freed.wait()
+            try:
+                async with self.lease(session_id):
+                    pass
+            except (Problem, SessionOwned) as error:
+                _log.warning("%s", error, extra={"session": session_id})
+            except Exception:  # noqa: BLE001
+                _log.exception("resuming the session failed", extra={"session": session_id})
+
+    # -- unloading ------------------------------------------------------------------------------------------------
+
+    def _schedule_sleep(self, live: LiveSession) -> None:
+        """Start the idle timer, if nothing needs the session any more."""
+        if live.leases or live.is_busy or self.live_sessions.get(live.session.id) is not live:
+            return
+        loop = asyncio.get_running_loop()
+        live.idle_since = loop.time()
+        if live.timer is None:
+            live.timer = loop.call_later(self._idle_after, self._on_timer, live)
+
+    def _on_timer(self, live: LiveSession) -> None:
+        live.timer = None
+        if live.leases or live.is_busy or self.is_draining:
+            return  # its end calls _schedule_sleep()
+        loop = asyncio.get_running_loop()
+        due = live.idle_since + self._idle_after * (_KEEPS if live.session.has_resources else 1)
+        if loop.time() < due:
+            live.timer = loop.call_at(due, self._on_timer, live)
+        else:
+            self._leave(live)
+
+    def _leave(self, live: LiveSession, last: Callable[[], object] | None = None) -> asyncio.Task[None]:
+        """Unload it, then do the *last* thing in a thread. Whoever asks for the session meanwhile waits for that."""
+        session_id = live.session.id
+        self.live_sessions.pop(session_id, None)
+        self.busy.discard(live)
+        task = asyncio.create_task(self._close(live, last))
+        self._leaving[session_id] = task
+        task.add_done_callback(lambda _: self._has_left(session_id))
+        return task
+
+    def _drop(self, live: LiveSession) -> None:
+        """Unload a session that another process has taken over."""
+        if self.live_sessions.get(live.session.id) is live:
+            _log.warning("another process has taken over the session", extra={"session": live.session.id})
+            self._leave(live)
+
+    def _has_left(self, session_id: str) -> None:
+        self._leaving.pop(session_id, None)
+        self._slept.set()
+        self._slept = asyncio.Event()
+
+    async def asleep(self) -> None:
+        """Wait until the next session has been unloaded."""
+        await self._slept.wait()
+
+    async def _close(self, live: LiveSession, last: Callable[[], object] | None) -> None:
+        await live.close()
+        self._look()
+        if last is not None:
+            await _in_thread(last)
+
+    async def erase(self, session_id: str) -> None:
+        """Stop a session and delete it and its children from the store."""
+        async with self.lease(session_id) as live:
+            await asyncio.shield(self._leave(live, lambda: self._erase(session_id)))
+
+    def _erase(self, session_id: str) -> None:
+        below = [info.id for info in self.store.sessions() if info.id.startswith(f"{session_id}/")]
+        for each in (*below, session_id):
+            erase_session(self.store, each)
+
+    async def drain(self, patience: float, closing: float = CLOSING) -> int:
+        """Start no more turns, give running ones *patience* seconds, and stop the rest; returns their number.
+
+        Queued messages stay in their inboxes for the next start.
+        """
+        self.is_draining = True
+        self.cancel_resuming()
+        live_sessions = list(self.live_sessions.values())
+        ends = []
+        for live in live_sessions:
+            turn = live.session.turn if live.session.is_running else None
+            if turn is None:
+                live.session.token.cancel("shutdown", detail="the gateway is shutting down")
+            else:
+                # At the moment of its end, so that `serve()` does not start the next one.
+                turn.ended.on_set(_ender(live.session))
+                ends.append(asyncio.ensure_future(turn.ended.wait_async()))
+        left = 0
+        if ends:
+            _, open_ends = await asyncio.wait(ends, timeout=patience)
+            left = len(open_ends)
+            for each in open_ends:
+                each.cancel()
+        await asyncio.gather(*(live.close(closing) for live in live_sessions), return_exceptions=True)
+        self._look()
+        if self._leaving:
+            await asyncio.wait(self._leaving.values(), timeout=closing)
+        return left
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def read(self, session_id: str, number: int) -> Event | None:
+        """One event of the log."""
+        found = await _in_thread(lambda: self.store.read(session_id, number - 1, limit=1)) if number else []
+        return found[0] if found and found[0].seq == number else None
+
+    async def list(self, most: int) -> list[tuple[SessionInfo, str, str]]:
+        """The last used sessions, each with its agent and its title."""
+        return await _in_thread(lambda: list(self._list(most)))
+
+    def _list(self, most: int) -> Iterator[tuple[SessionInfo, str, str]]:
+        found = [info for info in self.store.sessions() if "/" not in info.id]
+        for info in found[:most]:
+            first = self.store.read(info.id, limit=2)
+            yield info, _agent_of(first) or next(iter(self.agents)), title_of(first)
+
+
+def _ender(session: Session) -> Callable[[], object]:
+    return lambda: session.token.cancel("shutdown", detail="the gateway is shutting down")
+
+
+async def _in_thread(fn: Callable[[], T]) -> T:
+    return await run_blocking_async(fn, token=NEVER)
+
+
+def _agent_of(first: list[Event]) -> str:
+    data = first[0].data if first else None
+    return data.agent if isinstance(data, SessionCreated) else ""

@@ -1,0 +1,50 @@
+"""Spoken replies: the last answer of a session as audio. Off by default."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from halter.cancel.token import NEVER, CancellationToken, Cancelled
+from halter.gateway.http.errors import Problem
+from halter.voice.speech import speak_reply
+
+if TYPE_CHECKING:
+    from halter.models.types import Audio
+    from halter.session.session import Session
+
+__all__ = ["SpokenReplies"]
+
+_AT_ONCE: Final = 2  # processes that speak
+_LONGEST: Final = 30.0
+
+
+class SpokenReplies:
+    """Makes spoken replies, a few at the same time."""
+
+    def __init__(self, *, is_on: bool) -> None:
+        self.is_on = is_on
+        self._free = asyncio.Semaphore(_AT_ONCE)
+
+    async def say(self, session: Session, until: CancellationToken = NEVER) -> Audio:
+        """The last answer as audio. Raises `Problem` if there is none. Ends with the session, and in bounded time.
+
+        Raises `Cancelled` if *until* is cancelled.
+        """
+        if not self.is_on:
+            raise Problem(404, "spoken replies are off: see the setting spoken_replies", kind="off")
+        turn = session.turn
+        if turn is None or session.is_running:
+            raise Problem(409, "there is no answer yet", kind="no-answer")
+        token = CancellationToken.any_of(session.token, until, CancellationToken(timeout=_LONGEST))
+        try:
+            async with token.scope(), self._free:
+                sound = await speak_reply(turn.text, token)
+        except Cancelled as stop:
+            until.raise_if_cancelled()
+            raise Problem(503, f"speech was not ready in time ({stop.reason})", kind="busy", retry_after=5.0) from None
+        except ImportError as error:
+            raise Problem(404, str(error), kind="off") from error
+        if sound is None:
+            raise Problem(409, "the answer has nothing to say aloud", kind="no-answer")
+        return sound

@@ -1,0 +1,154 @@
+// Where one writes or speaks. While a turn runs there are three ways to send, and Stop; else there is one.
+//
+// What is written is kept for each session, over a reload too, until it was sent. Escape stops only from an empty
+// field: who clears a line means the line.
+
+import { find, icon } from "./dom.js";
+import { Recorder } from "./recorder.js";
+import { clock } from "./text.js";
+
+const TALLEST = 220; // pixels
+const DRAFT = "halter.draft.";
+
+export class Composer {
+  #session = "";
+  #isRunning = false;
+
+  /** `act.send(mode, text, audio)`, `act.stop()`, `act.complain(text)`. */
+  constructor(act) {
+    this.act = act;
+    this.text = find("text");
+    this.recorder = new Recorder({ onLevel: (level, passed) => this.#loud(level, passed), onEnd: () => this.#pause() });
+    this.waiting = null; // a recording that ended by itself
+    const ways = { send: "queue", steer: "steer", wait: "queue", interrupt: "interrupt" };
+    for (const [id, mode] of Object.entries(ways)) find(id).addEventListener("click", () => this.send(mode));
+    find("send").prepend(icon("send"));
+    find("stop").prepend(icon("stop"));
+    find("mic").append(icon("mic"));
+    find("stop").addEventListener("click", () => act.stop());
+    find("mic").addEventListener("click", () => this.toggleRecording());
+    find("discard").addEventListener("click", () => this.#endRecording());
+    this.text.addEventListener("input", () => this.#changed());
+    this.text.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  /** Show the draft of a session. */
+  open(session) {
+    this.#session = session;
+    this.text.value = sessionStorage.getItem(DRAFT + session) ?? "";
+    this.#changed();
+  }
+
+  /** Show what can be done now. */
+  update({ isRunning, isStopping, isAsked, isLost }) {
+    this.#isRunning = isRunning;
+    const { dataset } = find("composer");
+    dataset.state = isRunning ? "running" : "idle";
+    const { activeElement } = document;
+    for (const id of ["steer", "wait", "interrupt", "stop"]) find(id).hidden = !isRunning;
+    find("send").hidden = isRunning;
+    if (activeElement?.hidden) this.focus(); // a button that goes away takes the focus with it
+    find("stop").lastElementChild.textContent = isStopping ? "Stopping…" : "Stop";
+    find("stop").toggleAttribute("data-busy", isStopping);
+    this.text.placeholder = isAsked
+      ? "Answer the question"
+      : isRunning
+        ? "Message the running turn"
+        : "Message";
+    this.text.disabled = isLost;
+    this.#ready();
+  }
+
+  /** Send what is written or was said. */
+  async send(mode) {
+    const isVoice = this.recorder.isOn || this.waiting !== null;
+    const audio = isVoice ? (this.waiting ?? (await this.recorder.finish())) : null;
+    const text = this.text.value;
+    if (isVoice) this.#endRecording();
+    if (isVoice && !audio) this.act.complain("Nothing was recorded.");
+    if (!audio && (isVoice || !text.trim())) return;
+    this.put("");
+    this.act.send(mode, text.trim() ? text : "", audio);
+    if (isVoice) this.focus();
+    else this.text.focus();
+  }
+
+  /** Go to the field; not on a phone, where that brings up a keyboard which nobody asked for. */
+  focus() {
+    if (matchMedia("(hover: hover)").matches) this.text.focus({ preventScroll: true });
+  }
+
+  /** Write something into the field. */
+  put(text) {
+    this.text.value = text;
+    this.#changed();
+  }
+
+  async toggleRecording() {
+    if (this.recorder.isOn || this.waiting) {
+      await this.send(this.#isRunning ? "steer" : "queue");
+      return;
+    }
+    find("mic").disabled = true; // until the browser has asked whether it may
+    try {
+      await this.recorder.start();
+    } catch (error) {
+      this.act.complain(error.message);
+      return;
+    } finally {
+      find("mic").disabled = false;
+    }
+    find("recording").hidden = false;
+    find("mic").setAttribute("aria-pressed", "true");
+    find("mic").setAttribute("aria-label", "Send the voice message");
+    this.#ready();
+  }
+
+  async #pause() {
+    if (this.recorder.isOn) this.waiting = await this.recorder.finish();
+    this.#loud(0, 0);
+  }
+
+  #endRecording() {
+    this.recorder.discard();
+    this.waiting = null;
+    find("recording").hidden = true;
+    find("recorded").textContent = clock(0);
+    find("mic").setAttribute("aria-pressed", "false");
+    find("mic").setAttribute("aria-label", "Record a voice message");
+    this.#ready();
+  }
+
+  #loud(level, passed) {
+    find("level").firstElementChild.style.transform = `scaleX(${Math.min(1, level * 1.6)})`;
+    if (passed) find("recorded").textContent = clock(passed);
+  }
+
+  #key(event) {
+    if (event.isComposing) return;
+    if (event.key === "Enter" && !event.shiftKey && !event.ctrlKey && !event.metaKey && !event.altKey)
+      this.#enter(event, this.#isRunning ? "steer" : "queue");
+    else if (event.key === "Enter" && (event.ctrlKey || event.metaKey))
+      this.#enter(event, event.shiftKey ? "interrupt" : "queue");
+  }
+
+  #enter(event, mode) {
+    event.preventDefault();
+    this.send(mode);
+  }
+
+  #changed() {
+    if (this.text.value) sessionStorage.setItem(DRAFT + this.#session, this.text.value);
+    else sessionStorage.removeItem(DRAFT + this.#session);
+    this.text.style.height = "auto";
+    this.text.style.height = `${Math.min(TALLEST, this.text.scrollHeight)}px`;
+    this.#ready();
+  }
+
+  #ready() {
+    const isEmpty = !this.text.value.trim() && !this.recorder.isOn && !this.waiting;
+    for (const id of ["send", "steer", "wait", "interrupt"]) find(id).disabled = isEmpty || this.text.disabled;
+    find("mic").disabled = this.text.disabled;
+    find("hint").textContent = !this.#isRunning || isEmpty ? "" : "Enter steers";
+  }
+}

@@ -1,0 +1,114 @@
+// The sessions on the left, the latest used first. The list is asked for when something has changed: here, in another
+// tab of this browser, or while nobody looked; and now and then, for what is done elsewhere.
+
+import { button, el } from "./dom.js";
+import { ago } from "./text.js";
+
+/** The list, as the gateway tells it. */
+export class Sessions {
+  #isAsking = false;
+  #isDue = false; // something has changed since it was asked for
+  #tabs = new BroadcastChannel("halter");
+
+  constructor(api, onChange) {
+    this.api = api;
+    this.onChange = onChange;
+    this.all = [];
+    this.#tabs.addEventListener("message", () => this.refresh());
+  }
+
+  find(id) {
+    return this.all.find((each) => each.id === id);
+  }
+
+  /** Ask for it; `tell` other tabs to do so too. */
+  async refresh(tell = false) {
+    if (tell) this.#tabs.postMessage("sessions");
+    this.#isDue = true;
+    if (this.#isAsking) return;
+    this.#isAsking = true;
+    while (this.#isDue) {
+      this.#isDue = false;
+      try {
+        this.all = (await this.api.sessions()).sessions;
+        this.onChange();
+      } catch {
+        // The stream says it if the gateway is gone, and the next change comes.
+      }
+    }
+    this.#isAsking = false;
+  }
+}
+
+export class SessionsView {
+  #rows = new Map();
+
+  constructor(node, { onOpen, onRemove }) {
+    this.node = node;
+    this.onOpen = onOpen;
+    this.onRemove = onRemove;
+    this.all = [];
+  }
+
+  /** Show these; `current` is the one that is open, with what is known of it from its own events. */
+  render(sessions, current) {
+    this.all = sessions;
+    const ids = new Set(sessions.map((each) => each.id));
+    for (const [id, row] of this.#rows) {
+      if (ids.has(id)) continue;
+      row.node.remove();
+      this.#rows.delete(id);
+    }
+    sessions.forEach((session, at) => {
+      let row = this.#rows.get(session.id);
+      if (!row) {
+        row = this.#row(session.id);
+        this.#rows.set(session.id, row);
+      }
+      if (this.node.children[at] !== row.node) this.node.insertBefore(row.node, this.node.children[at] ?? null);
+      update(row, session, current);
+    });
+  }
+
+  /** The name of the one that is so many rows further down. */
+  beside(id, step) {
+    const at = this.all.findIndex((each) => each.id === id);
+    return this.all[at + step]?.id ?? null;
+  }
+
+  #row(id) {
+    const row = {
+      dot: el("span", { class: "dot", "aria-hidden": "true" }),
+      title: el("span", { class: "title" }),
+      when: el("span", { class: "when" }),
+    };
+    row.open = el(
+      "button",
+      { type: "button", class: "open", on: { click: () => this.onOpen(id) } },
+      row.dot,
+      row.title,
+      row.when,
+    );
+    row.remove = button("", () => this.onRemove(id), { class: "icon", icon: "trash", title: "Remove" });
+    row.node = el("li", {}, row.open, row.remove);
+    return row;
+  }
+}
+
+/** What a session is called: its first words, or its name. */
+export function nameOf(session) {
+  return session.title || "New session";
+}
+
+function update(row, session, current) {
+  const isCurrent = session.id === current.id;
+  const isRunning = isCurrent ? current.isRunning : session.state === "running";
+  const name = nameOf(isCurrent && current.title ? current : session);
+  row.node.dataset.state = isRunning ? "running" : session.waiting ? "waiting" : "idle";
+  row.node.classList.toggle("current", isCurrent);
+  row.open.setAttribute("aria-current", String(isCurrent));
+  row.title.textContent = name;
+  row.title.title = session.id;
+  row.when.textContent = isRunning ? "works" : ago(session.updated_at);
+  row.remove.setAttribute("aria-label", `Remove ${name}`);
+}

@@ -1,0 +1,69 @@
+// Durations, times and reasons as text.
+
+/** A duration in the unit that fits it. */
+export function seconds(value) {
+  if (Math.abs(value) < 1) return `${round(value * 1000, Math.abs(value) < 0.01 ? 1 : 0)} ms`;
+  if (Math.abs(value) < 60) return `${round(value, value < 10 ? 2 : 1)} s`;
+  if (Math.abs(value) < 3600) return `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
+  if (Math.abs(value) < 172800) return `${round(value / 3600, 1)} h`;
+  return `${round(value / 86400, 1)} days`;
+}
+
+/** How long ago, roughly. */
+export function ago(time, now = Date.now() / 1000) {
+  const passed = Math.max(0, now - time);
+  if (passed < 60) return "now";
+  if (passed < 3600) return `${Math.floor(passed / 60)} min`;
+  if (passed < 86400) return `${Math.floor(passed / 3600)} h`;
+  return new Date(time * 1000).toLocaleDateString(undefined, { month: "short", day: "numeric" });
+}
+
+/** Minutes and seconds of a recording. */
+export function clock(value) {
+  return `${Math.floor(value / 60)}:${String(Math.floor(value % 60)).padStart(2, "0")}`;
+}
+
+const REASONS = {
+  stop: "Stopped",
+  interrupt: "Stopped by a new message",
+  rollback: "Rolled back",
+  pause: "Paused",
+  timeout: "Timed out",
+  disconnect: "Stopped: the client disconnected",
+  shutdown: "Stopped: the gateway shut down",
+  crash: "Cut off: the program ended",
+  external: "Cancelled by the program",
+  output_limit: "Output limit reached",
+  step_limit: "Step limit reached",
+  context_limit: "The conversation is too long for the model",
+  error: "Failed",
+};
+
+/** Why a turn ended, if not by being done. */
+export function because(reason) {
+  return REASONS[reason] ?? (reason ? `Stopped: ${reason}` : "Ended");
+}
+
+const OUTCOMES = {
+  planned: "waiting",
+  running: "running",
+  completed: "done",
+  partial: "partial",
+  cancelled: "stopped",
+  not_started: "not started",
+  failed: "failed",
+  timed_out: "timed out",
+  abandoned: "abandoned",
+  denied: "denied",
+  complete: "done",
+  interrupted: "stopped",
+};
+
+/** How something of a turn stands, in a word or two. */
+export function outcome(status) {
+  return OUTCOMES[status] ?? String(status).replaceAll("_", " ");
+}
+
+function round(value, digits) {
+  return String(Number(value.toFixed(digits)));
+}

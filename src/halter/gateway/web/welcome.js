@@ -1,0 +1,27 @@
+// What an empty session shows.
+
+import { el } from "./dom.js";
+
+/** Show it, or take it away. */
+export function welcome(turns, isShown) {
+  const shown = turns.querySelector(".welcome");
+  if (Boolean(shown) === isShown) return;
+  if (shown) shown.remove();
+  else turns.append(make());
+}
+
+function make() {
+  const ways = [
+    ["Steer", "Interrupts the running step; the turn continues with your message."],
+    ["Queue", "Sends the message when the turn ends. You can edit or remove it until then."],
+    ["Stop and send", "Stops the turn and starts the next one with your message."],
+  ];
+  return el(
+    "section",
+    { class: "welcome" },
+    el("img", { src: "/page/icon.svg", alt: "", width: 56, height: 56 }),
+    el("h2", { text: "What can I do for you?" }),
+    el("p", { text: "Change your mind at any time: it stops when you say stop, and nothing is lost." }),
+    el("dl", {}, ...ways.map(([name, what]) => el("div", {}, el("dt", { text: name }), el("dd", { text: what })))),
+  );
+}

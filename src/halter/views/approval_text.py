@@ -1,0 +1,31 @@
+"""What a person is shown who has to allow a call: the tool, the reason, and all arguments, with nothing hidden."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from halter.views.text import single_line
+
+if TYPE_CHECKING:
+    from halter.views.items import Question
+
+__all__ = ["approval_arguments", "approval_title"]
+
+
+def approval_title(question: Question) -> str:
+    """The question in one line. The reason comes first: it is what must be read."""
+    reason = f" ({single_line(question.text)})" if question.text else ""
+    return f"Allow {single_line(question.tool)}?{reason}"
+
+
+def approval_arguments(question: Question, max_length: int | None = None) -> str:
+    """One line for each argument, more for a text of several lines. What is cut off at *max_length* is counted."""
+    lines = []
+    for name, value in question.arguments.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        lines.append(f"{name}: " + "\n".join(single_line(line) for line in text.split("\n")))
+    whole = "\n".join(lines)
+    if max_length is None or len(whole) <= max_length:
+        return whole
+    return f"{whole[:max_length]}\n… {len(whole) - max_length:,} more characters not shown"
