@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
+
+import msgspec
 
 from halter import Session
 from halter.models import (
@@ -18,6 +21,8 @@ from halter.models import (
     UserMessage,
 )
 
+ID = re.compile("[a-zA-Z0-9_-]{1,40}")
+NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
 OPENAI = OpenAIModel("x", api_key="k")
 ANTHROPIC = AnthropicModel("x", api_key="k")
 
@@ -27,8 +32,10 @@ def judge(messages: Sequence[Message]) -> None:
     judge_messages(messages)
     request = ModelRequest(list(messages))
     if messages:
-        judge_openai(OPENAI.body(request)["messages"])
-        judge_anthropic(ANTHROPIC.body(request)["messages"])
+        for model, judge_wire in ((OPENAI, judge_openai), (ANTHROPIC, judge_anthropic)):
+            # Encoded, because there must be nothing in it that cannot be, such as half a surrogate pair.
+            body = msgspec.json.decode(msgspec.json.encode(model.body(request)))
+            judge_wire(body["messages"])
 
 
 def judge_request(request: ModelRequest) -> None:
@@ -40,7 +47,7 @@ def judge_request(request: ModelRequest) -> None:
 
 def judge_session(session: Session, requests: Sequence[ModelRequest] = ()) -> None:
     """Check a session as it stands, after every event of its log, and every request that it made."""
-    from tests.sessionkit import replay  # noqa: PLC0415  (it is about whole sessions, this is about messages)
+    from tests.sessionkit import replay
 
     judge(session.history)
     last: list[Message] = []
@@ -102,6 +109,10 @@ def judge_openai(messages: Sequence[dict[str, Any]]) -> None:
         if role == "assistant":
             assert message["content"] or message.get("tool_calls"), message
             wanted = [each["id"] for each in message.get("tool_calls", [])]
+            for each in message.get("tool_calls", []):
+                assert ID.fullmatch(each["id"]), each
+                assert NAME.fullmatch(each["function"]["name"]), each
+                assert isinstance(msgspec.json.decode(each["function"]["arguments"]), dict), each
         previous = role
     assert not wanted, f"tool_calls {wanted} have no results"
 
@@ -123,6 +134,11 @@ def judge_anthropic(messages: Sequence[dict[str, Any]]) -> None:
         assert results == asked, f"asked for {asked}, answered {results}"
         assert all(block["type"] == "tool_result" for block in blocks[: len(results)]), "results come first"
         asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        for block in blocks:
+            if block["type"] == "tool_use":
+                assert ID.fullmatch(block["id"]), block
+                assert NAME.fullmatch(block["name"]), block
+                assert isinstance(block["input"], dict), block
         assert not asked or message["role"] == "assistant"
     assert not asked, f"tool_use {asked} without tool_result"
     last = messages[-1]["content"][-1]

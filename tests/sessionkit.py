@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
 
-import pytest
-
-from halter import Agent, Session, Turn, bundle
+from halter import Agent, Session, Turn
 from halter.errors import StoreFull
 from halter.events import Event, EventData
-from halter.listener import Listener
 from halter.models import Backoff, Message, ToolCall, UserMessage
-from halter.stores import Lease, MemoryStore
+from halter.session.log import SessionState, SessionView
+from halter.session.subscription import Subscription
+from halter.stores import MemoryStore, Store, Write
+from halter.stores.writer import _Claim
 from halter.testing import ScriptedModel
+from tests.helpers import wait_until
 
 AT_MOST = 10.0
 
@@ -55,7 +54,7 @@ def said(messages: Iterable[Message]) -> list[str]:
     return [message.text for message in messages if isinstance(message, UserMessage)]
 
 
-def wait_for(listener: Listener, kind: str, count: int = 1) -> Event:
+def wait_for(listener: Subscription, kind: str, count: int = 1) -> Event:
     """Wait in this thread for the next event of a kind."""
     while True:
         event = listener.get(AT_MOST)
@@ -65,7 +64,7 @@ def wait_for(listener: Listener, kind: str, count: int = 1) -> Event:
             return event
 
 
-async def next_event(listener: Listener, kind: str) -> Event:
+async def next_event(listener: Subscription, kind: str) -> Event:
     """Wait in this loop for the next event of a kind; the test around it is bounded."""
     async for event in listener:
         if event.kind == kind:
@@ -121,10 +120,10 @@ class HookedStore(MemoryStore):
         self.before: Callable[[list[str]], object] = lambda _: None
         self.after: Callable[[list[str]], object] = lambda _: None
 
-    def append(self, lease: Lease, events: Sequence[Event]) -> None:
-        written = kinds(events)
+    def commit(self, writes: Sequence[Write]) -> None:
+        written = [kind for write in writes for kind in kinds(write.events)]
         self.before(written)
-        super().append(lease, events)
+        super().commit(writes)
         self.after(written)
 
     def once(self, kind: str, do: Callable[[], object]) -> None:
@@ -155,48 +154,54 @@ class HookedStore(MemoryStore):
         self.before = lambda _: None
 
 
+class WriterPaused:
+    """In this block no command of a session's store runs: they wait, in the order in which they were given."""
+
+    def __init__(self, session: Session) -> None:
+        self._writer = session._log.writer
+
+    def __enter__(self) -> Self:
+        claim = _Claim()
+        wait_until(lambda: self._writer._claim.setdefault("", claim) is claim)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer._claim.clear()
+        self._writer.wake()
+
+    def start(self, work: Callable[[], Any]) -> Background:
+        """Start something in a thread, and wait until its command is in line."""
+        before = len(self._writer._commands)
+        background = Background(work)
+        wait_until(lambda: len(self._writer._commands) > before)
+        return background
+
+
 def store_with(events: Iterable[Event]) -> MemoryStore:
     """Make a store with these events in it and no owner, as a crash leaves it."""
     store = MemoryStore()
     copies: dict[str, list[Event]] = {}
     for event in events:
-        copies.setdefault(event.session, []).append(Event(0, event.time, event.session, event.turn, event.data))
+        log = copies.setdefault(event.session, [])
+        log.append(Event(len(log) + 1, event.time, event.session, event.turn, event.data))
     for session, log in copies.items():
         lease = store.acquire(session)
-        store.append(lease, log)
+        store.commit([Write(lease, log, 0)])
         store.release(lease)
     return store
 
 
+def waiting_in(store: Store, session: str) -> list[str]:
+    """The ids of the messages that wait in a session, by its log."""
+    state = SessionState()
+    for event in store.read(session):
+        state.apply(event)
+    return [message.id for message in state.inbox]
+
+
 def replay(session: Session) -> Iterable[tuple[EventData, list[Message]]]:
     """Give the history after each event of a session's log, as it was at that instant."""
-    from halter.journal import Journal  # noqa: PLC0415  (only here)
-
-    store = MemoryStore()
-    journal = Journal(session.id, store, store.acquire(session.id))
+    state = SessionState()
     for event in session.events():
-        journal._take(event)
-        yield event.data, journal.history.messages
-
-
-@contextlib.contextmanager
-def always_one_more(session: Session, patch: pytest.MonkeyPatch) -> Iterator[bundle.Bundle]:
-    """In this block there are always ends that wait to be written."""
-    patch.setattr(bundle, "_MOST", 1)
-    here = bundle.bundle_here()
-    writing: set[asyncio.Task[None]] = set()
-    is_over = False
-
-    def again(*_: object) -> None:
-        if not is_over:
-            entry = bundle.Entry(session._journal, "", list, again)
-            task = asyncio.ensure_future(here.write(entry))
-            writing.add(task)
-            task.add_done_callback(writing.discard)
-
-    for _ in range(5):
-        again()
-    try:
-        yield here
-    finally:
-        is_over = True
+        state.apply(event)
+        yield event.data, SessionView(state).history.messages

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from halter import Agent, tool
+from halter import Agent, Session, tool
+from halter.errors import SessionOwned
 from halter.models import (
     AnthropicModel,
     Finished,
@@ -18,7 +22,9 @@ from halter.models import (
     TextDelta,
 )
 from halter.models.errors import ProviderError
+from halter.stores import MemoryStore, SQLiteStore
 from halter.testing import FakeProvider, ScriptedModel, answer
+from tests.ctrlc import CtrlC
 from tests.sessionkit import agent_of, call, data_of, model_of, session_of
 
 
@@ -186,3 +192,26 @@ def test_one_agent_has_many_sessions() -> None:
             assert session.run("x").text == "hello"
             assert len(session.history) == 2
             session.close()
+
+
+OPENING = ("halter/agent.py", "session/session.py", "session/log.py", "stores/writer.py", "stores/memory.py", "pool.py")
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_ctrl_c_while_a_session_is_opened_leaves_no_lease(kind: str, tmp_path: Path) -> None:
+    """Wherever Ctrl+C lands in `agent.session()`, the session can be opened again at once, with the same store."""
+    store = MemoryStore() if kind == "memory" else SQLiteStore(tmp_path / "sessions.db")
+    agent = Agent(ScriptedModel("x"))
+    with contextlib.closing(store):
+        for nth in itertools.count(1):
+            interrupt = CtrlC(nth, *OPENING)
+            opened: list[Session] = []
+            was_hit = interrupt.run(lambda opened=opened: opened.append(agent.session("one", store)))
+            opened.clear()  # one that was opened, and is interrupted before it is used, is dropped
+            try:
+                agent.session("one", store).close()
+            except SessionOwned:
+                pytest.fail(f"the lease is still held after Ctrl+C in {interrupt.where}")
+            if not was_hit:
+                break
+        assert nth > 15

@@ -40,7 +40,7 @@ def blocks_of(page: Path) -> list[Block]:
     return found
 
 
-BLOCKS = [block for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))) for block in blocks_of(page)]
+BLOCKS = [block for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))) for block in blocks_of(page)]
 GOOD = [block for block in BLOCKS if not block.is_bad]
 
 
@@ -75,7 +75,7 @@ def test_example_runs(block: Block, tmp_path: Path) -> None:
     assert "Warning" not in done.stdout, done.stdout
 
 
-ROWS = [line for line in (ROOT / "docs/pitfalls.md").read_text().splitlines() if line.startswith("| ")]
+ROWS = [line for line in (ROOT / "docs/explanation/pitfalls.md").read_text().splitlines() if line.startswith("| ")]
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if not row.startswith("| What")], ids=lambda row: row[2:50])

@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from halter import CancellationToken, Cancelled, ToolContext, checkpoint, current_token, tool
-from halter.cancel import abandoned, threads
-from halter.models import Exchange, ModelRequest, OpenAIModel, UserMessage
+from halter.cancel import abandoned
+from halter.cancel.threads import pool
+from halter.events.tools import ToolStarted
+from halter.models import ModelCall, ModelRequest, OpenAIModel, UserMessage
 from halter.testing import (
     DeafCoroutine,
     DeafTool,
@@ -25,8 +27,7 @@ from halter.testing import (
     Gate,
     ScriptedModel,
 )
-from halter.tools.batch import Batch, Surroundings
-from halter.tools.events import ToolStarted
+from halter.tools.run.batch import Batch, BatchEnvironment
 from tests.helpers import wait_until
 from tests.tools.probe import Probe, calls_of, run, statuses
 
@@ -42,8 +43,8 @@ def openai(provider: FakeProvider) -> OpenAIModel:
 IMPORTS_PROGRAM = """
     import asyncio, sys, threading
     from halter import CancellationToken, ToolContext, tool
-    from halter.models.model import ToolCall
-    from halter.tools.batch import Batch, Surroundings
+    from halter.models.types import ToolCall
+    from halter.tools.run.batch import Batch, BatchEnvironment
 
     on_the_loop = []
 
@@ -72,7 +73,7 @@ IMPORTS_PROGRAM = """
     async def main():
         sys.meta_path.insert(0, Watch())
         tools = {each.name: each for each in (function, coroutine, isolated, generator)}
-        batch = Batch([ToolCall(n, n) for n in tools], Surroundings(tools), token=CancellationToken())
+        batch = Batch([ToolCall(n, n) for n in tools], BatchEnvironment(tools), token=CancellationToken())
         outcomes = await batch.run()
         assert [o.status for o in outcomes] == ["completed"] * 4, outcomes
         print(*on_the_loop)
@@ -150,7 +151,7 @@ def test_a_thread_that_was_stopped_is_clean_for_its_next_call() -> None:
                 return
         pytest.fail("no thread was used again")
 
-    threads.end_idle_threads()
+    pool.end_idle_threads()
     run(main())
 
 
@@ -189,9 +190,9 @@ def test_one_stop_ends_everything_that_runs_under_its_token() -> None:
 
     async def main() -> None:
         turn, gate = CancellationToken(name="turn"), Gate()
-        around = Surroundings({"listens": listens})
+        around = BatchEnvironment({"listens": listens})
         batches = [asyncio.ensure_future(Batch(calls_of("listens"), around, token=turn).run()) for _ in range(2)]
-        request = asyncio.ensure_future(Exchange(ScriptedModel([gate]), HELLO, token=turn).run())
+        request = asyncio.ensure_future(ModelCall(ScriptedModel([gate]), HELLO, token=turn).run())
         await gate.await_reached()
         await asyncio.to_thread(starting.wait)
         turn.cancel("interrupt")

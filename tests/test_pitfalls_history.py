@@ -41,7 +41,7 @@ def test_calls_without_results_after_a_stop() -> None:
         return "x"
 
     with session_of([call("look", "a"), call("slow", "b")], "ok", tools=[look, slow]) as session:
-        with session.listen() as listener:
+        with session.subscribe() as listener:
             running = RunningTurn(session)
             wait_for(listener, "tool.finished")
             assert started.wait(AT_MOST)
@@ -69,7 +69,7 @@ def test_a_message_raced_with_an_interrupt_and_came_between_call_and_result() ->
 def test_what_was_on_the_screen_was_not_in_the_history() -> None:
     """The text that a user had read was gone after the stop, and the prompt too, when no answer had come yet."""
     gates = [Gate(), Gate()]
-    with session_of(["You can ", "read this", gates[0]], [gates[1]], "ok") as session, session.listen() as listener:
+    with session_of(["You can ", "read this", gates[0]], [gates[1]], "ok") as session, session.subscribe() as listener:
         shown = ""
         running = RunningTurn(session, "first")
         gates[0].wait_reached()
@@ -119,7 +119,10 @@ def test_recovery_answered_one_call_and_ran_the_others_again() -> None:
 def test_two_results_for_one_call() -> None:
     """A late result was added beside the one that said "stopped": two for one call id, refused by the provider."""
     with DeafTool("late") as deaf:
-        with session_of(call("deaf"), "ok", tools=[tool(name="deaf")(deaf)]) as session, session.listen() as listener:
+        with (
+            session_of(call("deaf"), "ok", tools=[tool(name="deaf")(deaf)]) as session,
+            session.subscribe() as listener,
+        ):
             running = RunningTurn(session)
             assert deaf.started.wait(AT_MOST)
             session.interrupt()
@@ -135,7 +138,10 @@ def test_two_results_for_one_call() -> None:
 def test_the_model_was_told_skipped_and_the_file_was_written() -> None:
     """A tool that could not be stopped wrote its file, and the model had been told that it was skipped."""
     with DeafTool("a.txt was written") as deaf:
-        with session_of(call("deaf"), "ok", tools=[tool(name="deaf")(deaf)]) as session, session.listen() as listener:
+        with (
+            session_of(call("deaf"), "ok", tools=[tool(name="deaf")(deaf)]) as session,
+            session.subscribe() as listener,
+        ):
             running = RunningTurn(session)
             assert deaf.started.wait(AT_MOST)
             session.stop()

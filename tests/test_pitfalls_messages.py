@@ -119,7 +119,7 @@ def test_deaf_tools_filled_the_pool_and_the_next_session_could_not_start() -> No
         sessions = [session_of([call("deaf", str(n)) for n in range(5)], tools=[deaf_tool]) for _ in range(8)]
         running = [RunningTurn(session) for session in sessions]
         for session in sessions:
-            with session.listen() as listener:
+            with session.subscribe() as listener:
                 while kinds(session.events()).count("tool.started") < 5:
                     assert listener.get(AT_MOST) is not None
             session.interrupt()
@@ -137,7 +137,7 @@ def test_a_back_off_ignored_the_stop() -> None:
     """A stop during the wait before a retry was heard only when the wait was over."""
     agent = agent_of(ProviderError("busy", status=503))
     agent.backoff = Backoff(base=30.0, cap=30.0)
-    with agent.session() as session, session.listen() as listener:
+    with agent.session() as session, session.subscribe() as listener:
         running = RunningTurn(session)
         wait_for(listener, "request.retry")
         session.interrupt()

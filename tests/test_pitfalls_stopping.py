@@ -18,8 +18,10 @@ import pytest
 
 from halter import CancellationToken, Cancelled, checkpoint, current_token, run_process, tool
 from halter.cancel import abandoned
-from halter.models import Exchange, ModelRequest, OpenAIModel, RequestCancelled, RequestEvent, ToolCallDone, UserMessage
-from halter.models.model import ToolCall
+from halter.events import RequestCancelled, RequestEvent
+from halter.events.tools import ToolFinished
+from halter.models import ModelCall, ModelRequest, OpenAIModel, ToolCallDone, UserMessage
+from halter.models.types import ToolCall
 from halter.testing import (
     DeafTool,
     FakeProvider,
@@ -29,8 +31,7 @@ from halter.testing import (
     hang_before_first_byte,
     hang_mid_stream,
 )
-from halter.tools.batch import Batch, Surroundings
-from halter.tools.events import ToolFinished
+from halter.tools.run.batch import Batch, BatchEnvironment
 from tests.helpers import is_alive, run_python, wait_dead, wait_until
 from tests.tools.probe import Probe, add, calls_of, run, statuses
 
@@ -46,8 +47,8 @@ def openai(provider: FakeProvider) -> OpenAIModel:
 DEAF_PROGRAM = """
     import asyncio, threading, time
     from halter import CancellationToken, tool
-    from halter.models.model import ToolCall
-    from halter.tools.batch import Batch, Surroundings
+    from halter.models.types import ToolCall
+    from halter.tools.run.batch import Batch, BatchEnvironment
 
     started = threading.Semaphore(0)
 
@@ -58,7 +59,7 @@ DEAF_PROGRAM = """
 
     async def main():
         token = CancellationToken()
-        around = Surroundings({"deaf": deaf})
+        around = BatchEnvironment({"deaf": deaf})
         batch = Batch([ToolCall(str(n), "deaf") for n in range(20)], around, token=token)
         turns = 0
 
@@ -105,7 +106,7 @@ def test_no_stop_waits_for_the_next_look_at_a_flag() -> None:
     async def stop_a_request(reply: ScriptedReply) -> float:
         async with FakeProvider(reply) as provider:
             token = CancellationToken()
-            task = asyncio.ensure_future(Exchange(openai(provider), HELLO, token=token).run())
+            task = asyncio.ensure_future(ModelCall(openai(provider), HELLO, token=token).run())
             await provider.await_request(1)
             return await timed(token, task)
 
@@ -141,12 +142,12 @@ def test_a_call_that_the_stream_brought_is_not_launched_after_the_stop() -> None
             if isinstance(event, ToolCallDone):
                 threading.Thread(target=turn.cancel, args=("interrupt",)).start()
 
-        exchange = Exchange(model, HELLO, token=turn, emit=emit)
+        exchange = ModelCall(model, HELLO, token=turn, emit=emit)
         with pytest.raises(Cancelled):
             await exchange.run()
         calls = exchange.answer.calls
         assert [call.name for call in calls] == ["delete"]
-        (outcome,) = await Batch(calls, Surroundings({"delete": delete}), token=turn).run()
+        (outcome,) = await Batch(calls, BatchEnvironment({"delete": delete}), token=turn).run()
         assert (outcome.status, outcome.reason, outcome.started_at) == ("not_started", "interrupt", None)
 
     run(main())
@@ -313,7 +314,7 @@ def test_a_stop_of_one_agent_leaves_the_others_alone() -> None:
     async def main() -> None:
         session = CancellationToken(name="session")
         turns = [session.child(f"turn {number}") for number in range(7)]
-        around = Surroundings({"agent": agent})
+        around = BatchEnvironment({"agent": agent})
         batches = [asyncio.ensure_future(Batch(calls_of("agent"), around, token=turn).run()) for turn in turns]
         await asyncio.to_thread(starting.wait)
         turns[0].cancel("interrupt")
@@ -334,7 +335,7 @@ def test_cancelled_is_said_when_the_connection_is_aborted() -> None:
             async with FakeProvider(reply) as provider:
                 token = CancellationToken()
                 said: list[RequestEvent] = []
-                task = asyncio.ensure_future(Exchange(openai(provider), HELLO, token=token, emit=said.append).run())
+                task = asyncio.ensure_future(ModelCall(openai(provider), HELLO, token=token, emit=said.append).run())
                 await provider.await_request(1)
                 token.cancel("interrupt")
                 with pytest.raises(Cancelled):

@@ -7,6 +7,7 @@ import importlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ CANCEL = {
     "CancellationToken",
     "Cancelled",
     "ExitGuard",
-    "Late",
     "ProcessResult",
     "Registration",
     "TooManyAbandoned",
@@ -30,7 +30,7 @@ CANCEL = {
     "run_isolated",
     "run_isolated_async",
     "run_process",
-    "set_late_hook",
+    "run_process_blocking",
 }
 HALTER = {
     "NEVER",
@@ -56,9 +56,19 @@ HALTER = {
     "run_isolated",
     "run_isolated_async",
     "run_process",
+    "run_process_blocking",
     "tool",
 }
 PACKAGES = {"halter": HALTER, "halter.cancel": CANCEL}
+LAZY = [
+    *PACKAGES,
+    "halter.events",
+    "halter.gateway",
+    "halter.models",
+    "halter.stores",
+    "halter.toolbox",
+    "halter.tools",
+]
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -84,24 +94,25 @@ def test_both_doors_lead_to_one_room() -> None:
         assert getattr(halter, name) is getattr(cancel, name)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", LAZY)
 def test_type_checkers_see_what_users_get(package: str) -> None:
-    """The names imported for type checkers, and their modules, are those that are imported lazily."""
+    """The names that type checkers see are exactly those that are exported, each from the same module."""
     module = importlib.import_module(package)
     assert module.__file__ is not None
-    homes = {name: f"{package}.{home}" for name, home in module._HOMES.items()}
-    assert _imported_for_type_checkers(Path(module.__file__)) == homes
+    seen = dict(_names_for_type_checkers(Path(module.__file__), package))
+    assert sorted(seen) == module.__all__
+    for name, home in seen.items():
+        assert getattr(importlib.import_module(home), name) is getattr(module, name)
 
 
-def _imported_for_type_checkers(path: Path) -> dict[str, str]:
-    return {
-        alias.name: str(statement.module)
-        for block in ast.parse(path.read_text()).body
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
-        for statement in block.body
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
+_NOT_EXPORTS = {"__future__", "typing", "halter._lazy"}
+
+
+def _names_for_type_checkers(path: Path, package: str) -> Iterator[tuple[str, str]]:
+    for statement in ast.walk(ast.parse(path.read_text())):
+        if isinstance(statement, ast.ImportFrom) and str(statement.module) not in _NOT_EXPORTS:
+            for alias in statement.names:
+                yield alias.name, str(statement.module)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -132,8 +143,8 @@ def test_cancel_needs_only_the_standard_library() -> None:
         from importlib import import_module
         before = set(sys.modules)  # an environment may load things of its own at start-up
         import halter.cancel
-        for module in pkgutil.iter_modules(halter.cancel.__path__):
-            import_module(f"halter.cancel.{module.name}")
+        for module in pkgutil.walk_packages(halter.cancel.__path__, "halter.cancel."):
+            import_module(module.name)
         print(json.dumps(sorted({name.partition(".")[0] for name in set(sys.modules) - before})))
     """
     loaded = set(json.loads(_run(program)))

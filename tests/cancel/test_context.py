@@ -12,7 +12,7 @@ from halter import NEVER, CancellationToken, Cancelled, checkpoint, current_toke
 
 
 def test_without_a_binding_the_current_token_is_never() -> None:
-    """Code that nobody can stop passes every checkpoint."""
+    """Code without a token passes every checkpoint."""
     assert current_token() is NEVER
     checkpoint()
 
@@ -74,12 +74,12 @@ def test_a_binding_is_used_once_and_where_it_was_made() -> None:
         elsewhere.__exit__(None, None, None)
 
 
-def test_who_asks_for_its_token_has_listened() -> None:
-    """Asking or checking leaves a mark on the token itself, so that code which obeys can be given time to."""
-    for look in (current_token, checkpoint):
+def test_a_token_records_that_it_was_checked() -> None:
+    """current_token() and checkpoint() mark the token: code that checks its token gets a grace period after a stop."""
+    for check in (current_token, checkpoint):
         token = CancellationToken()
         with token.bind():
-            assert not token.has_listened
-            look()
-        assert token.has_listened
-        assert not token.child().has_listened
+            assert not token.was_checked
+            check()
+        assert token.was_checked
+        assert not token.child().was_checked

@@ -17,7 +17,7 @@ from tests.helpers import is_alive, run_python
 
 
 class Program:
-    """A program that runs until it is told, and what became of it."""
+    """A program that runs until it gets a signal, and how it ended."""
 
     def __init__(self, code: str) -> None:
         self.process = subprocess.Popen(
@@ -98,7 +98,7 @@ def test_a_clean_exit_says_nothing() -> None:
 
 
 def test_the_token_is_cancelled_with_shutdown() -> None:
-    """Everything below the guard's token hears of the intent, and why."""
+    """The guard's token is cancelled with the intent to exit, and says why."""
     program = """
         import os, signal, threading
         from halter import ExitGuard
@@ -115,7 +115,7 @@ def test_the_token_is_cancelled_with_shutdown() -> None:
 
 
 def test_a_second_signal_leaves_at_once_and_says_what_it_waited_for() -> None:
-    """Asked again during a stage that takes long: forced, with the code of the first intent."""
+    """Asked again during a stage that takes long: forced, with the code that says that something was left behind."""
     program = Program("""
         import threading
         from halter import ExitGuard
@@ -134,8 +134,8 @@ def test_a_second_signal_leaves_at_once_and_says_what_it_waited_for() -> None:
     assert program.process.stdout is not None
     assert program.process.stdout.readline() == "saving\n"
     code, said, seconds = program.end_by(signal.SIGINT)
-    assert code == 143
-    assert "Forced exit as asked again; still waiting for the session to be saved." in said
+    assert code == 70
+    assert "Forced exit at a second signal; still waiting for the session to be saved." in said
     assert seconds < 10
 
 
@@ -159,7 +159,7 @@ def test_a_main_thread_that_never_comes_round_to_its_handler_does_not_keep_the_p
             threading.Event().wait(60)
     """)
     code, said, _ = program.end_by(signal.SIGTERM)
-    assert code == 143
+    assert code == 70
     assert "Shutting down (SIGTERM)…" in said
     assert "Forced exit after 0.3 s" in said
 
@@ -220,7 +220,11 @@ def test_a_program_that_can_end_what_it_does_is_told_and_nothing_is_raised_in_it
     assert program.process.stdout is not None
     program.process.send_signal(signal.SIGTERM)
     out, said = program.process.communicate(timeout=30)
-    assert (program.process.returncode, out, said) == (143, "ended by itself\n", "Shutting down (SIGTERM)…\n")
+    assert (program.process.returncode, out) == (143, "ended by itself\n")
+    first, *more = said.splitlines()
+    assert first == "Shutting down (SIGTERM)…"
+    # On a busy machine the end may take so long that it says what it waits for.
+    assert all(line.startswith("Shutting down: waiting for ") for line in more), more
 
 
 def test_a_program_that_has_nothing_to_end_yet_is_interrupted_as_any_other() -> None:
@@ -239,13 +243,13 @@ def test_a_program_that_has_nothing_to_end_yet_is_interrupted_as_any_other() -> 
 
 
 def test_a_handler_that_has_raised_raises_no_more() -> None:
-    """The program is on its way out already; that it was asked again is for the watching thread to hear."""
+    """The handler raises once. A second signal is left to the watching thread."""
     guard = ExitGuard()
     guard._has_raised = True
     guard._on_signal(signal.SIGTERM, None)
     assert guard.remaining() == 5.0
-    guard._ear.close()
-    guard._mouth.close()
+    guard._reader.close()
+    guard._writer.close()
 
 
 def test_a_forced_exit_flushes_what_was_printed() -> None:
@@ -302,17 +306,19 @@ def test_the_code_of_sys_exit_is_kept(argument: str, code: int) -> None:
     )
 
 
-def test_the_first_intent_counts() -> None:
-    """A later one changes neither the clock nor the code."""
+def test_the_first_intent_starts_the_clock() -> None:
+    """A later one does not set it back; and whatever codes were asked for, a thread that is left behind means 70."""
     program = """
         import threading
         from halter import ExitGuard
         with ExitGuard(timeout=0.3) as guard:
             guard.intend(4, "asked by the program")
+            threading.Event().wait(0.1)
             guard.intend(5, "asked again")
+            assert guard.remaining() < 0.21
             threading.Thread(target=threading.Event().wait).start()
     """
-    assert run_python(program).returncode == 4
+    assert run_python(program).returncode == 70
 
 
 def test_in_another_thread_than_the_main_one_signals_are_left_alone() -> None:
@@ -397,7 +403,7 @@ def test_a_hangup_that_is_told_twice_is_one() -> None:
                 signal.raise_signal(signal.SIGTERM)
                 threading.Event().wait(20)
     """
-    for again, said in (("", ""), ("again", "Forced exit as asked again")):
+    for again, said, code in (("", "", 129), ("again", "Forced exit at a second signal", 70)):
         run = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(program), again],
             stdout=subprocess.PIPE,
@@ -408,5 +414,73 @@ def test_a_hangup_that_is_told_twice_is_one() -> None:
         run.stdout.readline()
         run.send_signal(signal.SIGHUP)
         out, errors = run.communicate(timeout=30)
-        assert (run.returncode, out) == (129, "saved\n")
+        assert (run.returncode, out) == (code, "saved\n")
         assert said in errors
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_signal_that_another_thread_received_still_interrupts_the_main_thread(again: bool) -> None:
+    """The system may give a signal to a thread that is just starting a process. The main thread then went on waiting,
+    and Ctrl+C did nothing; and that it is passed on does not count as being asked twice.
+    """
+    program = f"""
+        import queue, signal, sys, threading
+        from halter import ExitGuard
+        again = {again}
+        def wait_here():
+            queue.SimpleQueue().get()
+        def receive():
+            main = threading.main_thread()
+            while sys._current_frames()[main.ident].f_code.co_name != "wait_here" or not is_asleep(main):
+                pass
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+            if again:
+                interrupted.wait()
+                signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        def is_asleep(thread):
+            with open(f"/proc/self/task/{{thread.native_id}}/stat") as file:
+                return file.read().rpartition(")")[2].split()[0] == "S"
+        interrupted = threading.Event()
+        with ExitGuard(timeout=20.0) as guard:
+            threading.Thread(target=receive).start()
+            try:
+                wait_here()
+            finally:
+                print("interrupted", flush=True)
+                interrupted.set()
+                threading.Event().wait(20 if again else 0.5)
+    """
+    result = run_python(program)
+    assert (result.returncode, result.stdout) == (70 if again else 130, "interrupted\n")
+
+
+@pytest.mark.parametrize("losses", [1, 3])
+def test_an_exception_that_a_finalizer_has_swallowed_is_raised_again(losses: int) -> None:
+    """Python drops what a signal handler raises in a finalizer; the program ends all the same, at once."""
+    program = f"""
+        import os, signal, time
+        from halter import ExitGuard
+
+        class Swallows:
+            def __init__(self, again):
+                self.again = again
+
+            def __del__(self):
+                if self.again:
+                    self.next = Swallows(self.again - 1)
+                if self.again == {losses}:
+                    os.kill(os.getpid(), signal.SIGINT)
+                while True:
+                    time.sleep(0.01)
+
+        with ExitGuard(timeout=20.0):
+            Swallows({losses})
+            while True:
+                time.sleep(0.01)
+    """
+    start = time.monotonic()
+    result = run_python(program)
+    assert result.returncode == 130, result.stderr
+    assert result.stderr.startswith("Shutting down (SIGINT)…\n")
+    assert "Traceback" not in result.stderr
+    assert time.monotonic() - start < 15

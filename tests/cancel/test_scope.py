@@ -57,7 +57,7 @@ def test_a_body_that_finishes_stands() -> None:
     async def main() -> None:
         token = CancellationToken()
         async with token.scope():
-            token.cancel()  # in this task: it is told at its next await, and there is none
+            token.cancel()  # in this task: it is cancelled at its next await, and there is none
         await asyncio.sleep(0.01)
         assert cancelling() == 0
         other = CancellationToken()
@@ -87,7 +87,7 @@ def test_a_foreign_cancellation_wins_and_is_told_to_those_below() -> None:
 
 
 def test_when_both_cancel_the_foreign_one_wins() -> None:
-    """The stop and a stranger's cancel() in one step: CancelledError comes out, and exactly the stranger's is left."""
+    """The stop and a foreign cancel() in one step: CancelledError comes out, and exactly the foreign one is left."""
 
     async def main() -> None:
         token = CancellationToken()
@@ -118,7 +118,7 @@ def test_when_both_cancel_the_foreign_one_wins() -> None:
 
 
 def test_a_checkpoint_in_the_body_does_not_hide_a_foreign_cancellation() -> None:
-    """The body turns the error into Cancelled by a checkpoint; the stranger still gets CancelledError."""
+    """The body turns the error into Cancelled by a checkpoint; the foreign caller still gets CancelledError."""
 
     async def main() -> None:
         token = CancellationToken()
@@ -167,15 +167,15 @@ def test_a_checkpoint_in_the_body_leaves_it_as_it_is() -> None:
     run(main())
 
 
-def test_cancelled_of_a_stranger_passes() -> None:
+def test_cancelled_of_another_token_passes() -> None:
     """A scope does not touch another token's Cancelled, nor any other exception."""
 
     async def main() -> None:
-        token, stranger = CancellationToken(), CancellationToken()
-        stranger.cancel("other")
+        token, other = CancellationToken(), CancellationToken()
+        other.cancel("other")
         with pytest.raises(Cancelled, match="other"):
             async with token.scope():
-                stranger.raise_if_cancelled()
+                other.raise_if_cancelled()
         with pytest.raises(ZeroDivisionError):
             async with token.scope():
                 1 / 0  # noqa: B018
@@ -202,7 +202,7 @@ def test_an_error_while_being_stopped_is_that_error() -> None:
 
 
 def test_a_body_that_swallows_the_stop_is_told_once() -> None:
-    """Nothing re-arms: a deaf body hears it one time, ends when it likes, and harms nothing after it."""
+    """Nothing re-arms: a body that swallows the cancellation gets it once, and nothing of it is left afterwards."""
 
     async def main() -> None:
         deaf = DeafCoroutine()
@@ -281,7 +281,7 @@ def test_a_group_of_stopped_tasks_is_one_cancelled() -> None:
 
 
 def test_a_group_whose_task_hears_of_the_stop_first_is_one_cancelled() -> None:
-    """A task of a TaskGroup that ends before the body is told leaves no cancellation of the group's behind."""
+    """A task of a TaskGroup that ends before the body is cancelled leaves no cancellation of the group behind."""
 
     async def main() -> None:
         token = CancellationToken()
@@ -441,22 +441,22 @@ async def foreign_everywhere(token: CancellationToken) -> None:
 
 
 def test_a_foreign_cancellation_at_any_point_comes_out_as_one() -> None:
-    """Wherever a stranger cancels the task, it either finishes or ends cancelled, with those below told."""
+    """Wherever other code cancels the task, it either finishes or ends cancelled, and then so are the tokens below."""
     assert len(interrupt_everywhere(foreign_everywhere).points) > 30
 
 
 def test_nothing_is_kept_of_a_task_that_has_left_its_scopes() -> None:
-    """Nested scopes of one stop around what ends by itself: each told once, and none remembered."""
+    """Nested scopes around something that ends by itself: each cancels once, and nothing is left registered."""
 
     async def main() -> None:
         outer = CancellationToken()
         with pytest.raises(Cancelled):
             async with outer.scope():
                 async with outer.child().scope():
-                    with scope.ending_itself(outer):
+                    with scope.ends_on_cancel(outer):
                         outer.cancel()
                         await asyncio.sleep(60)
-        assert scope._ending_themselves == {}
+        assert scope._ending_tasks == {}
         task = asyncio.current_task()
         assert task is not None
         assert task.cancelling() == 0

@@ -52,7 +52,7 @@ def together(*jobs: Callable[[], object]) -> None:
 
 
 def test_exactly_one_cancel_wins() -> None:
-    """Of eight at once, one is told True, and its reason is the one that stays, everywhere."""
+    """Of eight calls at once, one returns True, and its reason is the one that stays, everywhere."""
     for _ in range(200):
         root = CancellationToken()
         leaf = root.child().child()
@@ -100,7 +100,7 @@ def test_no_child_escapes_a_cancel() -> None:
 
 
 def test_children_that_come_and_go_lose_nobody() -> None:
-    """The dict of children is emptied, dropped and made anew all the time; whoever is there at the stop hears it."""
+    """The dict of children is emptied, dropped and made again all the time; a child that exists is cancelled."""
     for _ in range(30):
         root = CancellationToken()
         kept: list[CancellationToken] = []
@@ -117,7 +117,7 @@ def test_children_that_come_and_go_lose_nobody() -> None:
 
 
 def test_deadlines_and_cancels_race_for_the_reason() -> None:
-    """A deadline that passes as somebody cancels: one of the two reasons, in the whole tree, and callbacks run once."""
+    """A deadline passes during cancel(): one of the two reasons, in the whole tree, and callbacks run once."""
     for _ in range(50):
         root = CancellationToken(timeout=0.002)
         leaf = root.child()

@@ -15,11 +15,13 @@ import threading
 import time
 import tracemalloc
 import weakref
+from typing import Any
 
 import pytest
 
 from halter import NEVER, CancellationToken, Cancelled
-from halter.cancel import token as token_module
+from halter.cancel import token_tree
+from halter.cancel.registration import Waker
 from tests.helpers import run_python, wait_until
 
 
@@ -41,11 +43,20 @@ def test_the_first_reason_wins_for_ever() -> None:
     assert (token.is_cancelled, token.reason, token.detail) == (True, "interrupt", "user typed")
 
 
-def test_the_default_reason_is_stop() -> None:
-    """Without a reason it is a stop."""
+def test_the_default_reason_is_interrupt() -> None:
+    """Without a reason it is an interrupt."""
     token = CancellationToken()
     token.cancel()
-    assert token.reason == "stop"
+    assert token.reason == "interrupt"
+
+
+def test_a_token_is_true_whether_cancelled_or_not() -> None:
+    """`if token and token.is_cancelled` means what it says, for NEVER too."""
+    token = CancellationToken()
+    assert token
+    assert NEVER
+    token.cancel()
+    assert token
 
 
 @pytest.mark.parametrize("reason", [None, "", 3, b"stop"])
@@ -154,7 +165,7 @@ def test_callbacks_run_newest_first_and_deepest_first() -> None:
 
 
 def test_waiters_wake_before_callbacks_run() -> None:
-    """A slow callback delays nobody who waits."""
+    """A slow callback does not delay waiters."""
     token = CancellationToken()
     woken = threading.Event()
 
@@ -324,7 +335,7 @@ def test_wait_async_that_is_cancelled_leaves_no_registration() -> None:
 
 
 def test_cancelling_for_a_loop_that_is_closed_is_harmless() -> None:
-    """A waiter whose loop is gone is nobody to wake, and no error."""
+    """A waiter whose loop is closed is not woken, and that is no error."""
     token = CancellationToken()
 
     async def main() -> None:
@@ -374,7 +385,7 @@ def test_a_deadline_of_a_token_that_only_its_callback_knows_still_fires() -> Non
 
 
 def test_unregistering_makes_the_timer_forget_the_token_again() -> None:
-    """A deadline holds its token only while somebody observes it."""
+    """A deadline keeps its token alive only while the token is observed."""
     token = CancellationToken(timeout=100)
     registration = token.on_cancel(print)
     registration()
@@ -403,7 +414,7 @@ def test_dropped_children_leave_nothing_behind() -> None:
 
 
 def test_a_child_is_held_from_above_only_while_it_is_observed() -> None:
-    """A dropped child with a callback still hears the stop; without one it is freed at once."""
+    """The callback of a dropped child still runs at the stop; a child without one is freed at once."""
     root = CancellationToken()
     heard: list[int] = []
     registration = root.child().child().on_cancel(lambda: heard.append(1))
@@ -437,7 +448,7 @@ def test_two_observers_of_one_child_count_as_two() -> None:
 
 
 def test_a_parent_lets_go_of_a_child_that_was_cancelled_alone() -> None:
-    """A program that lives for months kept a token of every session that was ever stopped: nobody unregistered."""
+    """A program that lives for months kept a token of every session that was ever stopped: none was unlinked."""
     program, other = CancellationToken(), CancellationToken()
     session = program.child("session")
     either = CancellationToken.any_of(session, other)
@@ -466,18 +477,18 @@ def test_a_chain_of_100_000_tokens_is_cancelled_without_recursion() -> None:
 
 
 def test_cancelled_belongs_to_the_token_and_to_those_above() -> None:
-    """A scope may catch what its own tokens raised, and nobody else's."""
+    """A scope may catch only what its own tokens have raised."""
     root = CancellationToken()
     child = CancellationToken.any_of(root, CancellationToken()).child()
-    stranger = CancellationToken()
+    other = CancellationToken()
     child.cancel()
     exc = Cancelled(child)
     assert exc.belongs_to(child)
     assert not exc.belongs_to(root)  # it is alive: this was not its doing
     root.cancel()
-    stranger.cancel()
+    other.cancel()
     assert exc.belongs_to(root)
-    assert not exc.belongs_to(stranger)
+    assert not exc.belongs_to(other)
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), -0.001])
@@ -509,12 +520,10 @@ def test_an_infinite_timeout_means_no_limit() -> None:
 
 
 def test_bad_use_gets_a_clear_error() -> None:
-    """Not callable, bool(token), pickling and copying all say what to do instead."""
+    """Not callable, pickling and copying all say what to do instead."""
     token = CancellationToken()
     with pytest.raises(TypeError, match="needs a function"):
         token.on_cancel("print")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="is_cancelled"):
-        bool(token)
     for misuse in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="lives in one process"):
             misuse(token)
@@ -564,14 +573,14 @@ def test_cancel_from_a_finalizer_works_under_the_tokens_own_lock() -> None:
             token.cancel("dropped")
 
     owner = Owner()
-    with token_module._lock:
+    with token_tree.lock:
         del owner
         gc.collect()
     assert token.reason == "dropped"
 
 
 def test_a_ctrl_c_while_the_children_are_sorted_is_made_up_for() -> None:
-    """What had been taken from the token before the interruption is not forgotten."""
+    """What had been taken from the token before the interruption is not lost."""
 
     class Bomb:
         exploded = False
@@ -665,7 +674,7 @@ def test_a_ctrl_c_at_any_line_of_cancel_loses_no_flag_and_no_waiter() -> None:
     """KeyboardInterrupt is raised before each line of cancel() in turn; everything below is cancelled all the same."""
     cancel_code = CancellationToken.cancel.__code__
     source, first_line = inspect.getsourcelines(CancellationToken.cancel)
-    lock_line = first_line + next(number for number, line in enumerate(source) if "with _lock:" in line)
+    lock_line = first_line + next(number for number, line in enumerate(source) if "with token_tree.lock:" in line)
 
     def build() -> tuple[CancellationToken, list[CancellationToken], list[str]]:
         root = CancellationToken()
@@ -673,7 +682,7 @@ def test_a_ctrl_c_at_any_line_of_cancel_loses_no_flag_and_no_waiter() -> None:
         tokens.append(tokens[1].child(timeout=1000))
         woken: list[str] = []
         for number, token in enumerate(tokens):
-            token._register(token_module.Waker(token, lambda number=number: woken.append(f"waker {number}")))
+            token._register(Waker(token, lambda number=number: woken.append(f"waker {number}")))
         tokens[-1].on_cancel(lambda: woken.append("callback"))
         return root, tokens, woken
 
@@ -687,7 +696,7 @@ def test_a_ctrl_c_at_any_line_of_cancel_loses_no_flag_and_no_waiter() -> None:
                 return None
             # Python looks for signals at calls and jumps; between the block's last line and the lock's release
             # there is neither.
-            is_leaving_lock = frame.f_lineno == lock_line and token_module._lock._is_owned()  # type: ignore[attr-defined]
+            is_leaving_lock = frame.f_lineno == lock_line and token_tree.lock._is_owned()  # type: ignore[attr-defined]
             if event == "line" and not is_leaving_lock:
                 lines += 1
                 if lines == nth:
@@ -724,7 +733,8 @@ def test_a_signal_handler_that_cancels_at_any_line_of_cancel_does_no_harm() -> N
     """
     program = """
         import sys
-        from halter.cancel.token import CancellationToken, Waker
+        from halter.cancel.registration import Waker
+        from halter.cancel.token import CancellationToken
 
         def cancel_with_another_at(nth):
             root = CancellationToken()
@@ -770,7 +780,7 @@ def test_a_forked_child_has_working_tokens_and_deadlines() -> None:
     old = CancellationToken(timeout=0.05)
     dropped = CancellationToken(timeout=1000)
     del dropped
-    with token_module._lock:
+    with token_tree.lock:
         pid = os.fork()
         if pid == 0:
             os._exit(0 if old.wait(10) and CancellationToken(timeout=0.01).wait(10) else 1)
@@ -790,3 +800,32 @@ def test_a_forked_child_without_deadlines_starts_no_thread() -> None:
         raise SystemExit(os.waitpid(pid, 0)[1])
     """
     assert run_python(program).returncode == 0
+
+
+def test_a_stop_wakes_an_event_loop_once_for_all_its_waiters() -> None:
+    """Fifty tasks that wait below one token cost one wake-up of their loop, and all of them end."""
+
+    class CountingLoop(asyncio.SelectorEventLoop):
+        wake_ups = 0
+
+        def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> asyncio.Handle:  # type: ignore[override]
+            self.wake_ups += 1
+            return super().call_soon_threadsafe(*args, **kwargs)
+
+    loop = CountingLoop()
+    root = CancellationToken()
+
+    async def main() -> int:
+        tasks = [asyncio.create_task(root.child().wait_async()) for _ in range(50)]
+        await asyncio.sleep(0)
+        before = loop.wake_ups
+        thread = threading.Thread(target=root.cancel)
+        thread.start()
+        await asyncio.gather(*tasks)
+        thread.join()
+        return loop.wake_ups - before
+
+    try:
+        assert loop.run_until_complete(main()) == 1
+    finally:
+        loop.close()

@@ -122,8 +122,8 @@ def wait_until_it_hears(program: subprocess.Popen[bytes], number: signal.Signals
 
     def hears() -> bool:
         status = Path(f"/proc/{program.pid}/status").read_text()
-        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
-        return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+        capture_output = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(capture_output.split()[1], 16) >> (number - 1) & 1)
 
     wait_until(hears, WAIT)
 

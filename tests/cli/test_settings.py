@@ -1,4 +1,4 @@
-"""Settings: where they come from, which one holds, and what is said of those that can not be used."""
+"""Settings: where they come from, which one holds, and what is said of those that cannot be used."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from halter.cli.settings import Settings, SettingsError, find_places, load
+from halter._data_paths import find_paths
+from halter.cli.settings import Settings, SettingsError, load
 
 
 def write(home: Path, text: str) -> dict[str, str]:
@@ -23,11 +24,12 @@ def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-def test_places_by_xdg_and_by_home(tmp_path: Path) -> None:
-    """HALTER_HOME moves the file and the data; else XDG says where they are, and its relative paths are ignored."""
-    assert find_places({"HALTER_HOME": "/h"}) == (Path("/h/config.toml"), Path("/h"))
-    places = find_places({"XDG_CONFIG_HOME": "/c", "XDG_DATA_HOME": "relative"})
-    assert places == (Path("/c/halter/config.toml"), Path.home() / ".local/share/halter")
+def test_places_by_xdg_and_by_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HALTER_HOME moves the file and the data; else they are where the system keeps such files."""
+    assert find_paths({"HALTER_HOME": "/h"}) == (Path("/h/config.toml"), Path("/h"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/c")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert find_paths({}) == (Path("/c/halter/config.toml"), Path.home() / ".local/share/halter")
 
 
 def test_flags_are_above_the_environment_and_that_above_the_file(tmp_path: Path) -> None:
@@ -53,29 +55,29 @@ def test_flags_are_above_the_environment_and_that_above_the_file(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('model = "x"\nmodle = "y"\n', "line 2: there is no setting 'modle'; did you mean 'model'?"),
-        ("\n\nmax-steps = 3\n", "line 3: there is no setting 'max-steps'; did you mean 'max_steps'?"),
-        ("qqq = 1\n", "line 1: there is no setting 'qqq'. There are: model, fallbacks"),
-        ("[modle]\nx = 1\n", "line 1: there is no setting 'modle'"),
-        ('busy = "stear"\n', "line 1: busy: invalid enum value 'stear'; it is one of 'steer', 'interrupt', 'queue'"),
+        ('model = "x"\nmodle = "y"\n', "line 2: unknown setting 'modle'; did you mean 'model'?"),
+        ("\n\nmax-steps = 3\n", "line 3: unknown setting 'max-steps'; did you mean 'max_steps'?"),
+        ("qqq = 1\n", "line 1: unknown setting 'qqq'. Known settings: model, fallbacks"),
+        ("[modle]\nx = 1\n", "line 1: unknown setting 'modle'"),
+        ('busy = "stear"\n', "line 1: busy: invalid enum value 'stear'; must be one of 'steer', 'interrupt', 'queue'"),
         ("# a\nmax_steps = 0\n", "line 2: max_steps: expected int >= 1"),
         ('max_steps = "3"\n', "line 1: max_steps: expected int, got str"),
         ('fallbacks = ["a", 2]\n', "line 1: fallbacks[1]: expected str, got int"),
         ('instructions = """\nbusy = 1\n"""\nbusy = 2\n', "line 4: busy: expected str, got int"),
-        ("model = \n", "line 1, column 9: this is not TOML: Invalid value"),
+        ("model = \n", "line 1, column 9: invalid TOML: Invalid value"),
         ('model = "x"\nmodel = "y"\n', "line 2"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
     """Whatever is wrong in the file, the error names the file, the line, and what would be right."""
-    with pytest.raises(SettingsError) as caught:
+    with pytest.raises(SettingsError) as capture_output:
         load({}, write(tmp_path, text))
-    assert str(caught.value).startswith(f"{tmp_path}/config.toml, line ")
-    assert said in str(caught.value)
+    assert str(capture_output.value).startswith(f"{tmp_path}/config.toml, line ")
+    assert said in str(capture_output.value)
 
 
 def test_a_mistake_in_the_environment_names_the_variable(tmp_path: Path) -> None:
-    """A variable that can not be understood is named, as is a flag."""
+    """A variable that cannot be understood is named, as is a flag."""
     env = {"HALTER_HOME": str(tmp_path)}
     with pytest.raises(SettingsError, match="HALTER_MAX_STEPS: max_steps: expected int"):
         load({}, env | {"HALTER_MAX_STEPS": "many"})
@@ -90,7 +92,7 @@ def test_a_file_that_can_not_be_read_is_an_error(tmp_path: Path) -> None:
         load({}, {"HALTER_HOME": str(tmp_path)})
     (tmp_path / "config.toml").unlink()
     (tmp_path / "config.toml").mkdir()
-    with pytest.raises(SettingsError, match="can not be read: Is a directory"):
+    with pytest.raises(SettingsError, match=r"cannot read .*: Is a directory"):
         load({}, {"HALTER_HOME": str(tmp_path)})
 
 

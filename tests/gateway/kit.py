@@ -12,8 +12,8 @@ import aiohttp
 
 from halter import Agent
 from halter.gateway import Gateway, KeyFile, Keys, Limits
-from halter.gateway.keys import Scope
-from halter.models.model import Model
+from halter.gateway.http.keys import Scope
+from halter.models.types import Model
 from halter.stores import MemoryStore, SQLiteStore, Store
 from halter.testing import ScriptedModel
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from halter import Agent
 from halter.gateway import Gateway, Keys, Limits
 from halter.gateway.serve import serve
-from halter.models.model import Finished, ModelEvent, ModelRequest, TextDelta
+from halter.models.types import Finished, ModelEvent, ModelRequest, TextDelta
 from halter.stores import SQLiteStore
 from tests.gateway.kit import OWN
 

@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from halter import Agent, Receipt, ToolContext, Turn, current_token, run_process, tool
-from halter.cancel import abandoned, families, worker
+from halter.cancel import abandoned
+from halter.cancel.isolation import worker_process
+from halter.cancel.processes import registry
 from halter.events import Event
 from halter.models import (
     Finished,
@@ -197,6 +199,7 @@ class Judge:
             assert turn.reason in self.reasons, turn.reason
             assert turn.token.is_cancelled or turn.reason == "pause"
         if isinstance(receipt, Receipt) and (receipt.mode, receipt.turn_id) == ("rollback", turn.id):
+            self.session.release()  # a command behind the rollback, which could not wait inside the writer's own work
             assert not self.session.history
         self._judge_outcomes(turn)
         self.judge_log()
@@ -223,6 +226,25 @@ class Judge:
         events = session.events()
         waiting = {letter.id for letter in session.inbox}
         check_messages(events, waiting)
+
+    async def judge_rollback(self, before: Turn, turn: Turn) -> None:
+        """Look at a session whose second turn, *turn*, met a rollback(): it took one of the two back, and that only."""
+        session, receipt = self.session, self.receipt
+        assert not session.is_running
+        session.release()  # a command behind the rollback, which could not wait inside the writer's own work
+        if isinstance(receipt, Receipt):
+            assert await receipt.settled_async()
+            # Inside the writer's own work, as in a signal handler, it cannot wait until it knows whether it has.
+            assert turn.status == "interrupted" or not receipt.stopped
+        taken = [event.turn for event in session.events() if event.kind == "turn.rolled_back"]
+        assert len(taken) == isinstance(receipt, Receipt), taken
+        if turn.status == "interrupted":
+            assert (turn.reason, taken) == ("rollback", [turn.id])
+        else:
+            assert turn.status == "done", (turn, turn.error)
+        kept = [text for text, each in (("hello", before), ("begin", turn)) if each.id not in taken]
+        assert [message.text for message in session.history if isinstance(message, UserMessage)] == kept
+        self.judge_log()
 
     async def judge_next(self) -> None:
         """Law 4: the next turn runs as if nothing had been, and what was left in the inbox is in it."""
@@ -274,4 +296,4 @@ def check_log(events: list[Event]) -> None:
 def nothing_is_left() -> None:
     """Law 2: no thread, no process."""
     wait_until(lambda: len(abandoned) == 0)
-    wait_until(lambda: len(families.roots()) <= len(worker._idle))
+    wait_until(lambda: len(registry.roots()) <= len(worker_process._idle))

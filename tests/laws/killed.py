@@ -29,7 +29,7 @@ def a_turn_in(database: str) -> object:
             session = Judge("crash", store=store, without="isolated").session
             token.on_cancel(lambda: os.kill(os.getpid(), signal.SIGKILL))
             tell("accepted", session.queue(BEFORE).id)
-            with session.listen() as listener:
+            with session.subscribe() as listener:
                 watching = asyncio.ensure_future(watch(listener))
                 await session.arun(FIRST)
             await watching

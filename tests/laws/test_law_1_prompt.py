@@ -17,6 +17,7 @@ from tests.helpers import wait_until
 from tests.laws.turns import a_turn, try_everywhere
 
 
+@pytest.mark.alone
 def test_control_is_back_from_everything_deaf_at_once() -> None:
     """Fifty deaf threads and ten deaf processes with escapees: one stop, and the caller goes on."""
     deaf = DeafTool()

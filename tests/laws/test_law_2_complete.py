@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from halter import CancellationToken
-from halter.cancel import abandoned, families, worker
+from halter.cancel import abandoned
+from halter.cancel.isolation import worker_process
+from halter.cancel.processes import registry
 from halter.testing import interrupt_everywhere
 from tests.helpers import wait_until
 from tests.laws.turns import a_foreign_cancellation, try_everywhere
@@ -17,7 +19,7 @@ async def scenario(token: CancellationToken) -> None:
 
 def nothing_is_left() -> None:
     wait_until(lambda: len(abandoned) == 0)
-    wait_until(lambda: len(families.roots()) == len(worker._idle))
+    wait_until(lambda: len(registry.roots()) == len(worker_process._idle))
 
 
 def test_a_stop_anywhere_leaves_no_process_and_no_thread_behind() -> None:

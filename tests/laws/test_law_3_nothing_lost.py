@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from halter.events import MessageAccepted
+from halter.events.tools import ToolFinished
 from halter.models import AssistantMessage, TextDelta
 from halter.stores import SQLiteStore
-from halter.tools.events import ToolFinished
 from tests.laws.judge import Judge
 from tests.laws.turns import a_turn, is_tried, try_everywhere
 
@@ -61,17 +59,6 @@ def killed() -> Iterator[Killed]:
     program = Killed()
     yield program
     program.close()
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Path]:
-    """A place in memory, if there is one: kill -9 loses nothing there either, and no disk has to be waited for."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as made:
-        yield Path(made)
 
 
 def test_nothing_is_lost_by_kill_9_at_any_point(killed: Killed, directory: Path) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
 
 from halter import CancellationToken, Cancelled, current_token, run_blocking_async
+from halter.stores import MemoryStore, SQLiteStore, Store
 from halter.testing import DeafTool, interrupt_everywhere
-from tests.laws.turns import a_turn, try_everywhere
+from tests.laws.judge import nothing_is_left
+from tests.laws.turns import a_rollback_at_the_start, a_turn, is_near_a_decision, try_everywhere
 from tests.laws.work import WHOLE, all_kinds_of_work
 
 
@@ -51,3 +57,26 @@ def test_a_stopped_sibling_stops_nobody_else() -> None:
 def test_a_turn_that_is_taken_back_leaves_nothing_in_the_next() -> None:
     """rollback() at any point of a turn: the turn is out of the history, and the next one answers."""
     try_everywhere(a_turn(lambda session: session.rollback(), "rollback"))
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_rollback_while_idle_meets_the_start_of_a_turn(directory: Path, kind: str) -> None:
+    """rollback() at any point of the start takes back one turn, the old or the new, and none is out of reach."""
+    numbers = itertools.count()
+    opened: list[Store] = []
+
+    def open_store() -> Store:
+        while opened:
+            opened.pop().close()
+        opened.append(MemoryStore() if kind == "memory" else SQLiteStore(directory / f"{next(numbers)}.db"))
+        return opened[-1]
+
+    report = interrupt_everywhere(
+        a_rollback_at_the_start(open_store),
+        check=nothing_is_left,
+        repeat=1 if kind == "sqlite" else 2,
+        only=is_near_a_decision,
+    )
+    opened.pop().close()
+    assert len(report.points) > 150
+    assert len(report.missed) < len(report.points) / 10

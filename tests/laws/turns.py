@@ -11,22 +11,22 @@ from collections.abc import Callable
 from typing import Any
 
 from halter import CancellationToken, Session, SessionClosed
+from halter.stores import Store
 from halter.testing import Report, interrupt_everywhere
 from tests.laws.judge import FIRST, Judge, nothing_is_left
 
 # What is above requests and batches; those are stopped at each of their own points by their own tests.
-LAYER = (
-    "session",
-    "delivery",
-    "steps",
-    "bundle",
-    "turn",
-    "inbox",
-    "history",
-    "journal",
-    "people",
-    "listener",
-    "stores/",
+LAYER = ("session/", "stores/")
+# What is only computed inside a command: a stop there is a stop in that command, which is tried.
+COMPUTED = ("session/history", "session/inbox", "stores/memory")
+# Where one thing that is said meets another, or what the turn does.
+DECISIONS = (
+    "session/delivery",
+    "session/questions",
+    "session/session",
+    "session/turn_control",
+    "session/turn_writer",
+    "stores/writer",
 )
 # Set it to try the points of all layers together, which takes four times as long.
 EVERY_POINT = "HALTER_EVERY_POINT"
@@ -44,7 +44,13 @@ def is_tried(place: str) -> bool:
     """Whether a stop is tried here."""
     if EVERY_POINT in os.environ:
         return True
-    return place.startswith("loop step, resuming") or place.removeprefix("halter/").startswith(LAYER)
+    file = place.removeprefix("halter/")
+    return place.startswith("loop step, resuming") or (file.startswith(LAYER) and not file.startswith(COMPUTED))
+
+
+def is_near_a_decision(place: str) -> bool:
+    """Whether what is said to a session, and what its turn does, are decided here; or every point is tried."""
+    return EVERY_POINT in os.environ or place.removeprefix("halter/").startswith(DECISIONS)
 
 
 def a_turn(stop: Callable[[Session], object], *reasons: str) -> Callable[[CancellationToken], object]:
@@ -89,3 +95,19 @@ async def a_close(token: CancellationToken) -> None:
     await session.aclose()
     judge.open_again()
     await judge.judge_next()
+
+
+def a_rollback_at_the_start(open_store: Callable[[], Store]) -> Callable[[CancellationToken], object]:
+    """Make a scenario: a session with one turn behind it begins the next, and at some point of that, rollback()."""
+
+    async def scenario(token: CancellationToken) -> None:
+        judge = Judge("rollback", store=open_store())
+        session = judge.session
+        before = await session.arun("hello")
+        registration = token.on_cancel(lambda: judge.stopped(session.rollback()))
+        turn = await session.arun("begin")
+        registration()
+        await judge.judge_rollback(before, turn)
+        await judge.judge_next()
+
+    return scenario

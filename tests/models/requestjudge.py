@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from halter import CancellationToken, Cancelled
-from halter.models import Answer, Exchange, ToolCall
+from halter.models import Answer, ModelCall, ToolCall
 from halter.testing import FakeProvider, ScriptedReply, SeenConnection, SeenRequest, drop, status, tool_calls
 from tests.helpers import wait_until
 
@@ -64,7 +64,7 @@ class Judge:
         self.run = next(self.server.runs)
         self.before = len(self.server.provider.connections)
 
-    def check(self, exchange: Exchange, log: Log, task: asyncio.Task[Answer], token: CancellationToken) -> None:
+    def check(self, exchange: ModelCall, log: Log, task: asyncio.Task[Answer], token: CancellationToken) -> None:
         """See that it ended once, in the right way, and that what it says fits what was shown."""
         ends = [kind for kind in log.kinds if kind in {"finished", "cancelled"}]
         got = exchange.answer
@@ -85,7 +85,7 @@ class Judge:
             assert all(call == CALL for call in got.calls)
             assert all(CALL.arguments.startswith(call.arguments) for call in got.unfinished)
             assert len(got.calls) + len(got.unfinished) <= 1
-        assert log.text == "".join(each.text for each in exchange.attempts)
+        assert log.rebuilt_answer(got.model) == got
         # One request for each attempt at most: nothing was asked that was not announced.
         self.requests = log.kinds.count("started")
         assert asyncio.all_tasks() == {asyncio.current_task()}

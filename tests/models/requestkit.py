@@ -7,7 +7,9 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from halter.models import Answer, Backoff, Exchange, RequestEvent, TextDelta
+from halter.events import RequestCancelled, RequestEvent, RequestFinished, RequestRetry, RequestStarted
+from halter.models import Answer, Backoff, ModelCall, TextDelta
+from halter.models.answer import AnswerBuilder
 from tests.models.wirekit import HELLO
 
 if TYPE_CHECKING:
@@ -31,6 +33,16 @@ class Log(list[RequestEvent]):
         """All text that was shown, superseded or not."""
         return "".join(event.text for event in self if isinstance(event, TextDelta))
 
+    def rebuilt_answer(self, model: str = "") -> Answer:
+        """The answer, built again from the events alone, as a session does after a crash."""
+        builder = AnswerBuilder(model)
+        for event in self:
+            if isinstance(event, RequestStarted):
+                builder.start_attempt(event.model, event.attempt)
+            elif not isinstance(event, RequestRetry | RequestFinished | RequestCancelled):
+                builder.take(event)
+        return builder.answer()
+
     @property
     def kinds(self) -> list[str]:
         """What was told of the request itself."""
@@ -38,16 +50,16 @@ class Log(list[RequestEvent]):
         return [tag.removeprefix("request.") for tag in tags if tag.startswith("request.")]
 
 
-def exchange_for(model: Model, log: Log | None = None, **options: Any) -> Exchange:
+def exchange_for(model: Model, log: Log | None = None, **options: Any) -> ModelCall:
     """Make an exchange with short waits."""
     if log is not None:
         options["emit"] = log
-    return Exchange(model, HELLO, **{"backoff": FAST, **options})
+    return ModelCall(model, HELLO, **{"backoff": FAST, **options})
 
 
 async def ask_all(models: Iterable[Model]) -> list[Answer]:
     """Ask all at once."""
-    return await asyncio.gather(*(Exchange(model, HELLO).run() for model in models))
+    return await asyncio.gather(*(ModelCall(model, HELLO).run() for model in models))
 
 
 def stop_soon(token: CancellationToken) -> float:

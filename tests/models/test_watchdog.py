@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from halter import CancellationToken, Cancelled
+from halter.events import RequestEvent, RequestRetry, RequestStarted
 from halter.models import (
     ConnectionFailed,
     Finished,
     ModelEvent,
     ModelRequest,
-    RequestEvent,
-    RequestRetry,
-    RequestStarted,
     StreamBroken,
     TextDelta,
     preload,
 )
+from halter.models.http.wire import HTTPModel
 from halter.models.watchdog import Watchdog
-from halter.models.wire import HTTPModel
 from halter.testing import (
     FakeProvider,
     Gate,
@@ -197,7 +195,7 @@ def test_a_provider_that_stops_pinging_is_silent(wire: str) -> None:
             got = await exchange_for(model, log).run()
             assert (got.text, got.attempts) == ("there", 2)
             retry = next(event for event in log if isinstance(event, RequestRetry))
-            assert retry.error == "the provider gave signs of life, and then nothing came for 0.5 s"
+            assert retry.error == "the provider sent keep-alives, and then nothing came for 0.5 s"
             await provider.await_close(1)
 
     run(scenario())
@@ -222,7 +220,7 @@ def test_a_ping_where_there_is_no_limit(first: float | None, stale: float | None
     async def scenario() -> None:
         token = CancellationToken()
         with Watchdog(token, first=first, stale=stale) as watchdog:
-            watchdog.hear()
+            watchdog.on_bytes()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(token.wait_async(), 30 if reason else 0.2)
         assert token.reason == reason

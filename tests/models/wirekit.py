@@ -21,7 +21,7 @@ from halter.models import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
-    from halter.models.wire import HTTPModel
+    from halter.models.http.wire import HTTPModel
     from halter.testing import FakeProvider
 
 T = TypeVar("T")

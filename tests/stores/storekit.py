@@ -1,4 +1,4 @@
-"""What the tests of the stores are told in: events made short, and programs that use a store elsewhere."""
+"""Helpers of the tests of the stores: short ways to make and write events, and programs that use a store elsewhere."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from halter.events import Event, EventData, MessageAccepted
-from halter.models.model import TextDelta, UserMessage
-from halter.stores import Store
+from halter.models.types import TextDelta, UserMessage
+from halter.stores import Lease, Store, Write
 
 
 def event(data: EventData, session: str = "s", turn: str = "t1") -> Event:
@@ -26,6 +26,24 @@ def accepted(id: str, text: str = "hello", session: str = "s") -> Event:  # noqa
     return event(MessageAccepted(id, "queue", UserMessage.of(text)), session, turn="")
 
 
+def numbered(first: int, *events: Event) -> list[Event]:
+    for seq, each in enumerate(events, first):
+        each.seq = seq
+    return list(events)
+
+
+def append(store: Store, lease: Lease, *events: Event, waiting: int = 0) -> list[Event]:
+    """Number events behind the last one of their session, and commit them."""
+    made = numbered(len(store.read(lease.session)) + 1, *events)
+    store.commit([Write(lease, made, waiting)])
+    return made
+
+
+def waiting(store: Store, session: str = "s") -> int:
+    """How many messages wait in a session, as the list of sessions tells."""
+    return next(info.waiting for info in store.sessions() if info.id == session)
+
+
 def texts(store: Store, session: str = "s") -> list[str]:
     return [entry.data.text for entry in store.read(session) if isinstance(entry.data, TextDelta)]
 
@@ -38,9 +56,9 @@ PRELUDE = """
 import os, sys
 from halter.errors import *
 from halter.events import *
-from halter.models.model import TextDelta, UserMessage
-from halter.stores import SQLiteStore
-from tests.stores.storekit import accepted, event, numbers, says, texts
+from halter.models.types import TextDelta, UserMessage
+from halter.stores import SQLiteStore, Write
+from tests.stores.storekit import accepted, append, event, numbered, numbers, says, texts
 path = sys.argv[1]
 """
 

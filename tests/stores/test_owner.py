@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from halter.errors import SessionOwned
-from halter.stores import SQLiteStore, owner
-from halter.stores.owner import Owner, is_alive, pid_of, remove_dead
+from halter.stores import SQLiteStore
+from halter.stores.sqlite import owner
+from halter.stores.sqlite.owner import Owner, is_alive, pid_of, remove_dead
 
 
 @pytest.fixture

@@ -144,6 +144,7 @@ def test_errors_of_the_script_are_visible() -> None:
         assert refused(f"{provider.openai_url}/chat/completions")[0] == 500
 
 
+@pytest.mark.alone
 def test_leaving_ends_everything() -> None:
     """After the block there is no thread, and clients that still hang are disconnected, without delay."""
     before = threading.active_count()

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from halter import CancellationToken, ToolOutcome
-from halter.cancel import families
+from halter.cancel.processes import guardian, registry
+from halter.events.tools import ToolEvent, ToolProgress, ToolStarted
 from halter.models import ToolCall
 from halter.tools import collect_tools
-from halter.tools.batch import Batch, Surroundings
-from halter.tools.events import ToolEvent, ToolProgress, ToolStarted
-from halter.tools.keep import Keeper
+from halter.tools.resources import SessionResources
+from halter.tools.run.batch import Batch, BatchEnvironment
 from tests.helpers import open_descriptors, wait_until
 
 
@@ -23,7 +23,7 @@ class Desk:
     """Calls of some tools, one after another. What they keep lasts from one to the next, and is closed at the end."""
 
     def __init__(self, *tools: Any, **options: Any) -> None:
-        self.keeper = Keeper()
+        self.resources = SessionResources()
         self.events: list[ToolEvent] = []
         self._tools = collect_tools(tools)
         self._options = options
@@ -32,7 +32,7 @@ class Desk:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.keeper.close()
+        self.resources.close()
 
     def call(self, name: str, **arguments: Any) -> ToolOutcome:
         """Make one call and let it end."""
@@ -46,13 +46,14 @@ class Desk:
         token = CancellationToken(name="turn")
         step = token.child("step")
         self.events = []
+        loop = asyncio.get_running_loop()
 
         def listen(event: ToolEvent) -> None:
             self.events.append(event)
             if stop is not None and stop.is_heard(event):
-                stop.pull(token, step)
+                loop.call_soon_threadsafe(stop.pull, token, step)  # a call that starts is launched by then
 
-        around = Surroundings(self._tools, listener=listen, keeper=self.keeper, **self._options)
+        around = BatchEnvironment(self._tools, listener=listen, resources=self.resources, **self._options)
         batch = Batch([ToolCall("c1", name, json.dumps(arguments))], around, token=token, step=step)
         if stop is not None:
             stop.begin(token, step)
@@ -62,7 +63,7 @@ class Desk:
 
     def kept(self) -> Any:
         """The one thing that the tools keep."""
-        [thing] = self.keeper._kept.values()
+        [thing] = self.resources._kept.values()
         return thing
 
     def progress(self) -> str:
@@ -113,9 +114,10 @@ class Stop:
 @contextmanager
 def nothing_left() -> Iterator[None]:
     """Check that a block leaves no process, descriptor or unsettled family behind."""
-    roots, descriptors = families.roots(), open_descriptors()
+    guardian.ensure()  # it starts with the first process, and stays
+    roots, descriptors = registry.roots(), open_descriptors()
     yield
-    wait_until(lambda: families.roots() <= roots)
+    wait_until(lambda: registry.roots() <= roots)
     wait_until(lambda: open_descriptors() <= descriptors)
 
 

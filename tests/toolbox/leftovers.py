@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from halter.cancel import abandoned, worker
+from halter.cancel import abandoned
+from halter.cancel.isolation import worker_process
 from tests.helpers import is_alive, wait_until
 
 
@@ -25,7 +26,7 @@ def children() -> set[int]:
 
 def idle_workers() -> set[int]:
     """Those that are kept for the next call."""
-    return {each._process.pid for idle in list(worker._pools) for each in list(idle.workers)}
+    return {each._process.pid for idle in list(worker_process._pools) for each in list(idle.workers)}
 
 
 @pytest.fixture(autouse=True)

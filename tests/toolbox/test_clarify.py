@@ -13,14 +13,15 @@ import pytest
 from halter import Session
 from halter.errors import StoreFull
 from halter.events import QuestionAsked
-from halter.listener import Listener
 from halter.models import Audio, Image, Text
+from halter.session.subscription import Subscription
 from halter.stores import MemoryStore
 from halter.testing import Gate
 from halter.toolbox.clarify import Clarify
 from tests.helpers import wait_until
 from tests.historyjudge import judge_session
 from tests.sessionkit import (
+    Background,
     HookedStore,
     RunningTurn,
     agent_of,
@@ -41,7 +42,7 @@ def session_with(*script: Any, store: MemoryStore | None = None) -> Session:
     return agent_of(*(script or (ASK, "ok")), tools=TOOLS).session("s", store)
 
 
-def asked(listener: Listener) -> QuestionAsked:
+def asked(listener: Subscription) -> QuestionAsked:
     data = wait_for(listener, "question.asked").data
     assert isinstance(data, QuestionAsked)
     return data
@@ -78,13 +79,13 @@ def _text(message: Any) -> str:
         ("3", "3"),
         ("rather green", "rather green"),
         (True, "yes"),
-        ("", "[the user gave no answer]"),
-        (None, "[the user gave no answer]"),
+        ("", "[the user did not answer]"),
+        (None, "[the user did not answer]"),
     ],
 )
 def test_an_answer_by_its_id_is_the_result(value: Any, result: str) -> None:
     """session.answer() with a choice, its number or anything else is what the model reads."""
-    with session_with() as session, session.listen() as listener:
+    with session_with() as session, session.subscribe() as listener:
         running = RunningTurn(session)
         question = asked(listener)
         assert (question.question, question.choices) == ("Which colour?", ["Red", "Blue"])
@@ -93,15 +94,15 @@ def test_an_answer_by_its_id_is_the_result(value: Any, result: str) -> None:
         assert [(outcome.status, outcome.content) for outcome in turn.outcomes] == [("completed", result)]
 
 
-@pytest.mark.parametrize("mode", ["queue", "steer"])
-def test_a_message_answers_the_question(mode: Any) -> None:
-    """A text posted while a question is open is its answer: applied once, as the tool's result and nothing else."""
-    with session_with() as session, session.listen() as listener:
+def test_a_steer_answers_the_question() -> None:
+    """A steer while a question is open is its answer: applied once, as the tool's result and nothing else."""
+    mode: Any = "steer"
+    with session_with() as session, session.subscribe() as listener:
         running = RunningTurn(session)
         question = asked(listener)
         receipt = session.post("dark green", mode, id="m1")
         assert (receipt.state, receipt.mode, receipt.note) == ("applied", mode, f"it answered question {question.id}")
-        assert session.post("dark green", mode, id="m1").letter is receipt.letter
+        assert session.post("dark green", mode, id="m1").message == receipt.message
         turn = running.end()
         assert receipt.turn_id == turn.id
         assert [(outcome.status, outcome.content) for outcome in turn.outcomes] == [("completed", "dark green")]
@@ -115,7 +116,7 @@ def test_a_message_answers_the_question(mode: Any) -> None:
 def test_a_voice_message_answers_the_question() -> None:
     """What is no text alone is given to the model as it is, sound or picture and the text with it."""
     voice = Audio(b"RIFF", "audio/wav")
-    with session_with() as session, session.listen() as listener:
+    with session_with() as session, session.subscribe() as listener:
         running = RunningTurn(session)
         asked(listener)
         session.post([Text("the blue one"), voice], "steer")
@@ -127,22 +128,22 @@ def test_a_voice_message_answers_the_question() -> None:
 def test_a_picture_answers_the_question() -> None:
     """A picture without a word is an answer, too."""
     picture = Image(b"\x89PNG", "image/png")
-    with session_with() as session, session.listen() as listener:
+    with session_with() as session, session.subscribe() as listener:
         running = RunningTurn(session)
         asked(listener)
-        session.queue(picture)
+        session.steer(picture)
         assert running.end().outcomes[0].content == [picture]
 
 
 def test_two_questions_are_answered_in_their_order() -> None:
     """With two questions open, the first message answers the older one and the next message the other."""
     second = call("clarify", "q2", json.dumps({"question": "Which size?"}))
-    with session_with([ASK, second], "ok") as session, session.listen() as listener:
+    with session_with([ASK, second], "ok") as session, session.subscribe() as listener:
         running = RunningTurn(session)
         first = asked(listener)
         asked(listener)
-        session.queue("one")
-        session.queue("two")
+        session.steer("one")
+        session.steer("two")
         third = session.queue("three")
         outcomes = running.end().outcomes
         answers = {each.id: each.value for each in data_of(session, "question.answered")}
@@ -153,14 +154,14 @@ def test_two_questions_are_answered_in_their_order() -> None:
 
 def test_an_approval_is_not_answered_by_a_message() -> None:
     """Only questions are answered by messages: a text never allows anything."""
-    from halter import tool  # noqa: PLC0415  (only here)
+    from halter import tool
 
     @tool(approval=True)
     def delete() -> str:
         return "gone"
 
     with agent_of(call("delete"), "ok", tools=[delete], approve="ask").session() as session:
-        with session.listen() as listener:
+        with session.subscribe() as listener:
             running = RunningTurn(session)
             wait_for(listener, "approval.asked")
             receipt = session.queue("yes")
@@ -171,7 +172,7 @@ def test_an_approval_is_not_answered_by_a_message() -> None:
 
 def test_a_message_for_another_turn_is_no_answer() -> None:
     """A message that expects a turn which is over waits for the next one."""
-    with session_with() as session, session.listen() as listener:
+    with session_with() as session, session.subscribe() as listener:
         running = RunningTurn(session)
         question = asked(listener)
         receipt = session.post("for then", "steer", expect_turn="another")
@@ -204,7 +205,7 @@ STOPS: dict[str, Callable[[Session], object]] = {
 @pytest.mark.parametrize("how", STOPS)
 def test_a_stop_withdraws_the_question(how: str) -> None:
     """A stop is never taken for an answer: the question is withdrawn, on record, and a late answer does nothing."""
-    with session_with() as session, session.listen() as listener:
+    with session_with() as session, session.subscribe() as listener:
         running = RunningTurn(session)
         question = asked(listener)
         STOPS[how](session)
@@ -212,8 +213,8 @@ def test_a_stop_withdraws_the_question(how: str) -> None:
         assert outcome.status == "cancelled"
         assert [each.withdrawn for each in data_of(session, "question.answered")] == [True]
         assert not session.answer(question.id, "late")
-        assert not session._people._open
-        assert not session._people._questions
+        assert not session._questions._waiting
+        assert not session._log.view.questions
         judge_session(session)
 
 
@@ -249,20 +250,19 @@ def test_a_message_as_the_question_is_asked_answers_it() -> None:
     """Whoever writes in the instant in which the question is in the log has answered it."""
     store = HookedStore()
     with session_with(store=store) as session:
-        store.once("question.asked", lambda: session.queue("at once"))
+        store.once("question.asked", lambda: Background(lambda: session.steer("at once")))
         assert RunningTurn(session).end().outcomes[0].content == "at once"
         judge_once(session, "at once")
 
 
-@pytest.mark.parametrize("mode", ["queue", "steer"])
-def test_a_stop_before_the_answer_is_applied_sends_the_message_its_ordinary_way(mode: Any) -> None:
-    """A stop that comes when the message is accepted and not yet the answer: it waits for the next turn."""
+def test_a_stop_behind_a_queued_message_leaves_it_in_the_inbox() -> None:
+    """A queued message is no answer: a stop that comes behind it withdraws the question, and it waits."""
     store = HookedStore()
-    with session_with(ASK, "ok", store=store) as session, session.listen() as listener:
+    with session_with(ASK, "ok", store=store) as session, session.subscribe() as listener:
         running = RunningTurn(session)
         asked(listener)
         store.once("message.accepted", session.interrupt)
-        receipt = session.post("too late", mode)
+        receipt = session.queue("too late")
         assert running.end().status == "interrupted"
         assert [each.withdrawn for each in data_of(session, "question.answered")] == [True]
         assert receipt.state == "accepted"
@@ -273,11 +273,11 @@ def test_a_stop_before_the_answer_is_applied_sends_the_message_its_ordinary_way(
 def test_a_stop_behind_the_answer_loses_nothing() -> None:
     """A stop that comes when the answer is written and its tool has not passed it on: the model is told later."""
     store = HookedStore()
-    with session_with(ASK, "ok", store=store) as session, session.listen() as listener:
+    with session_with(ASK, "ok", store=store) as session, session.subscribe() as listener:
         running = RunningTurn(session)
         asked(listener)
         store.once("message.applied", session.interrupt)
-        receipt = session.queue("dark green")
+        receipt = session.steer("dark green")
         turn = running.end()
         assert receipt.state == "applied"
         assert [each.withdrawn for each in data_of(session, "question.answered")] == [False]
@@ -289,12 +289,12 @@ def test_a_stop_behind_the_answer_loses_nothing() -> None:
 def test_a_crash_behind_the_answer_loses_nothing() -> None:
     """If the program dies when the answer is written and not passed on, the next turn tells the model what it was."""
     store = HookedStore()
-    with session_with(store=store) as session, session.listen() as listener:
+    with session_with(store=store) as session, session.subscribe() as listener:
         running = RunningTurn(session)
         asked(listener)
         left: list[Any] = []
         store.once("message.applied", lambda: left.extend(session.events()))
-        session.queue("dark green")
+        session.steer("dark green")
         running.end()
     with agent_of("ok", tools=TOOLS).session("s", store_with(left)) as session:
         assert not list(session.inbox)
@@ -305,38 +305,38 @@ def test_a_crash_behind_the_answer_loses_nothing() -> None:
 def test_an_answer_that_could_not_be_accepted_leaves_the_question_open() -> None:
     """If the message cannot be written at all whoever posted it is told, and the next try answers."""
     store = HookedStore()
-    with session_with(store=store) as session, session.listen() as listener:
+    with session_with(store=store) as session, session.subscribe() as listener:
         running = RunningTurn(session)
         asked(listener)
         store.fill_up("message.accepted")
         with pytest.raises(StoreFull):
-            session.post("dark green", id="m1")
+            session.post("dark green", "steer", id="m1")
         store.empty()
-        session.post("dark green", id="m1")
+        session.post("dark green", "steer", id="m1")
         assert running.end().outcomes[0].content == "dark green"
         judge_once(session, "dark green")
 
 
-def test_an_answer_that_could_not_be_applied_waits() -> None:
-    """If the message is accepted and cannot be made the answer, it waits for the next turn, and the question stays."""
+def test_an_answer_that_cannot_be_written_is_not_accepted() -> None:
+    """A steer that cannot be written as the answer is refused as a whole, and the question stays open."""
     store = HookedStore()
-    with session_with(ASK, "ok", "then", store=store) as session, session.listen() as listener:
+    with session_with(ASK, "ok", "then", store=store) as session, session.subscribe() as listener:
         running = RunningTurn(session)
         question = asked(listener)
         store.fill_up("message.applied")
-        receipt = session.post("dark green", id="m1")
+        with pytest.raises(StoreFull):
+            session.post("dark green", "steer", id="m1")
         store.empty()
-        assert receipt.state == "accepted"
+        assert len(session.inbox) == 0
         assert session.answer(question.id, "Red")
         assert running.end().outcomes[0].content == "Red"
-        session.run()
-        judge_once(session, "dark green")
+        assert "dark green" not in said(session.history)
 
 
 @pytest.mark.parametrize("round_", range(30))
 def test_an_answer_and_a_stop_at_the_same_time(round_: int) -> None:
     """However a message and a stop race, the message is applied once: as the answer, or in the next turn."""
-    with session_with(ASK, "ok", "ok") as session, session.listen() as listener:
+    with session_with(ASK, "ok", "ok") as session, session.subscribe() as listener:
         running = RunningTurn(session)
         asked(listener)
         meet = threading.Barrier(2)
@@ -348,7 +348,7 @@ def test_an_answer_and_a_stop_at_the_same_time(round_: int) -> None:
         thread = threading.Thread(target=stop)
         thread.start()
         meet.wait(10)
-        receipt = session.post("dark green", "steer" if round_ % 2 else "queue", id="m")
+        receipt = session.post("dark green", "steer", id="m")
         thread.join(10)
         running.end()
         session.run("go on")
@@ -362,7 +362,7 @@ def test_an_answer_and_a_stop_at_the_same_time(round_: int) -> None:
 def test_a_question_that_is_over_takes_no_message() -> None:
     """A message that comes when the question was answered is an ordinary one again."""
     gate = Gate()
-    with session_with(ASK, [gate, "ok"], "then") as session, session.listen() as listener:
+    with session_with(ASK, [gate, "ok"], "then") as session, session.subscribe() as listener:
         running = RunningTurn(session)
         session.answer(asked(listener).id, "Red")
         gate.wait_reached()

@@ -39,7 +39,7 @@ def judge(session: Session) -> None:
 
 async def answer_if_open(session: Session) -> None:
     """Answer the question by its id, unless the message came first."""
-    with session.listen() as listener:
+    with session.subscribe() as listener:
         async for event in listener:
             if isinstance(event.data, QuestionAsked):
                 await asyncio.sleep(0)
@@ -55,7 +55,7 @@ def scenario_of(do: Callable[[Session], Any]) -> Callable[[CancellationToken], A
                 await asyncio.sleep(0)
                 await session.arun("begin")
             if not data_of(session, "message.accepted")[1:]:
-                session.post(TEXT, id="m")  # it was not interrupted
+                session.post(TEXT, "steer", id="m")  # it was not interrupted
             session.release()
             await session.arun("go on")
             answering.cancel()  # if the question was never asked
@@ -67,8 +67,8 @@ def scenario_of(do: Callable[[Session], Any]) -> Callable[[CancellationToken], A
 WAYS: dict[str, Callable[[Session], Any]] = {
     "queue": lambda session: session.post(TEXT, id="m"),
     "steer": lambda session: session.post(TEXT, "steer", id="m"),
-    "message, then stop": lambda session: (session.post(TEXT, id="m"), session.stop()),
-    "stop, then message": lambda session: (session.stop(), session.post(TEXT, id="m")),
+    "message, then stop": lambda session: (session.post(TEXT, "steer", id="m"), session.stop()),
+    "stop, then message": lambda session: (session.stop(), session.post(TEXT, "steer", id="m")),
     "interrupt": lambda session: session.post(TEXT, "interrupt", id="m"),
 }
 

@@ -57,7 +57,7 @@ def test_several_agents_answer_in_the_order_of_their_tasks() -> None:
         assert turn.outcomes[0].status == "completed"
         assert content.index("a rose") < content.index("form 12")
         assert "poet (write) is done" in content
-        assert "not complete" not in content
+        assert "partial answer" not in content
         assert len(data_of(session, "tool.progress")) == 2
         assert kinds(session.events()).count("child.finished") == 2
         judge_session(session, model_of(session).requests)
@@ -76,8 +76,8 @@ def test_a_child_that_fails_is_told_as_that() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"tasks": []}, "there are no tasks; the agents are: a"),
-        ({"tasks": [{"agent": "b", "task": "x"}]}, "there is no agent 'b'; there are: a. Nothing was begun"),
+        ({"tasks": []}, "tasks is empty; available agents: a"),
+        ({"tasks": [{"agent": "b", "task": "x"}]}, "no agent named 'b'; available: a. Nothing was started"),
         ({"tasks": [{"agent": "a", "task": " "}]}, "a task is empty"),
         ({"tasks": [{"agent": "a", "task": "x"}] * 3}, "3 more are too many"),
     ],
@@ -85,7 +85,7 @@ def test_a_child_that_fails_is_told_as_that() -> None:
 def test_what_cannot_be_done_is_said(arguments: Any, words: str) -> None:
     """A wrong name, an empty task or too many of them begin nothing, and the error says what to do instead."""
     agent = named("a", "never")
-    with session_with(Delegate([agent], most_at_once=2), call("delegate", "c", json.dumps(arguments)), "ok") as session:
+    with session_with(Delegate([agent], max_parallel=2), call("delegate", "c", json.dumps(arguments)), "ok") as session:
         outcome = session.run("x").outcomes[0]
         assert outcome.status == "failed"
         assert words in outcome.detail
@@ -94,7 +94,7 @@ def test_what_cannot_be_done_is_said(arguments: Any, words: str) -> None:
 
 def test_only_so_many_are_begun_in_all() -> None:
     """The limit of a session counts those that have ended, and the error says how many are left."""
-    tools = Delegate([named("a", "1", "2")], most_in_all=2)
+    tools = Delegate([named("a", "1", "2")], max_total=2)
     script = [delegate("a: x"), delegate("a: y", call_id="c2"), delegate("a: z", call_id="c3"), "ok"]
     with session_with(tools, *script) as session:
         outcomes = session.run("x").outcomes
@@ -105,14 +105,14 @@ def test_only_so_many_are_begun_in_all() -> None:
 def test_depth_is_limited() -> None:
     """An agent at the deepest place is told to do it itself; limits hold for the whole tree."""
     deep = named("deep")
-    tools = Delegate([deep], most_depth=2)
+    tools = Delegate([deep], max_depth=2)
     deep.tools = agent_of(tools=tools.tools).tools
     assert isinstance(deep.model, ScriptedModel)
     deep.model.script(delegate("deep: again"), delegate("deep: once more"), "bottom", "middle")
     with session_with(tools, delegate("deep: go"), "ok") as session:
         assert "middle" in str(session.run("x").outcomes[0].content)
         bottom = deep.model.requests[2].messages[-1]
-        assert "agents may delegate 2 deep" in bottom.text
+        assert "the maximum depth of delegation is 2" in bottom.text
 
 
 # -- stops ---------------------------------------------------------------------------------------------------------
@@ -144,9 +144,9 @@ def test_a_stop_in_the_middle_gives_what_each_has(how: str) -> None:
         assert "done (a) is done" in content
         assert "whole answer" in content
         assert "half (b) was stopped" in content
-        assert "its answer is not complete, this is what it had said]\nhalf of" in content
+        assert "partial answer]\nhalf of" in content
         assert "mute (c) was stopped" in content
-        assert "it has said nothing" in content
+        assert "no answer" in content
         wait_until(lambda: states(half) + states(mute) == ["cancelled"] * 2)
         judge_session(session, model_of(session).requests)
 
@@ -168,7 +168,7 @@ def test_a_stop_at_rest_begins_nobody(reason: str) -> None:
 @pytest.mark.parametrize("how", ["stop", "steer"])
 def test_a_stop_at_the_start_begins_no_request(how: str) -> None:
     """A stop that comes while the children are being made is not lost on any of them."""
-    from tests.sessionkit import HookedStore  # noqa: PLC0415  (only here)
+    from tests.sessionkit import HookedStore
 
     store = HookedStore()
     agent = named("a", "never", "never")
@@ -183,7 +183,7 @@ def test_a_stop_at_the_start_begins_no_request(how: str) -> None:
 @pytest.mark.parametrize("how", ["stop", "steer"])
 def test_a_stop_at_the_end_keeps_the_whole_answer(how: str) -> None:
     """A stop that comes when all children are done changes nothing of what they said."""
-    from tests.sessionkit import HookedStore  # noqa: PLC0415  (only here)
+    from tests.sessionkit import HookedStore
 
     store = HookedStore()
     with session_with(Delegate([named("a", "whole answer")]), delegate("a: x"), "ok", store=store) as session:
@@ -191,7 +191,7 @@ def test_a_stop_at_the_end_keeps_the_whole_answer(how: str) -> None:
         outcome = RunningTurn(session).end().outcomes[0]
         assert outcome.status in ("partial", "completed")
         assert "whole answer" in str(outcome.content)
-        assert "not complete" not in str(outcome.content)
+        assert "partial answer" not in str(outcome.content)
 
 
 def test_outside_of_a_session_nothing_is_delegated() -> None:
@@ -225,13 +225,13 @@ def test_those_in_the_background_survive_the_stop_of_a_turn() -> None:
         session.stop()
         turn = running.end()
         assert turn.status == "interrupted"
-        assert str(turn.outcomes[0].content) == "[1: a (dig) has begun]"
+        assert str(turn.outcomes[0].content) == "[1: a (dig) started]"
         assert states(agent) == ["running"]
         running = RunningTurn(session, "and?")
         wait_until(lambda: "s1" in [each.outcome.call_id for each in data_of(session, "tool.finished")])
         gates[0].open()
         listed, collected = running.end().outcomes
-        assert "1: a (dig) runs for" in str(listed.content)
+        assert "1: a (dig) has been running for" in str(listed.content)
         assert "is done" in str(collected.content)
         assert str(collected.content).endswith("half, whole")
         assert data_of(session, "child.finished")[0].status == "done"
@@ -251,7 +251,7 @@ def test_a_stop_of_everything_reaches_the_background() -> None:
         assert states(agent) == ["cancelled"]
         content = str(session.run("and?").outcomes[0].content)
         assert "was stopped" in content
-        assert "not complete" in content
+        assert "partial answer" in content
         assert content.endswith("half,")
 
 
@@ -269,7 +269,7 @@ def test_a_stop_of_collecting_gives_what_there_is(how: str) -> None:
         outcome = running.end().outcomes[1]
         assert outcome.status in ("partial", "cancelled", "not_started")  # it may not have begun to wait yet
         if outcome.status == "partial":
-            assert "not complete, this is what it had said]\nhalf," in str(outcome.content)
+            assert "partial answer]\nhalf," in str(outcome.content)
         assert states(agent) == ["running"]
 
 
@@ -293,8 +293,8 @@ def test_numbers_that_nobody_has_are_said() -> None:
     model = [[subagents(action="list"), subagents("s2", action="collect", numbers=[7])], "ok"]
     with session_with(Delegate([named("a")]), *model) as session:
         listed, collected = session.run("x").outcomes
-        assert listed.content == "There are no agents."
-        assert "there is no agent 7; there are: none at all" in collected.detail
+        assert listed.content == "There are no background agents."
+        assert "no background agent 7; existing: none" in collected.detail
 
 
 def test_the_end_of_the_session_ends_them() -> None:
@@ -325,7 +325,7 @@ def test_a_question_of_a_child_is_put_to_the_person(background: bool) -> None:
     """Nobody listens to a child's session: its question is asked in its parent's, also when no turn runs there."""
     child = named("a", call("clarify", "q", '{"question": "Which?"}'), "thanks", tools=Clarify().tools)
     script = [delegate("a: dig", background=background), "ok", subagents(action="collect", timeout=10.0), "ok"]
-    with session_with(Delegate([child]), *script) as session, session.listen() as listener:
+    with session_with(Delegate([child]), *script) as session, session.subscribe() as listener:
         running = RunningTurn(session)
         if background:
             running.end()
@@ -336,12 +336,14 @@ def test_a_question_of_a_child_is_put_to_the_person(background: bool) -> None:
         assert content.endswith("thanks")
         assert isinstance(child.model, ScriptedModel)
         assert "that one" in str(child.model.requests[1].messages[-1])
+        (answered,) = [event.turn for event in session.events() if event.kind == "question.answered"]
+        assert bool(answered) is not background  # it belongs to no turn if that has ended
 
 
 def test_a_stop_withdraws_the_question_of_a_child() -> None:
     """A stop of the parent's turn ends the child's wait for an answer, and the question is withdrawn."""
     child = named("a", call("clarify", "q", '{"question": "Which?"}'), tools=Clarify().tools)
-    with session_with(Delegate([child]), delegate("a: dig"), "ok") as session, session.listen() as listener:
+    with session_with(Delegate([child]), delegate("a: dig"), "ok") as session, session.subscribe() as listener:
         running = RunningTurn(session)
         asked = wait_for(listener, "question.asked").data
         assert isinstance(asked, QuestionAsked)
@@ -377,5 +379,5 @@ def test_a_child_in_a_deaf_tool_does_not_hold_up_a_stop(how: str) -> None:
             outcome = running.end().outcomes[0]
             assert outcome.status == "partial"
             assert "let me see" in str(outcome.content)
-            assert "not complete" in str(outcome.content)
+            assert "partial answer" in str(outcome.content)
             judge_session(session, model_of(session).requests)

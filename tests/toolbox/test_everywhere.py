@@ -12,19 +12,20 @@ import pytest
 
 from halter import CancellationToken, ToolOutcome
 from halter.cancel import abandoned
-from halter.models.model import ToolCall
+from halter.events.tools import ToolEvent, ToolProgress
+from halter.models.types import ToolCall
 from halter.testing import interrupt_everywhere
-from halter.toolbox.net import Net
-from halter.toolbox.placing import save
-from halter.toolbox.web import Web
-from halter.toolbox.websearch import SearXNG
+from halter.toolbox.files.media import save_file
+from halter.toolbox.files.workspace import Workspace
+from halter.toolbox.http.fetch import Net
+from halter.toolbox.web.search_providers import SearXNG
+from halter.toolbox.web.web import Web
 from halter.tools import collect_tools
-from halter.tools.batch import Batch, Surroundings
-from halter.tools.events import ToolEvent, ToolProgress
+from halter.tools.run.batch import Batch, BatchEnvironment
 from tests.helpers import wait_until
 from tests.toolbox.leftovers import nothing_is_left  # noqa: F401  (for each test here)
-from tests.toolbox.slowserver import SlowServer
-from tests.toolbox.stops import text_of
+from tests.toolbox.slow_server import SlowServer
+from tests.toolbox.trial import text_of
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_every_page_is_read_or_said_not_to_be(server: SlowServer) -> None:
 
     async def scenario(token: CancellationToken) -> None:
         calls = [ToolCall("1", "web_extract", json.dumps({"urls": urls}))]
-        batch = Batch(calls, Surroundings(collect_tools([web.web_extract])), token=token)
+        batch = Batch(calls, BatchEnvironment(collect_tools([web.web_extract])), token=token)
         [outcome] = await batch.run()
         outcomes.append(outcome)
 
@@ -82,7 +83,7 @@ def test_a_page_that_is_being_parsed_is_named(server: SlowServer) -> None:
     async def scenario(token: CancellationToken) -> None:
         calls = [ToolCall("1", "web_extract", json.dumps({"urls": [url]}))]
         told.clear()
-        around = Surroundings(collect_tools([web.web_extract]), listener=told.append)
+        around = BatchEnvironment(collect_tools([web.web_extract]), listener=told.append)
         outcomes.extend(await Batch(calls, around, token=token).run())
 
     def check() -> None:
@@ -107,7 +108,7 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
         told.clear()
         with token.bind():
             async with token.scope():
-                await save(target, b"data" * 1000)
+                await save_file(Workspace(tmp_path), "file", b"data" * 1000)
                 told.append(True)
 
     def check() -> None:

@@ -25,14 +25,16 @@ from typing import Any, NamedTuple
 import pytest
 
 from halter import Agent, Session, ToolContext, tool, toolbox
-from halter.cancel import abandoned, families, table, threads
+from halter.cancel import abandoned
+from halter.cancel.processes import proc_table, registry
+from halter.cancel.threads import pool
 from halter.models import ToolCall
 from halter.testing import ScriptedModel
-from halter.toolbox.browser_process import NAMES
+from halter.toolbox.browser.chromium import NAMES
 from tests.helpers import is_alive, open_descriptors, wait_until
 from tests.laws.turns import EVERY_POINT
 from tests.toolbox.leftovers import children, idle_workers
-from tests.toolbox.slowserver import SlowServer
+from tests.toolbox.slow_server import SlowServer
 
 TURNS = 500 if EVERY_POINT in os.environ else 40
 WARM_UP = 20
@@ -70,6 +72,12 @@ def far_away() -> str:
     return "never"
 
 
+def no_workers() -> bool:
+    """End the threads that wait for work, again and again: one that still helps with a stop becomes idle later."""
+    pool.end_idle_threads()
+    return not [each for each in threading.enumerate() if each.name.startswith("halter-worker")]
+
+
 class Figures(NamedTuple):
     """What a program that works for months must not have more and more of."""
 
@@ -80,8 +88,7 @@ class Figures(NamedTuple):
 
     @classmethod
     def now(cls) -> Figures:
-        threads.end_idle_threads()
-        wait_until(lambda: not [each for each in threading.enumerate() if each.name.startswith("halter-worker")])
+        wait_until(no_workers, ALL_GONE)
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         kilobytes = pages * os.sysconf("SC_PAGESIZE") // 1024
@@ -161,13 +168,13 @@ class Crowd:
         self.failures += [
             f"{outcome.name}: {outcome.detail}" for outcome in turn.outcomes if outcome.status in ("failed", "denied")
         ]
-        self.most_waiting = max(self.most_waiting, len(families.roots()))
+        self.most_waiting = max(self.most_waiting, len(registry.roots()))
 
     def left(self) -> dict[int, str]:
         """Whoever is left of all that was started, but for workers that wait for the next call; 0 is a thread."""
-        marked = table.look().marked.get(self.mark, [])
-        everybody = {*children(), *families.roots(), *self._named(), *filter(is_alive, marked)} - idle_workers()
-        left = {pid: table.read(f"/proc/{pid}/cmdline").decode() for pid in everybody}
+        marked = proc_table.scan().marked.get(self.mark, [])
+        everybody = {*children(), *registry.roots(), *self._named(), *filter(is_alive, marked)} - idle_workers()
+        left = {pid: proc_table.read(f"/proc/{pid}/cmdline").decode() for pid in everybody}
         return left | ({0: "an abandoned call"} if abandoned else {})
 
     def is_gone(self) -> bool:
@@ -175,7 +182,7 @@ class Crowd:
 
     def _named(self) -> set[int]:
         """Those whose command line speaks of our folder; a browser does not inherit our environment."""
-        return {pid for pid in table.look().processes if self._folder in table.read(f"/proc/{pid}/cmdline")}
+        return {pid for pid in proc_table.scan().processes if self._folder in proc_table.read(f"/proc/{pid}/cmdline")}
 
 
 @pytest.fixture
@@ -196,6 +203,7 @@ def crowd(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> I
         server.wait(lambda seen: all(each.end for each in seen))
 
 
+@pytest.mark.alone
 def test_stops_at_random_times_leave_nothing(crowd: Crowd, temporary: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Thirty-two tools of many kinds, stopped at random: every call has its outcome, and nobody is left behind."""
     crowd.stop_again_and_again(WARM_UP)
@@ -203,7 +211,7 @@ def test_stops_at_random_times_leave_nothing(crowd: Crowd, temporary: Path, capl
     before = Figures.now()
     start = time.monotonic()
     crowd.stop_again_and_again(TURNS)
-    waiting = len(families.roots())
+    waiting = len(registry.roots())
     end = time.monotonic()
     wait_until(crowd.is_gone, ALL_GONE)
     gone = time.monotonic()
@@ -215,7 +223,7 @@ def test_stops_at_random_times_leave_nothing(crowd: Crowd, temporary: Path, capl
     assert after.threads <= before.threads
     assert after.objects <= before.objects + 400
     assert after.kilobytes <= before.kilobytes + 16_000
-    assert not list(temporary.iterdir())
+    wait_until(lambda: not list(temporary.iterdir()), ALL_GONE)  # removed after the processes that use them
     assert {path.name for path in crowd.workspace.iterdir()} <= {"text.txt", "out.txt"}
     assert crowd.failures == []
     assert not [record for record in caplog.records if record.name == "asyncio" and record.levelname == "ERROR"]

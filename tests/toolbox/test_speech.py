@@ -14,23 +14,24 @@ from typing import Any
 import pytest
 
 from halter import Agent
-from halter.cancel import abandoned, worker
+from halter.cancel import abandoned
+from halter.cancel.isolation import worker_process
 from halter.models import ToolCall
 from halter.testing import ScriptedModel
 from halter.toolbox.speech import Speech
-from halter.tools.keep import Keeper
+from halter.tools.resources import SessionResources
 from tests.helpers import wait_dead, wait_until
 from tests.toolbox.leftovers import nothing_is_left  # noqa: F401  (for each test here)
-from tests.toolbox.slowserver import SlowServer
-from tests.toolbox.stops import MOMENTS, REASONS, Trial, call, text_of
+from tests.toolbox.slow_server import SlowServer
+from tests.toolbox.trial import MOMENTS, REASONS, Trial, call, text_of
 from tests.voice.sounds import SENTENCE, likeness, packed, spoken
 
 LONG = "The road goes on, and many words are said along it, one after the other. " * 200
 
 
 @pytest.fixture(scope="module")
-def keeper() -> Iterator[Keeper]:
-    made = Keeper()
+def resources() -> Iterator[SessionResources]:
+    made = SessionResources()
     yield made
     made.close()
 
@@ -45,18 +46,18 @@ def names(folder: Path) -> list[str]:
     return sorted(each.name for each in folder.rglob("*"))
 
 
-def test_what_is_said_is_understood(tmp_path: Path, keeper: Keeper) -> None:
+def test_what_is_said_is_understood(tmp_path: Path, resources: SessionResources) -> None:
     """One tool's file is the other's text."""
     speech = Speech(tmp_path)
     outcome = call(speech.text_to_speech, text=SENTENCE, path="said/it.wav")
     assert text_of(outcome).startswith("Written to said/it.wav: ")
     assert names(tmp_path) == ["it.wav", "said"]
-    outcome = call(speech.transcribe, keeper, path="said/it.wav")
+    outcome = call(speech.transcribe, resources, path="said/it.wav")
     assert outcome.status == "completed", outcome.detail
     assert likeness(text_of(outcome)) >= 0.6
 
 
-def test_errors_tell_what_to_do(tmp_path: Path, keeper: Keeper) -> None:
+def test_errors_tell_what_to_do(tmp_path: Path, resources: SessionResources) -> None:
     """A wrong voice, name, place or text, a file that is none: each in words."""
     speech = Speech(tmp_path, max_characters=100)
     (tmp_path / "noise.ogg").write_bytes(b"noise")
@@ -64,12 +65,12 @@ def test_errors_tell_what_to_do(tmp_path: Path, keeper: Keeper) -> None:
     for outcome, words in (
         (call(say, text="x", path="x.wav", voice="nobody"), "no voice 'nobody'"),
         (call(say, text="x", path="x.mp3"), "only .wav"),
-        (call(say, text="x", path="../x.wav"), "outside of the workspace"),
+        (call(say, text="x", path="../x.wav"), "out of the workspace"),
         (call(say, text=" ", path="x.wav"), "1 to 100 characters"),
         (call(say, text="x" * 101, path="x.wav"), "1 to 100 characters"),
-        (call(hear, keeper, path="none.ogg"), "no file none.ogg"),
-        (call(hear, keeper, path="/etc/passwd"), "outside of the workspace"),
-        (call(hear, keeper, path="noise.ogg"), "not a sound file"),
+        (call(hear, resources, path="none.ogg"), "no such file in the workspace: none.ogg"),
+        (call(hear, resources, path="/etc/passwd"), "out of the workspace"),
+        (call(hear, resources, path="noise.ogg"), "cannot decode the audio"),
     ):
         assert outcome.status == "failed"
         assert words in outcome.detail
@@ -103,10 +104,10 @@ def test_speaking_is_stopped(tmp_path: Path, moment: str, reason: str) -> None:
 
 @pytest.mark.parametrize("reason", REASONS)
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_listening_is_stopped(tmp_path: Path, keeper: Keeper, moment: str, reason: str) -> None:
+def test_listening_is_stopped(tmp_path: Path, resources: SessionResources, moment: str, reason: str) -> None:
     """Whenever the stop comes, control is back, and no thread is left behind."""
     (tmp_path / "it.ogg").write_bytes(packed("ogg"))
-    trial = Trial(Speech(tmp_path).transcribe, reason, keeper, path="it.ogg")
+    trial = Trial(Speech(tmp_path).transcribe, reason, resources, path="it.ogg")
     outcome = asyncio.run(trial.outcome_at(moment, lambda: wait_until(lambda: trial.progress)))
     if moment == "end":
         assert likeness(text_of(outcome)) >= 0.6
@@ -115,12 +116,12 @@ def test_listening_is_stopped(tmp_path: Path, keeper: Keeper, moment: str, reaso
 
 def test_what_was_understood_until_the_stop_is_kept(tmp_path: Path) -> None:
     """Of a long recording a stop keeps the beginning, and says that there is more."""
-    own = Keeper()
+    own = SessionResources()
     (tmp_path / "long.wav").write_bytes(spoken(SENTENCE * 5))
     trial = Trial(Speech(tmp_path).transcribe, "stop", own, path="long.wav")
 
     def middle() -> None:
-        wait_until(lambda: any("seconds heard" in text for text in trial.progress), 60)
+        wait_until(lambda: any("seconds transcribed" in text for text in trial.progress), 60)
 
     outcome = asyncio.run(trial.outcome_at("middle", middle))
     assert outcome.status == "partial"
@@ -139,7 +140,7 @@ def test_a_server_speaks_and_listens(server: SlowServer, tmp_path: Path) -> None
     body = {"model": "tts-1", "input": "hi", "voice": "alloy", "response_format": "mp3"}
     assert json.loads(server.requests[0].body) == body
     assert text_of(call(speech.transcribe, path="a.mp3")) == "hello"
-    assert "should end in" in call(speech.text_to_speech, text="hi", path="a.txt").detail
+    assert "must end in" in call(speech.text_to_speech, text="hi", path="a.txt").detail
 
 
 @pytest.mark.parametrize("reason", REASONS)
@@ -169,10 +170,10 @@ def test_the_process_lasts_as_long_as_the_session(tmp_path: Path) -> None:
     (tmp_path / "it.wav").write_bytes(spoken("Hello there, my friend."))
     call_it = ToolCall("1", "transcribe", '{"path": "it.wav"}')
     model = ScriptedModel(call_it, "a", call_it, "b", call_it, "c")
-    pools = set(worker._pools)
+    pools = set(worker_process._pools)
     with Agent(model, Speech(tmp_path).tools).session() as session:
         assert session.run("one").text == "a"
-        [idle] = set(worker._pools) - pools
+        [idle] = set(worker_process._pools) - pools
         [process] = idle.workers
         session.stop()
         assert session.run("two").text == "b"

@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from halter import CancellationToken, ToolOutcome, tool
-from halter.models.model import ToolCall
-from halter.tools import collect_tools
-from halter.tools.batch import Batch, Surroundings
-from halter.tools.events import ToolEvent
+from halter.events.tools import ToolEvent, ToolFinishedLate
+from halter.models.types import ToolCall
+from halter.tools import ApprovalRequest, collect_tools
+from halter.tools.run.batch import Batch, BatchEnvironment
 from tests.helpers import wait_until
 
 STRANGER = CancellationToken(name="stranger")
@@ -53,22 +53,33 @@ def calls_of(*names: str, arguments: str = "{}") -> list[ToolCall]:
 
 
 class Probe:
-    """A batch of some tools, with one token, and everything that it told."""
+    """A batch of some tools, with one token, and every event of it; *answer* answers what is asked for approval."""
 
     def __init__(self, *tools: Any, calls: list[ToolCall] | None = None, **options: Any) -> None:
         self.token = CancellationToken(name="turn")
         self.step = self.token.child("step")
         self.events: list[ToolEvent] = []
-        self.late: list[ToolOutcome] = []
+        self.asked: list[ApprovalRequest] = []
         self.tools = collect_tools(tools)
-        most = options.pop("most_at_once", 32)
-        around = Surroundings(self.tools, listener=self.events.append, late_hook=self.late.append, **options)
-        self.batch = Batch(calls or calls_of(*self.tools), around, token=self.token, step=self.step, most_at_once=most)
+        most = options.pop("max_parallel", 32)
+        if answer := options.pop("answer", None):
+            options |= {"approve": "ask", "ask_approval": self._ask_approval}
+        self._answer = answer
+        environment = BatchEnvironment(self.tools, listener=self.events.append, **options)
+        calls = calls or calls_of(*self.tools)
+        self.batch = Batch(calls, environment, token=self.token, step=self.step, max_parallel=most)
+
+    async def _ask_approval(self, request: ApprovalRequest) -> Any:
+        self.asked.append(request)
+        return await self._answer(request)
+
+    @property
+    def late(self) -> list[ToolOutcome]:
+        """The outcomes of the calls that have ended late."""
+        return [event.outcome for event in self.told(ToolFinishedLate)]
 
     async def run(self) -> list[ToolOutcome]:
-        outcomes = await self.batch.run()
-        await asyncio.sleep(0)  # what was told last is still on its way
-        return outcomes
+        return await self.batch.run()
 
     def told(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

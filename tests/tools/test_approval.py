@@ -70,13 +70,18 @@ async def test_functions_decide(policy: Any) -> None:
         (Approval(granted=True, note="fine"), True, "fine"),
         (Approval(granted=False, note="never"), False, "never"),
         ("use the trash instead", False, "use the trash instead"),
-        ("yes", False, "yes"),
+        ("yes", True, "approved"),
+        (" Y ", True, "approved"),
+        ("Yes.", True, "approved"),
+        ("no", False, "denied"),
+        ("N", False, "denied"),
+        ("yes, but use the trash", False, "yes, but use the trash"),
         (1, False, "neither yes nor no: 1"),
     ],
 )
 @looped
 async def test_only_a_clear_yes(answer: Any, granted: bool, words: str, is_asked: bool) -> None:
-    """True grants; whatever else is said denies, and is passed on in the note."""
+    """True and a plain yes grant; whatever else is said denies, and is passed on in the note."""
 
     async def ask(_: ApprovalRequest) -> Any:
         return answer
@@ -210,7 +215,7 @@ async def test_a_rule_says_whether_to_ask(rule: Any, why: str) -> None:
 
 @looped
 async def test_a_rule_that_fails_of_the_stop_asks_nobody() -> None:
-    """A rule may break because of the stop itself; then the call was not started, and nobody has denied it."""
+    """A rule may break because of the stop itself; then the call was not started, and was not denied."""
     token = CancellationToken()
 
     def rule(_: object) -> bool:

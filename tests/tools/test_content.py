@@ -80,7 +80,7 @@ class Broken:
     ],
 )
 def test_every_value_becomes_content(value: object, content: object) -> None:
-    """Text stays, data is JSON, parts stay parts, and what cannot be shown is told of."""
+    """Text stays, data is JSON, parts stay parts, and what cannot be shown is described."""
     assert render(value) == content
     msgspec.json.encode(render(value))
 
@@ -93,7 +93,7 @@ def test_endless_nesting_is_told_of() -> None:
 
 
 def test_a_long_text_keeps_both_ends() -> None:
-    """What is cut is the middle, and the text says how much is missing."""
+    """The middle is left out, and the text says how much is missing."""
     text = "start" + "x" * MAX_CHARACTERS + "end"
     cut = render(text)
     assert isinstance(cut, str)
@@ -103,7 +103,7 @@ def test_a_long_text_keeps_both_ends() -> None:
 
 
 def test_a_limit_has_room_for_the_notice() -> None:
-    """A limit so small that the cut could not be told of is refused."""
+    """A limit that leaves no room for the note about what was left out is refused."""
     with pytest.raises(ValueError, match="no room"):
         bound("x", 10)
 

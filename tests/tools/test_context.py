@@ -40,17 +40,17 @@ def test_what_it_says_of_the_call(token: CancellationToken) -> None:
     assert (made.call_id, made.session_id) == ("c1", "s1")
 
 
-def test_looking_at_the_token_is_listening(token: CancellationToken) -> None:
-    """A call shows that it listens by looking at its token; reporting is not listening."""
+def test_reading_the_token_marks_the_context_as_used(token: CancellationToken) -> None:
+    """A call that reads its token gets a grace period after a stop; one that only reports does not."""
     made = context(token, report=lambda _: None)
     made.report("x")
-    assert not made.has_listened
+    assert not made.was_used
     assert made.token is token
-    assert made.has_listened
+    assert made.was_used
 
 
 def test_reports_until_the_call_is_over(token: CancellationToken) -> None:
-    """Progress is told while the call runs; a thread that was left behind reports into nothing."""
+    """Progress is reported while the call runs; reports of a thread that was left behind are dropped."""
     said: list[str] = []
     made = context(token, report=said.append)
     made.report("half")
@@ -65,7 +65,7 @@ async def test_asking_from_a_task(token: CancellationToken) -> None:
     """In an async tool a question is awaited."""
     made = context(token, is_async=True, ask=shout)
     assert await made.ask("who", ["me", "you"]) == "who! ['me', 'you']"
-    assert made.has_listened
+    assert made.was_used
 
 
 @looped
@@ -257,7 +257,7 @@ def test_nobody_to_ask(token: CancellationToken) -> None:
         context(token).delegate(None, "go")
 
 
-def test_an_engine_that_ends_lets_go(token: CancellationToken) -> None:
+def test_a_loop_that_ends_ends_the_wait(token: CancellationToken) -> None:
     """A thread that waits for a loop which cancels all its tasks and ends is told so, and is not left waiting."""
     ends: list[BaseException] = []
 
@@ -284,4 +284,109 @@ def test_an_engine_that_ends_lets_go(token: CancellationToken) -> None:
     thread.join(10)
     assert not thread.is_alive()
     assert isinstance(ends[0], RuntimeError)
-    assert "nobody is left" in str(ends[0])
+    assert "there will be no answer" in str(ends[0])
+
+
+@pytest.mark.parametrize("how", ["ask", "delegate"])
+def test_a_closed_loop_ends_the_wait(token: CancellationToken, how: str) -> None:
+    """Was a defect: a program that closed its loop in the middle left the tool's thread waiting for ever."""
+    ends: list[BaseException] = []
+    asked = asyncio.Event()
+
+    async def hang(*_: Any) -> Any:
+        asked.set()
+        await never()
+
+    def wait_for_answer(made: ToolContext) -> None:
+        try:
+            made.ask("who") if how == "ask" else made.delegate(None, "go")
+        except BaseException as exc:
+            ends.append(exc)
+
+    loop = asyncio.new_event_loop()
+    made = context(token, loop=loop, ask=hang, delegate=hang)
+    thread = threading.Thread(target=wait_for_answer, args=(made,), daemon=True)
+    thread.start()
+    loop.run_until_complete(asked.wait())
+    loop.close()  # no asyncio.run(): as in embedders and notebooks
+    thread.join(10)
+    assert not thread.is_alive()
+    assert isinstance(ends[0], RuntimeError)
+    assert "there will be no answer" in str(ends[0])
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+@looped
+async def test_the_end_of_a_call_ends_its_waits(token: CancellationToken, is_stopped: bool) -> None:
+    """A thread that waits for another agent which does not end is let go when its call is given up."""
+    started = asyncio.Event()
+    cancelled = asyncio.Event()
+
+    async def hang(*_: Any) -> Any:
+        started.set()
+        try:
+            await never()
+        finally:
+            cancelled.set()
+
+    made = context(token, loop=asyncio.get_running_loop(), delegate=hang)
+    thread = asyncio.create_task(asyncio.to_thread(made.delegate, None, "go"))
+    await started.wait()
+    if is_stopped:
+        token.cancel("stop")
+    made.detach()
+    with pytest.raises(Cancelled if is_stopped else RuntimeError):
+        await thread
+    await cancelled.wait()
+
+
+class OwnLoop:
+    """A loop of a tool's own, beside the session's."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    async def run(self, work: Any) -> Any:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
+
+    def end(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+        self.loop.close()
+
+
+@looped
+async def test_an_async_tool_in_a_loop_of_its_own_asks_the_session(token: CancellationToken) -> None:
+    """What it asks for runs in the session's loop; answers, errors and a stop reach it in its own."""
+    here, own = asyncio.get_running_loop(), OwnLoop()
+
+    async def ask(question: str, _: Any) -> str:
+        if question == "fail":
+            raise KeyError("lost")
+        if question == "hang":
+            here.call_soon(token.cancel, "stop")
+            await never()
+        return f"in the session's loop: {asyncio.get_running_loop() is here}"
+
+    async def delegate(_agent: Any, _text: str, below: CancellationToken) -> str:
+        stopped.cancel("stop")
+        await below.wait_async()
+        return "so far"
+
+    async def delegate_in_scope() -> Any:
+        async with stopped.scope():
+            return await context(stopped, is_async=True, loop=here, delegate=delegate).delegate(None, "go")
+
+    stopped = CancellationToken()
+    made = context(token, is_async=True, loop=here, ask=ask)
+    try:
+        assert await own.run(made.ask("who")) == "in the session's loop: True"
+        with pytest.raises(KeyError, match="lost"):
+            await own.run(made.ask("fail"))
+        with pytest.raises(Cancelled):
+            await own.run(made.ask("hang"))
+        assert await own.run(delegate_in_scope()) == "so far"
+    finally:
+        own.end()

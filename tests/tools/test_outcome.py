@@ -55,10 +55,10 @@ def test_abandoned_says_that_nobody_knows() -> None:
 
 def test_a_timeout_that_left_something_behind() -> None:
     """A call whose time was over and whose thread went on says both."""
-    text = told("timed_out", reason="timeout", detail="its 5 s were over", rungs=["cut", "abandoned"])
+    text = told("timed_out", reason="timeout", detail="its 5 s were over", stop_steps=["cut", "abandoned"])
     assert "its 5 s were over" in text
     assert "may still have effects" in text
-    assert "may still" not in told("timed_out", reason="timeout", rungs=["cooperated"])
+    assert "may still" not in told("timed_out", reason="timeout", stop_steps=["cooperated"])
 
 
 @pytest.mark.parametrize("status", ["not_started", "denied"])
@@ -86,7 +86,7 @@ def test_reasons_read_as_sentences(reason: str | None) -> None:
 
 def test_a_late_end_is_news_not_history() -> None:
     """A late end leaves the message as it was sent, and is told as what it is."""
-    outcome = ToolOutcome(call_id="c", name="f", status="abandoned", reason="stop", rungs=["abandoned"])
+    outcome = ToolOutcome(call_id="c", name="f", status="abandoned", reason="stop", stop_steps=["abandoned"])
     before = outcome.to_message()
     assert outcome.may_go_on
     assert outcome.late_note() == ""

@@ -188,7 +188,7 @@ def test_bad_options_are_refused_at_once(options: dict[str, Any], error: type[Ex
 @pytest.mark.parametrize("fn", [5, "name", int, Callables, None.__class__])
 def test_what_is_no_function_is_refused(fn: Any) -> None:
     """Values and classes are no tools."""
-    with pytest.raises(TypeError, match="made of a function"):
+    with pytest.raises(TypeError, match="made from a function"):
         tool(fn)
 
 

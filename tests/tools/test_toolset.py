@@ -44,13 +44,13 @@ def test_a_method_needs_its_object() -> None:
 
 
 def test_what_is_no_tool() -> None:
-    """What can not be a tool is refused as `@tool` would."""
-    with pytest.raises(TypeError, match="made of a function"):
+    """What cannot be a tool is refused as `@tool` would."""
+    with pytest.raises(TypeError, match="made from a function"):
         collect_tools(["search"])  # type: ignore[list-item]
 
 
 def test_a_tool_that_is_not_there() -> None:
-    """A model that calls what there is not is told what there is."""
+    """A model that calls an unknown tool gets the list of tools."""
     text = no_such_tool("fetsh", collect_tools([fetch, search]))
     assert "Did you mean 'fetch'?" in text
     assert "fetch, search" in text

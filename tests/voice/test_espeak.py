@@ -31,6 +31,12 @@ def test_voices_and_speeds_differ() -> None:
     assert german.wav != slow.wav
 
 
+@pytest.mark.parametrize("voice", ["en-us", "en-gb", "de", "fr", "fr-fr", "es", "it", "pt-br"])
+def test_a_voice_is_a_language(voice: str) -> None:
+    """Every language that the error message recommends can be used: "en-gb" was refused, and recommended."""
+    assert run_isolated(speak, "One.", voice).seconds > 0.1
+
+
 @pytest.mark.parametrize("voice", ["klingon-x", "../../etc", "", "en\0us"])
 def test_an_unknown_voice_is_refused(voice: str) -> None:
     """With the names of some that are there."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
+import wave
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,12 +20,12 @@ import pytest
 
 from halter import CancellationToken, Cancelled
 from halter.cancel import abandoned
-from halter.cancel.isolate import Workers
+from halter.cancel.isolation.api import Workers
 from halter.models.errors import ModelError
-from halter.voice.listening import RATE, UnreadableAudio, _windows, decode
+from halter.voice.recognition import RATE, UnreadableAudio, _windows, decode
 from halter.voice.transcriber import RemoteTranscriber, Transcriber
 from tests.helpers import wait_dead, wait_until
-from tests.toolbox.slowserver import SlowServer
+from tests.toolbox.slow_server import SlowServer
 from tests.voice.sounds import PACKINGS, likeness, packed, spoken
 
 
@@ -112,6 +116,31 @@ def test_a_stop_before_the_start_starts_nothing(transcriber: Transcriber) -> Non
         run(transcriber.transcribe(b"nothing", token=token))
 
 
+def test_a_single_word_is_understood(transcriber: Transcriber) -> None:
+    """A recording of one word with no silence around it was misheard: "Stop." as "Uh"."""
+    assert run(transcriber.transcribe(without_silence(first_spoken("Stop.")))).text == "Stop."
+
+
+def first_spoken(text: str) -> bytes:
+    """A WAV file from a new process: what espeak has said before changes what it says next, a little."""
+    program = "import sys; from halter.voice.espeak import speak; sys.stdout.buffer.write(speak(sys.argv[1]).wav)"
+    return subprocess.run([sys.executable, "-c", program, text], capture_output=True, check=True).stdout
+
+
+def without_silence(recording: bytes) -> bytes:
+    """A WAV file that begins and ends with sound."""
+    with wave.open(io.BytesIO(recording)) as file:
+        rate, samples = file.getframerate(), np.frombuffer(file.readframes(file.getnframes()), np.int16)
+    loud = np.flatnonzero(np.abs(samples.astype(np.int32)) > 300)
+    cut = io.BytesIO()
+    with wave.open(cut, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(samples[loud[0] : loud[-1] + 1].tobytes())
+    return cut.getvalue()
+
+
 def test_silence_is_no_speech(transcriber: Transcriber) -> None:
     """The model would hear words in it."""
     header = spoken("Hello.")[:44]
@@ -177,7 +206,7 @@ def test_a_server_is_asked_as_it_wants(tmp_path: Path) -> None:
         assert re.search(rb'name="file"; filename="a.ogg".*sound', seen.body, re.DOTALL)
         assert re.search(rb'name="model"\r\n\r\nm\r\n', seen.body)
         server.page("/v1/audio/transcriptions", "{}", "application/json")
-        with pytest.raises(ModelError, match="without a text"):
+        with pytest.raises(ModelError, match="has no text"):
             run(remote.transcribe(b"sound"))
 
 

@@ -15,13 +15,13 @@ import pytest
 from halter import CancellationToken, Session, ToolContext, tool
 from halter.models import Audio, UserMessage
 from halter.testing import Gate
-from halter.voice.hearing import Hearing
 from halter.voice.transcriber import Recording, RemoteTranscriber, Segment, Transcriber
+from halter.voice.voice_messages import VoiceMessages
 from tests.helpers import wait_until
 from tests.sessionkit import call, data_of, kinds, model_of, said
-from tests.toolbox.slowserver import SlowServer
-from tests.voice.hearkit import done, echoes, heard, serving, until
+from tests.toolbox.slow_server import SlowServer
 from tests.voice.sounds import likeness, packed, spoken
+from tests.voice.voicekit import done, echoes, heard, serving, until
 
 BLUE = "Take the blue one."
 FORMATS = {"ogg": "audio/ogg", "webm": "audio/webm", "m4a": "audio/mp4", "mp3": "audio/mpeg", "wav": "audio/wav"}
@@ -56,9 +56,9 @@ def transcriber() -> Iterator[Counted]:
 
 
 @pytest.fixture
-def hearing(transcriber: Counted) -> Hearing:
+def voice_messages(transcriber: Counted) -> VoiceMessages:
     transcriber.calls = transcriber.pieces = 0
-    return Hearing(transcriber, stop_phrases=("stop", "halt"))
+    return VoiceMessages(transcriber, stop_phrases=("stop", "halt"))
 
 
 def voice(text: str = BLUE, name: str = "ogg") -> Audio:
@@ -80,13 +80,13 @@ def shown(session: Session) -> list[str]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_kind_of_recording_is_understood(hearing: Hearing, name: str) -> None:
+def test_every_kind_of_recording_is_understood(voice_messages: VoiceMessages, name: str) -> None:
     """What was said is what the model reads, and what the person sees, once; the recording is in the log."""
 
     async def main() -> None:
         async with serving("ok") as session:
             recording = Audio(packed(name), FORMATS[name])
-            await hearing.hear(session, recording)
+            await voice_messages.post(session, recording)
             await done(session)
             (words,) = last_words(session)
             assert likeness(words) >= 0.6, words
@@ -96,7 +96,7 @@ def test_every_kind_of_recording_is_understood(hearing: Hearing, name: str) -> N
     run(main())
 
 
-def test_a_voice_interrupt_stops_the_turn_and_is_answered(hearing: Hearing, transcriber: Counted) -> None:
+def test_a_voice_interrupt_stops_the_turn_and_is_answered(voice_messages: VoiceMessages, transcriber: Counted) -> None:
     """One transcription, one echo, one answer; the turn that ran is stopped by it, and says so."""
 
     async def main() -> None:
@@ -104,12 +104,12 @@ def test_a_voice_interrupt_stops_the_turn_and_is_answered(hearing: Hearing, tran
         async with serving(["I paint it red, ", gate], "Blue it is.") as session:
             session.post("Paint the door.")
             await gate.await_reached()
-            receipt = await hearing.hear(session, voice(), "interrupt", "v")
-            again = await hearing.hear(session, voice(), "interrupt", "v")
+            receipt = await voice_messages.post(session, voice(), "interrupt", "v")
+            again = await voice_messages.post(session, voice(), "interrupt", "v")
             await done(session)
             first, second = data_of(session, "turn.finished")
             assert (first.status, first.reason, second.status) == ("interrupted", "interrupt", "done")
-            assert (receipt.stopped, receipt.state, again.letter is receipt.letter) == (True, "applied", True)
+            assert (receipt.stopped, receipt.state, again.message == receipt.message) == (True, "applied", True)
             assert shown(session) == [BLUE]
             assert transcriber.calls == 1
             assert last_words(session)[-1] == BLUE
@@ -119,7 +119,7 @@ def test_a_voice_interrupt_stops_the_turn_and_is_answered(hearing: Hearing, tran
     run(main())
 
 
-def test_a_voice_steer_goes_into_the_running_turn(hearing: Hearing) -> None:
+def test_a_voice_steer_goes_into_the_running_turn(voice_messages: VoiceMessages) -> None:
     """The step is broken off, and the same turn goes on with what was said."""
 
     async def main() -> None:
@@ -127,7 +127,7 @@ def test_a_voice_steer_goes_into_the_running_turn(hearing: Hearing) -> None:
         async with serving(["I paint it red, ", gate], "Blue it is.") as session:
             session.post("Paint the door.")
             await gate.await_reached()
-            receipt = await hearing.hear(session, voice(name="webm"), "steer")
+            receipt = await voice_messages.post(session, voice(name="webm"), "steer")
             await done(session)
             assert (receipt.mode, receipt.state) == ("steer", "applied")
             assert kinds(session.events()).count("turn.finished") == 1
@@ -136,7 +136,7 @@ def test_a_voice_steer_goes_into_the_running_turn(hearing: Hearing) -> None:
     run(main())
 
 
-def test_a_voice_message_answers_the_question_that_is_open(hearing: Hearing) -> None:
+def test_a_voice_message_answers_the_question_that_is_open(voice_messages: VoiceMessages) -> None:
     """The tool that asked gets the words, exactly as if they had been typed."""
 
     @tool
@@ -148,7 +148,7 @@ def test_a_voice_message_answers_the_question_that_is_open(hearing: Hearing) -> 
         async with serving(call("ask"), "ok", tools=[ask]) as session:
             session.post("Begin.")
             await until(session, "question.asked")
-            await hearing.hear(session, voice(name="mp3"))
+            await voice_messages.post(session, voice(name="mp3"), "steer")
             await done(session)
             assert as_meant(data_of(session, "question.answered")[0].value) == BLUE
             assert last_words(session) == ["Begin."]
@@ -157,7 +157,7 @@ def test_a_voice_message_answers_the_question_that_is_open(hearing: Hearing) -> 
     run(main())
 
 
-def test_texts_around_it_keep_their_order(hearing: Hearing) -> None:
+def test_texts_around_it_keep_their_order(voice_messages: VoiceMessages) -> None:
     """A text that was typed behind it does not pass it, however long it takes to understand it."""
 
     async def main() -> None:
@@ -166,9 +166,9 @@ def test_texts_around_it_keep_their_order(hearing: Hearing) -> None:
             session.post("Begin.")
             await gate.await_reached()
             session.post("first")
-            await hearing.hear(session, voice())
+            await voice_messages.post(session, voice())
             session.post("third")
-            await hearing.hear(session, voice("Never mind."))
+            await voice_messages.post(session, voice("Never mind."))
             session.post("fifth", id="last")
             gate.open()
             await until(session, "message.applied", lambda data: data.id == "last")
@@ -177,7 +177,7 @@ def test_texts_around_it_keep_their_order(hearing: Hearing) -> None:
     run(main())
 
 
-def test_a_spoken_stop_stops_the_turn(hearing: Hearing) -> None:
+def test_a_spoken_stop_stops_the_turn(voice_messages: VoiceMessages) -> None:
     """As fast as it is understood; the model hears nothing of it, and the person sees it."""
 
     async def main() -> None:
@@ -185,7 +185,7 @@ def test_a_spoken_stop_stops_the_turn(hearing: Hearing) -> None:
         async with serving(["I paint ", gate]) as session:
             session.post("Paint the door.")
             await gate.await_reached()
-            receipt = await hearing.hear(session, voice("Stop!"), id="v")
+            receipt = await voice_messages.post(session, voice("Stop!"), id="v")
             await heard(session, "v")
             end = await until(session, "turn.finished")
             assert (end.status, end.reason) == ("interrupted", "stop")
@@ -196,7 +196,9 @@ def test_a_spoken_stop_stops_the_turn(hearing: Hearing) -> None:
     run(main())
 
 
-def test_a_stop_in_the_middle_of_a_recording_does_not_wait_for_its_end(hearing: Hearing, transcriber: Counted) -> None:
+def test_a_stop_in_the_middle_of_a_recording_does_not_wait_for_its_end(
+    voice_messages: VoiceMessages, transcriber: Counted
+) -> None:
     """The turn is over when a part of the recording is understood; the rest is kept, and held."""
     story = "The door is old and the wood is dark. "
     recording = spoken(f"{story} Stop. {story * 9}")
@@ -206,7 +208,7 @@ def test_a_stop_in_the_middle_of_a_recording_does_not_wait_for_its_end(hearing: 
         async with serving(["I paint ", gate]) as session:
             session.post("Paint the door.")
             await gate.await_reached()
-            receipt = await hearing.hear(session, Audio(recording), id="v")
+            receipt = await voice_messages.post(session, Audio(recording), id="v")
             await until(session, "turn.finished")
             assert transcriber.pieces == 1
             assert session.inbox[0].preparing
@@ -219,7 +221,7 @@ def test_a_stop_in_the_middle_of_a_recording_does_not_wait_for_its_end(hearing: 
     run(main())
 
 
-# -- what can not be understood --------------------------------------------------------------------------------------
+# -- what cannot be understood --------------------------------------------------------------------------------------
 
 
 def quiet(seconds: float) -> bytes:
@@ -236,20 +238,22 @@ def quiet(seconds: float) -> bytes:
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: b"\x00garbage\xff" * 100, "this is not a sound file that can be decoded"),
-        (lambda: packed("m4a")[:-2_000], "this is not a sound file that can be decoded"),
-        (lambda: b"OggS", "this is not a sound file that can be decoded"),
-        (lambda: quiet(2), "no speech was heard in it"),
+        (lambda: b"\x00garbage\xff" * 100, "cannot decode the audio"),
+        (lambda: packed("m4a")[:-2_000], "cannot decode the audio"),
+        (lambda: b"OggS", "cannot decode the audio"),
+        (lambda: quiet(2), "no speech was recognized"),
     ],
     ids=["garbage", "truncated-m4a", "four-bytes", "silence"],
 )
-def test_what_can_not_be_understood_is_delivered_as_that(hearing: Hearing, make: Callable[[], bytes], why: str) -> None:
+def test_what_can_not_be_understood_is_delivered_as_that(
+    voice_messages: VoiceMessages, make: Callable[[], bytes], why: str
+) -> None:
     """The model is told in words and can say so; nothing that it might refuse is in the conversation from then on."""
     data = make()
 
     async def main() -> None:
         async with serving("Say it again, please.", "Better.") as session:
-            receipt = await hearing.hear(session, Audio(data, "audio/ogg"))
+            receipt = await voice_messages.post(session, Audio(data, "audio/ogg"))
             await done(session)
             (words,) = said(session.history)
             assert words.startswith(f"[A voice message that could not be transcribed: {why}")
@@ -264,13 +268,13 @@ def test_what_can_not_be_understood_is_delivered_as_that(hearing: Hearing, make:
     run(main())
 
 
-def test_a_recording_that_breaks_off_is_understood_as_far_as_it_goes(hearing: Hearing) -> None:
+def test_a_recording_that_breaks_off_is_understood_as_far_as_it_goes(voice_messages: VoiceMessages) -> None:
     """Half of an ogg file is half of what was said."""
 
     async def main() -> None:
         async with serving("ok") as session:
             whole = packed("ogg")
-            await hearing.hear(session, Audio(whole[: len(whole) // 2], "audio/ogg"))
+            await voice_messages.post(session, Audio(whole[: len(whole) // 2], "audio/ogg"))
             await done(session)
             (words,) = said(session.history)
             assert 0.1 < likeness(words) < 0.7, words
@@ -278,7 +282,7 @@ def test_a_recording_that_breaks_off_is_understood_as_far_as_it_goes(hearing: He
     run(main())
 
 
-def test_a_recording_of_ten_megabytes_is_understood(hearing: Hearing) -> None:
+def test_a_recording_of_ten_megabytes_is_understood(voice_messages: VoiceMessages) -> None:
     """Most of it is silence: what was said in it is heard."""
 
     async def main() -> None:
@@ -291,7 +295,7 @@ def test_a_recording_of_ten_megabytes_is_understood(hearing: Hearing) -> None:
             writer.setframerate(rate)
             writer.writeframes(frames + bytes(10_000_000))
         async with serving("ok") as session:
-            await hearing.hear(session, Audio(file.getvalue()))
+            await voice_messages.post(session, Audio(file.getvalue()))
             await done(session)
             assert last_words(session) == [BLUE]
 
@@ -302,14 +306,14 @@ def test_a_transcription_that_takes_too_long_is_given_up(transcriber: Counted) -
     """The message is delivered with a note; the transcriber is there for the next one."""
 
     async def main() -> None:
-        hearing = Hearing(transcriber, timeout=0.05)
+        voice_messages = VoiceMessages(transcriber, timeout=0.05)
         async with serving("ok") as session:
-            receipt = await hearing.hear(session, Audio(spoken("Many words are said here. " * 40)))
+            receipt = await voice_messages.post(session, Audio(spoken("Many words are said here. " * 40)))
             await done(session)
             assert said(session.history) == [
-                "[A voice message that could not be transcribed: it took longer than 0.05 seconds.]"
+                "[A voice message that could not be transcribed: transcription took longer than 0.05 seconds.]"
             ]
-            assert receipt.note == "it could not be transcribed: it took longer than 0.05 seconds"
+            assert receipt.note == "not transcribed: transcription took longer than 0.05 seconds"
 
     run(main())
 
@@ -325,10 +329,10 @@ def test_the_death_of_the_worker_loses_no_message() -> None:
 
     async def main() -> None:
         transcriber = Counted()  # of its own: the process of another may be at work for somebody else
-        hearing = Hearing(transcriber)
+        voice_messages = VoiceMessages(transcriber)
         async with serving("ok", "ok") as session:
             pid = await transcriber._workers.run(os.getpid)
-            await hearing.hear(session, Audio(spoken("Many words are said here. " * 18)))
+            await voice_messages.post(session, Audio(spoken("Many words are said here. " * 18)))
             await asyncio.to_thread(wait_until, lambda: transcriber.pieces > 0)
             used = cpu_seconds(pid)
             await asyncio.to_thread(wait_until, lambda: cpu_seconds(pid) > used + 0.05)  # it is at the next piece
@@ -337,9 +341,9 @@ def test_the_death_of_the_worker_loses_no_message() -> None:
             (words,) = said(session.history)
             assert words.startswith("Many words")
             assert "[The rest of this voice message could not be transcribed: the worker process was killed" in words
-            await hearing.hear(session, voice(), id="v")
+            await voice_messages.post(session, voice(), id="v")
             assert as_meant((await heard(session, "v")).message.text) == BLUE
-        await hearing.close()
+        await voice_messages.close()
 
     run(main())
 
@@ -350,12 +354,14 @@ def test_a_server_that_hangs_is_given_up_and_one_that_answers_is_heard() -> None
     async def main(server: SlowServer) -> None:
         server.page("/v1/audio/transcriptions", f'{{"text": "{BLUE}"}}', "application/json")
         async with serving("ok", "ok") as session:
-            await Hearing(RemoteTranscriber(f"{server.url}/v1", "key")).hear(session, voice())
+            await VoiceMessages(RemoteTranscriber(f"{server.url}/v1", "key")).post(session, voice())
             await done(session)
-            slow = Hearing(RemoteTranscriber(f"{server.url}/hang", "key"), timeout=0.05)
-            await slow.hear(session, voice(), id="v")
+            slow = VoiceMessages(RemoteTranscriber(f"{server.url}/hang", "key"), timeout=0.05)
+            await slow.post(session, voice(), id="v")
             text = (await heard(session, "v")).message.text
-            assert text == "[A voice message that could not be transcribed: it took longer than 0.05 seconds.]"
+            assert (
+                text == "[A voice message that could not be transcribed: transcription took longer than 0.05 seconds.]"
+            )
             assert last_words(session)[0] == BLUE
         await asyncio.to_thread(server.wait_for_close, "/hang/audio/transcriptions")
 

@@ -164,7 +164,7 @@ class ChatScreen:
 
     def wait_ready(self) -> None:
         """Wait until it takes keys and nothing runs."""
-        self.wait_state("ready")
+        self.wait_state("idle")
 
     def wait_state(self, state: str) -> None:
         """Wait until the state in the last line is this."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halter.events import MessageAccepted, TurnFinished
-from halter.models.model import TextDelta
+from halter.models.types import TextDelta
 from tests.cli.chat.screen import CTRL_D, ENTER, ESC, ChatScreen
 from tests.cli.kit import Home
 
@@ -23,7 +23,7 @@ def test_it_starts_on_the_embedded_model(tmp_path: Path) -> None:
     """
     home = Home(tmp_path)
     with ChatScreen(home, OLLAMA_HOST=NO_OLLAMA) as chat:
-        chat.wait_for("Using the embedded model (SmolLM2, 135M)", "For another: set OPENAI_API_KEY", "local · ")
+        chat.wait_for("Using the embedded model (SmolLM2, 135M)", "To use another: set OPENAI_API_KEY", "local · ")
         chat.wait_state("loading the model")
         chat.type(f"Say hi.{ENTER}")
         chat.wait_for("» Say hi.")
@@ -44,7 +44,7 @@ def test_no_model_at_all(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['xllamacpp'] = None\n")
     with ChatScreen(home, OLLAMA_HOST=NO_OLLAMA) as chat:
         assert chat.end() == 1
-        assert "halter: there is no model to ask. Set OPENAI_API_KEY or" in chat.text
+        assert "halter: no model found. Set OPENAI_API_KEY or" in chat.text
         assert "Traceback" not in chat.text
 
 

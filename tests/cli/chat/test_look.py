@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 SEEN = [
     "» Why is the build red?",
     "✓ read_file build.log",
-    "steered, applied after web_search was broken off",
+    "steered, interrupted web_search",
     "The test is off by one: range(5) ends at 4.",
     "⋯ run_command pytest -q tests/test_range.py",
     "212 passed, 1 running",

@@ -1,13 +1,13 @@
-"""No message is ever lost: typed while it starts, while something is asked, or when it can not be kept."""
+"""No message is ever lost: typed while it starts, while something is asked, or when it cannot be kept."""
 
 from __future__ import annotations
 
 import sqlite3
 
 from halter.events import MessageApplied, QuestionAnswered
+from halter.events.tools import ApprovalAnswered
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
-from halter.tools.events import ApprovalAnswered
 from tests.cli.chat.screen import ALT_UP, CTRL_U, ENTER, ESC, ChatScreen
 from tests.cli.kit import Home
 
@@ -36,7 +36,7 @@ def test_a_message_answers_a_question(home: Home, provider: FakeProvider) -> Non
             chat.send("Paint.")
             chat.wait_for("? Which colour?", "1. red", "2. blue")
             chat.send(typed)
-            chat.wait_for(f"» {given}", "it answered the question", f"So {given}.")
+            chat.wait_for(f"» {given}", "answered the question", f"So {given}.")
             chat.wait_ready()
     answers = [event.data.value for event in home.events() if isinstance(event.data, QuestionAnswered)]
     assert answers == ["blue", "green"]
@@ -66,26 +66,26 @@ def test_allowing_a_call(home: Home, provider: FakeProvider) -> None:
     """
     with ChatScreen(home) as chat:
         chat.wait_ready()
-        for typed, outcome in (("y", "✓ launch rocket"), ("no", "✗ launch · denied")):
+        for typed, outcome in (("y", "✓ launch rocket"), ("no", "✗ launch rocket · denied")):
             provider.script(tool_calls([LAUNCH]), answer(f"After {typed}."))
             chat.send("Launch.")
-            chat.wait_for("? Allow launch(what='rocket')?", "y or n, and Enter")
+            chat.wait_for("? Allow launch?", "what: rocket", "y or n, then Enter")
             chat.send(typed)
             chat.wait_for(outcome, f"After {typed}.")
             chat.wait_ready()
         provider.script(tool_calls([LAUNCH]), answer("Not yet, then."))
         chat.send("Launch.")
-        chat.wait_state("asks you")
+        chat.wait_state("needs you")
         chat.send("wait for the weather")
         chat.wait_for("» wait for the weather", "Not yet, then.")
         chat.wait_ready()
         provider.script(tool_calls([LAUNCH]))
         chat.send("Launch.")
-        chat.wait_state("asks you")
+        chat.wait_state("needs you")
         chat.type(ESC)
         chat.wait_for("■ stopped in")
         chat.wait_ready()
-        chat.wait_gone("y or n, and Enter")
+        chat.wait_gone("y or n, then Enter")
     granted = [event.data.granted for event in home.events() if isinstance(event.data, ApprovalAnswered)]
     assert granted == [True, False, False, False]
 
@@ -104,7 +104,7 @@ def test_a_word_typed_before_the_question_does_not_allow(home: Home, provider: F
         assert "Allow launch" not in chat.text
         chat.wait_for("? Allow launch")
         chat.type(ENTER)
-        chat.wait_notice("this was asked while you typed: Enter again answers it")
+        chat.wait_notice("this question appeared while you typed: press Enter again to answer it")
         chat.wait_for_line("> y")
         chat.type(ENTER)
         chat.wait_for("✓ launch rocket", "Done.")
@@ -153,7 +153,7 @@ def test_editing_what_waits(home: Home, provider: FakeProvider) -> None:
         chat.type("!")
         chat.wait_for_line("> third!")
         chat.type("\x03")
-        chat.wait_notice("the message stays as it was")
+        chat.wait_notice("message unchanged")
         chat.wait_for("queued    third")
         chat.type(ALT_UP)
         chat.wait_for_line("> third")
@@ -216,6 +216,6 @@ def test_a_message_that_is_sent_while_it_is_edited(home: Home, provider: FakePro
         chat.wait_for("» more", "Well.")
         chat.wait_for_line("> more!")
         chat.type(ENTER)
-        chat.wait_notice("it was sent before you were done")
+        chat.wait_notice("it was sent meanwhile")
         chat.type(ENTER)
         chat.wait_for("» more!", "Good.")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from halter.events import MessageAccepted, MessageApplied, TurnFinished
-from halter.models.progress import RequestFinished
+from halter.events.requests import RequestFinished
 from halter.testing import FakeProvider, SeenRequest, answer
 from halter.testing.replies import ScriptedReply
 from tests.cli.chat.screen import ENTER, ESC, ChatScreen

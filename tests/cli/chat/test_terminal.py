@@ -195,7 +195,7 @@ def test_what_others_print_is_said_above(home: Home, provider: FakeProvider) -> 
 
 def test_the_terminal_is_left_as_it_was(home: Home, provider: FakeProvider) -> None:
     """After the end the terminal echoes and knows lines again, and pasting is not bracketed any more."""
-    import termios  # noqa: PLC0415
+    import termios
 
     with ChatScreen(home) as chat:
         chat.wait_ready()

@@ -1,0 +1,357 @@
+"""The guardian: a SIGKILL of this process leaves none of its processes alive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.helpers import is_alive, run_python, wait_dead, wait_until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
+
+# What every program begins with. A process that is to die writes its number into the folder "pids".
+_HEAD = """
+import asyncio, os, signal, subprocess, sys, threading, time
+from pathlib import Path
+home = Path(sys.argv[1])
+SLEEP = f"echo x > {home}/pids/$$; exec sleep 60"
+def wait_for(count):
+    while len(os.listdir(home / "pids")) < count:
+        time.sleep(0.005)
+    while not guardian_pid():
+        time.sleep(0.005)
+    (home / "ready").touch()
+def guardian_pid():
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\\0")
+                parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            # The one that is our child ends as soon as it has started the other one.
+            is_guardian = any(word.endswith(b"guardian_main.py") for word in words)
+            if is_guardian and parent != os.getpid() and str(os.getpid()).encode() in words:
+                (home / "guardian").write_text(name)
+                return int(name)
+"""
+
+
+class Program(NamedTuple):
+    """A program of its own, the processes it has started, and its guardian."""
+
+    process: subprocess.Popen[bytes]
+    home: Path
+
+    @property
+    def pids(self) -> list[int]:
+        return [int(path.name) for path in (self.home / "pids").iterdir()]
+
+    @property
+    def guardian(self) -> int:
+        return int((self.home / "guardian").read_text())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(30)
+
+    def all_are_dead(self) -> None:
+        """The processes end within a second, with some reserve for a busy machine, and the guardian after them."""
+        for pid in self.pids:
+            wait_dead(pid, 5)
+        wait_dead(self.guardian, 5)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[object]:
+    """Run a program until it says that it is ready; whatever is left of it is killed after the test."""
+    (tmp_path / "pids").mkdir()
+    programs: list[Program] = []
+
+    def start(code: str) -> Program:
+        text = _HEAD + textwrap.dedent(code)
+        program = Program(subprocess.Popen([sys.executable, "-c", text, str(tmp_path)]), tmp_path)
+        programs.append(program)
+        wait_until(lambda: (tmp_path / "ready").exists() or program.process.poll() is not None, 30)
+        return program
+
+    yield start
+    for program in programs:
+        program.process.kill()
+        program.process.wait(30)
+        for pid in program.pids:
+            if is_alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+_TREES = {
+    "run_process": """
+        from halter import run_process
+        threading.Thread(target=wait_for, args=(1,)).start()
+        asyncio.run(run_process(SLEEP))
+        """,
+    "run_process, an escapee that ignores TERM": """
+        from halter import run_process
+        threading.Thread(target=wait_for, args=(2,)).start()
+        asyncio.run(run_process(f"trap '' TERM HUP; (setsid sh -c '{SLEEP}' &); " + SLEEP))
+        """,
+    "run_process, without an environment": """
+        from halter import run_process
+        threading.Thread(target=wait_for, args=(1,)).start()
+        asyncio.run(run_process(["env", "-i", "/bin/sh", "-c", SLEEP]))
+        """,
+    "an isolated function and its child": """
+        from halter import run_isolated
+        threading.Thread(target=wait_for, args=(1,)).start()
+        run_isolated(subprocess.run, SLEEP, shell=True)
+        """,
+    "plain subprocess in a deaf tool": """
+        from halter import Agent, tool
+        from halter.models import ToolCall
+        from halter.testing import ScriptedModel
+        @tool
+        def deaf() -> str:
+            "Deaf."
+            subprocess.run(SLEEP, shell=True)
+        threading.Thread(target=wait_for, args=(1,)).start()
+        Agent(ScriptedModel(ToolCall("1", "deaf", "{}"), "x"), [deaf]).session().run("go")
+        """,
+    "plain asyncio subprocess in an async tool, in a session of its own": """
+        from halter import Agent, tool
+        from halter.models import ToolCall
+        from halter.testing import ScriptedModel
+        @tool
+        async def own() -> str:
+            "Own."
+            await (await asyncio.create_subprocess_shell(SLEEP, start_new_session=True)).wait()
+        threading.Thread(target=wait_for, args=(1,)).start()
+        Agent(ScriptedModel(ToolCall("1", "own", "{}"), "x"), [own]).session().run("go")
+        """,
+    "a background job of the terminal, and a child that has no environment": """
+        import json
+        from halter import Agent
+        from halter.models import ToolCall
+        from halter.testing import ScriptedModel
+        from halter.toolbox.terminal.terminal import Terminal
+        command = "env -i /bin/sh -c '" + SLEEP + "' & " + SLEEP
+        call = ToolCall("1", "terminal", json.dumps({"command": command, "background": True}))
+        session = Agent(ScriptedModel(call, "x"), Terminal(home).tools, approve="auto").session()
+        session.run("go")
+        wait_for(2)
+        time.sleep(60)
+        """,
+}
+
+
+@pytest.mark.parametrize("name", _TREES)
+def test_a_killed_program_leaves_no_process(name: str, start: object) -> None:
+    """SIGKILL cannot be caught; the guardian ends what was left, and then itself."""
+    program: Program = start(_TREES[name])  # type: ignore[operator]
+    assert program.process.poll() is None
+    assert all(is_alive(pid) for pid in program.pids)
+    program.kill()
+    began = time.monotonic()
+    program.all_are_dead()
+    assert time.monotonic() - began < 5
+
+
+def test_os_exit_is_treated_like_a_kill(start: object) -> None:
+    """A program that leaves without its exit handlers has not ended its processes."""
+    program: Program = start(  # type: ignore[operator]
+        """
+        from halter import run_process
+        def leave():
+            wait_for(1)
+            os._exit(3)
+        threading.Thread(target=leave).start()
+        asyncio.run(run_process(SLEEP))
+        """
+    )
+    assert program.process.wait(30) == 3
+    program.all_are_dead()
+
+
+def test_after_a_proper_exit_it_ends_at_once_and_kills_nobody(start: object) -> None:
+    """A server that a command has started in the background is meant to run on after a regular exit."""
+    program: Program = start(  # type: ignore[operator]
+        """
+        from halter import run_process_blocking
+        run_process_blocking(f"(setsid sh -c '{SLEEP}' >/dev/null 2>&1 &)")
+        wait_for(1)
+        """
+    )
+    assert program.process.wait(30) == 0
+    wait_dead(program.guardian, 5)
+    [pid] = program.pids
+    assert is_alive(pid)
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_a_program_that_becomes_another_one_is_left_alone(start: object) -> None:
+    """After exec the guardian goes, and does not end the processes of the new program when that ends."""
+    program: Program = start(  # type: ignore[operator]
+        """
+        from halter import run_process_blocking
+        run_process_blocking("true")
+        wait_for(0)
+        os.execv("/bin/sh", ["sh", "-c", f"(setsid sh -c '{SLEEP}' >/dev/null 2>&1 &) ; exec sleep 60"])
+        """
+    )
+    wait_dead(program.guardian, 10)
+    wait_until(lambda: program.pids)
+    assert program.process.poll() is None
+    program.kill()
+    [pid] = program.pids
+    assert is_alive(pid)
+
+
+def test_closed_descriptors_do_not_end_the_protection(start: object) -> None:
+    """Programs close all descriptors that they do not know; nothing is written into what gets their numbers next."""
+    program: Program = start(  # type: ignore[operator]
+        """
+        from halter import run_process_blocking
+        run_process_blocking("true")
+        wait_for(0)
+        (home / "ready").unlink()
+        os.closerange(3, 100)
+        files = [open(home / f"file{number}", "wb") for number in range(60)]
+        threading.Thread(target=wait_for, args=(1,)).start()
+        run_process_blocking(SLEEP)
+        """
+    )
+    wait_until(lambda: program.pids and (program.home / "ready").exists(), 30)
+    program.kill()
+    program.all_are_dead()
+    assert all(path.stat().st_size == 0 for path in program.home.glob("file*"))
+
+
+def test_a_fork_that_never_calls_exec_does_not_delay_it(start: object) -> None:
+    """Such a fork has our descriptors, also by way of C, where nothing of ours runs in the child; it is left alone."""
+    program: Program = start(  # type: ignore[operator]
+        """
+        import ctypes
+        from halter import run_process
+        def fork():
+            wait_for(1)
+            pid = ctypes.PyDLL(None).fork()
+            if pid == 0:
+                time.sleep(60)
+            (home / "forked").write_text(str(pid))
+        threading.Thread(target=fork).start()
+        asyncio.run(run_process(SLEEP))
+        """
+    )
+    wait_until(lambda: (program.home / "forked").exists() and (program.home / "forked").read_text())
+    forked = int((program.home / "forked").read_text())
+    program.kill()
+    program.all_are_dead()
+    assert is_alive(forked)
+    os.kill(forked, signal.SIGKILL)
+
+
+def test_a_forked_child_has_a_guardian_of_its_own(start: object) -> None:
+    """When the child is killed its processes end, and those of the parent do not."""
+    program: Program = start(  # type: ignore[operator]
+        """
+        from halter import run_process_blocking
+        threading.Thread(target=run_process_blocking, args=(SLEEP,)).start()
+        wait_for(1)
+        (home / "ready").unlink()
+        (home / "parents").write_text(os.listdir(home / "pids")[0])
+        (home / "guardian").unlink()
+        if os.fork() == 0:
+            (home / "child").write_text(str(os.getpid()))
+            threading.Thread(target=wait_for, args=(2,)).start()
+            run_process_blocking(SLEEP)
+        time.sleep(60)
+        """
+    )
+    wait_until(lambda: len(program.pids) == 2 and (program.home / "guardian").exists(), 30)
+    parents = int((program.home / "parents").read_text())
+    [childs] = set(program.pids) - {parents}
+    os.kill(int((program.home / "child").read_text()), signal.SIGKILL)
+    wait_dead(childs, 5)
+    assert is_alive(parents)
+    program.kill()
+    wait_dead(parents, 5)
+
+
+def test_it_is_invisible_to_the_program(start: object) -> None:
+    """No child to wait for, no descriptor, folder or terminal kept, Ctrl+C and TERM ignored."""
+    program: Program = start(  # type: ignore[operator]
+        """
+        from halter import run_process_blocking
+        run_process_blocking("true")
+        wait_for(0)
+        try:
+            while True:
+                os.wait()
+        except ChildProcessError:
+            (home / "childless").touch()
+        time.sleep(60)
+        """
+    )
+    wait_until((program.home / "childless").exists)
+    guardian = program.guardian
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(guardian, number)
+    assert os.getsid(guardian) != os.getsid(program.process.pid)
+    assert os.readlink(f"/proc/{guardian}/cwd") == "/"
+    opened = sorted(os.readlink(f"/proc/{guardian}/fd/{name}") for name in os.listdir(f"/proc/{guardian}/fd"))
+    assert opened[:3] == ["/dev/null"] * 3
+    assert len(opened) == 6, opened  # the process, the table, the pipe
+    assert is_alive(guardian)
+    program.kill()
+    wait_dead(guardian, 5)
+
+
+def test_a_noted_folder_is_removed(start: object) -> None:
+    """What killed processes used is removed behind them; what was erased from the table stays."""
+    program: Program = start(  # type: ignore[operator]
+        """
+        from halter.cancel.processes import guardian
+        for name in ("temporary", "kept"):
+            (home / name / "inner").mkdir(parents=True)
+        guardian.watch_folder(str(home / "temporary"))
+        guardian.watch_folder(str(home / "kept"))()
+        wait_for(0)
+        time.sleep(60)
+        """
+    )
+    program.kill()
+    wait_dead(program.guardian, 5)
+    assert not (program.home / "temporary").exists()
+    assert (program.home / "kept").exists()
+
+
+def test_a_process_without_free_descriptors_does_without_a_guardian() -> None:
+    """The guardian needs three descriptors. Without them, a command that ran already was lost: its start had failed."""
+    program = """
+        import os, resource, subprocess
+        from halter.cancel.processes import guardian, registry
+        from halter.cancel.processes.tree import ProcessTree
+        child = subprocess.Popen(["sleep", "60"])
+        opened = os.listdir("/proc/self/fd")
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(opened), limits[1]))
+        assert guardian.ensure() is None
+        tree = ProcessTree([child.pid], reap=child.poll)
+        registry.add(tree)
+        assert child.pid in registry.roots()
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert os.listdir("/proc/self/fd") == opened
+        assert registry.stop(tree, 1.0) == []
+        assert child.returncode is not None
+        assert guardian.ensure() is not None
+    """
+    ended = run_python(program, timeout=20)
+    assert ended.returncode == 0, ended.stderr

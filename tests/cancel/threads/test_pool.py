@@ -1,0 +1,72 @@
+"""Our own worker threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from halter.cancel.threads import pool
+from tests.helpers import run_python, wait_until
+
+
+def test_an_idle_thread_is_used_again_and_ends_when_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that was idle for long enough ends by itself, or takes the job that came in the last moment."""
+    pool.end_idle_threads()
+    monkeypatch.setattr(pool, "_IDLE_SECONDS", 0.02)
+    seen: list[threading.Thread] = []
+    pool.submit(lambda: seen.append(threading.current_thread()))
+    wait_until(lambda: seen)
+    seen[0].join(10)
+    assert not seen[0].is_alive()
+    assert pool._idle == {}
+
+
+def test_a_thread_that_is_claimed_as_it_gives_up_takes_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claimed by a submitter just before it times out: the job is run, not lost."""
+    pool.end_idle_threads()
+    monkeypatch.setattr(pool, "_IDLE_SECONDS", 0.02)
+    ran = threading.Event()
+    pool.submit(lambda: None)
+    wait_until(lambda: pool._idle)
+    worker, _ = pool._idle.popitem()  # claimed, as submit() does first
+    threading.Event().wait(0.1)  # it times out meanwhile
+    worker.give(ran.set)
+    assert ran.wait(10)
+
+
+def test_a_job_that_raises_is_logged_and_its_thread_lives(caplog: pytest.LogCaptureFixture) -> None:
+    """Jobs must not raise; one that does costs no thread."""
+    ran = threading.Event()
+    with caplog.at_level(logging.ERROR):
+        pool.submit(lambda: 1 / 0)
+        wait_until(lambda: "ZeroDivisionError" in caplog.text)
+    pool.submit(ran.set)
+    assert ran.wait(10)
+
+
+def test_ending_idle_threads_ends_them() -> None:
+    """What waits for work is gone; what works is not touched."""
+    gate, done = threading.Event(), threading.Event()
+    pool.submit(lambda: (gate.wait(10), done.set()))
+    pool.submit(lambda: None)
+    wait_until(lambda: pool._idle)
+    pool.end_idle_threads()
+    assert pool._idle == {}
+    gate.set()
+    assert done.wait(10)
+
+
+def test_a_forked_child_starts_threads_of_its_own() -> None:
+    """The child of a fork has no idle threads to wait for."""
+    program = """
+        import os
+        from halter import run_blocking
+        run_blocking(int)
+        pid = os.fork()
+        if pid == 0:
+            os._exit(run_blocking(int))
+        raise SystemExit(os.waitpid(pid, 0)[1])
+    """
+    assert run_python(program).returncode == 0

@@ -1,0 +1,117 @@
+"""The chat without a terminal: plain lines in, plain text out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+from halter.events import MessageAccepted, TurnFinished
+from halter.events.tools import ApprovalAnswered
+from halter.models import ToolCall
+from halter.testing import FakeProvider, answer, hang_mid_stream, slow_stream, status, tool_calls
+from tests.cli.kit import WAIT, Home, end, read_until
+
+
+def test_each_line_is_a_message(home: Home, provider: FakeProvider) -> None:
+    """Lines are answered in order, as plain text without colour; commands work; the end of the input is the end, after
+    the last answer.
+    """
+    provider.script(answer("**One.**"), answer("Two."))
+    ended = home.run(stdin="first\n/busy\n/nonsense\nsecond")
+    assert ended.code == 0
+    assert ended.out == "**One.**\nTwo.\n"
+    assert "(busy = queue)" in ended.err
+    assert "unknown command /nonsense" in ended.err
+    assert "To continue: halter --session" in ended.err
+    assert "\x1b" not in ended.out + ended.err
+    accepted = [event.data.message.text for event in home.events() if isinstance(event.data, MessageAccepted)]
+    assert accepted == ["first", "second"]
+
+
+def test_nothing_in_nothing_out(home: Home) -> None:
+    """No line at all: nothing is said, and no session is kept."""
+    assert home.run(stdin="") == (0, "", "")
+
+
+def test_a_failure_is_in_the_code(home: Home, provider: FakeProvider) -> None:
+    """If the last turn failed, the code is 1, and standard error says why."""
+    provider.script(status(400, "no such thing"))
+    ended = home.run(stdin="Hello.\n")
+    assert (ended.code, ended.out) == (1, "")
+    assert "no such thing" in ended.err
+
+
+def test_steering_and_stopping_by_lines(home: Home, provider: FakeProvider) -> None:
+    """/steer reaches the running turn and /stop stops it, as they do on a terminal."""
+    provider.script(hang_mid_stream(1, text="Once upon a "), hang_mid_stream(1, text="Ahoy, there "))
+    with home.start(stdin=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        os.write(program.stdin.fileno(), b"A story.\n")
+        read_until(program.stdout.fileno(), b"Once upon a ")
+        os.write(program.stdin.fileno(), b"/steer Like a pirate.\n")
+        read_until(program.stdout.fileno(), b"Ahoy, there ")
+        os.write(program.stdin.fileno(), b"/stop\n")
+        ended = end(program)
+    assert ended.code == 0
+    assert "steered, interrupted the answer" in ended.err
+    assert "stopped in" in ended.err
+
+
+def test_a_question_is_answered_by_the_next_line(home: Home, provider: FakeProvider) -> None:
+    """What a tool asks is on standard error, and the next line is the answer; with no line left, it is withdrawn."""
+    provider.script(tool_calls([ToolCall("1", "ask", "{}")]), answer("Blue it is."))
+    with home.start(stdin=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        assert program.stderr is not None
+        os.write(program.stdin.fileno(), b"Paint.\n")
+        read_until(program.stderr.fileno(), b"  2. blue\n")
+        os.write(program.stdin.fileno(), b"2\n")
+        ended = end(program)
+    assert (ended.code, ended.out) == (0, "Blue it is.\n")
+    provider.script(tool_calls([ToolCall("1", "ask", "{}")]))
+    ended = home.run(stdin="Paint.\n")
+    assert ended.code == 0
+    assert "Which colour? · withdrawn" in ended.err
+
+
+def test_nobody_can_be_asked_for_approval(home: Home, provider: FakeProvider) -> None:
+    """Lines that were written beforehand allow nothing: a call that needs approval is denied."""
+    provider.script(tool_calls([ToolCall("1", "launch", '{"what": "rocket"}')]), answer("Not allowed."))
+    assert home.run(stdin="Launch.\n").out == "Not allowed.\n"
+    granted = [event.data.granted for event in home.events() if isinstance(event.data, ApprovalAnswered)]
+    assert granted == [False]
+
+
+def test_stopped_by_a_signal(home: Home, provider: FakeProvider) -> None:
+    """A signal ends it with its code; what was said stays, and the turn is sealed."""
+    provider.script(hang_mid_stream(2, text="Once upon a time there was a"))
+    with home.start(stdin=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        os.write(program.stdin.fileno(), b"A story.\n")
+        shown = read_until(program.stdout.fileno(), b"Once upon a time there w")
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(WAIT) == 143
+        ended = end(program)
+    assert shown.decode() + ended.out == "Once upon a time there w\n"
+    assert "Shutting down (SIGTERM)…" in ended.err
+    finished = home.events()[-1].data
+    assert isinstance(finished, TurnFinished)
+    assert (finished.status, finished.reason) == ("interrupted", "shutdown")
+
+
+def test_a_closed_pipe_ends_it(home: Home, provider: FakeProvider) -> None:
+    """When whoever reads goes, the turn is stopped and the program ends, without a word about pipes."""
+    provider.script(slow_stream(0.005, text="a line\n"))
+    with home.start(stdin=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        os.write(program.stdin.fileno(), b"Go on for ever.\n")
+        read_until(program.stdout.fileno(), b"a line\n")
+        program.stdout.close()
+        assert program.wait(WAIT) == 141
+        assert program.stderr is not None
+        assert b"Traceback" not in program.stderr.read()
+    provider.wait_for_close(1)

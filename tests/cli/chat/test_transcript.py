@@ -1,0 +1,50 @@
+"""The chat as text for a terminal."""
+
+from __future__ import annotations
+
+from halter.cli.chat.live_area import LiveArea
+from halter.cli.chat.notices import Notice
+from halter.cli.chat.transcript import Transcript
+from halter.events import Event, EventData, TurnStarted
+from halter.events.tools import ApprovalAnswered, ApprovalAsked
+from halter.tools.approval import ApprovalRequest
+
+
+def transcript_of(*happened: EventData) -> Transcript:
+    transcript = Transcript()
+    for seq, data in enumerate(happened, 1):
+        transcript.apply(Event(seq, float(seq), "s", "t", data))
+    return transcript
+
+
+def test_an_approval_hides_nothing() -> None:
+    """A long command was cut, and with it what was dangerous and why it was asked."""
+    command = "echo " + "x " * 300 + "; rm -rf ~/"
+    request = ApprovalRequest(
+        call_id="c", tool="terminal", arguments={"command": command}, reason="deletes directories", id="a"
+    )
+    transcript = transcript_of(TurnStarted("m"), ApprovalAsked(request))
+    (notice,) = transcript.take_finished()
+    assert isinstance(notice, Notice)
+    assert "deletes directories" in notice.text
+    assert "rm -rf ~/" in notice.text
+    shown = LiveArea(24, 80, color=False).question(transcript.display.question, 0)
+    assert "deletes directories" in shown[0]
+    assert transcript.status == "needs you"
+
+
+def test_an_approval_shows_no_control_characters() -> None:
+    """A newline or an escape sequence in an argument cannot look like another line of the prompt."""
+    request = ApprovalRequest(call_id="c", tool="terminal", arguments={"command": "ls\r\x1b[2Kpwd"}, id="a")
+    (notice,) = transcript_of(TurnStarted("m"), ApprovalAsked(request)).take_finished()
+    assert notice.text.splitlines()[-1] == "command: ls  [2Kpwd"
+
+
+def test_an_answered_approval() -> None:
+    """How it was answered is written down."""
+    request = ApprovalRequest(call_id="c", tool="terminal", id="a")
+    transcript = transcript_of(
+        TurnStarted("m"), ApprovalAsked(request), ApprovalAnswered("a", "c", granted=True, note="ok")
+    )
+    assert [each.text for each in transcript.take_finished()] == ["terminal: allowed (ok)"]
+    assert transcript.status == "waiting for the model"

@@ -1,0 +1,159 @@
+"""`halter doctor`: what it finds, what it says, and the code that scripts see."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+from halter.cli.commands.doctor import findings
+from halter.testing import FakeProvider, answer, status
+from tests.cli.kit import Home, OnTerminal
+from tests.helpers import run_python
+
+not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+
+
+def lines(text: str) -> dict[str, tuple[str, str]]:
+    """State and text of each finding, by what it is about."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            state, what, rest = line.split(None, 2)
+            found[what] = (state, rest)
+    return found
+
+
+def test_all_is_well(home: Home, provider: FakeProvider) -> None:
+    """With a model and a key all that is needed is there; nothing is made, nothing is asked, and the code is 0."""
+    ended = home.run("doctor")
+    assert (ended.code, ended.err) == (0, "")
+    found = lines(ended.out)
+    assert {what: state for what, (state, _) in found.items() if state == "fail"} == {}
+    assert found["model"] == ("ok", "openai:test (set by HALTER_MODEL)")
+    assert found["store"][0] == "ok"
+    assert "\x1b" not in ended.out
+    assert list(home.path.iterdir()) == []
+    assert provider.requests == []
+
+
+def test_a_key_that_is_not_set(tmp_path: Path) -> None:
+    """A model without its key is what fails, and the variable is named."""
+    ended = Home(tmp_path).run("doctor", "--model", "anthropic:x")
+    assert ended.code == 1
+    assert lines(ended.out)["model"] == ("fail", "anthropic:x (set by --model); ANTHROPIC_API_KEY is not set")
+    assert "Set ANTHROPIC_API_KEY" in ended.out
+
+
+def test_a_server_of_ones_own_needs_no_key(home: Home, provider: FakeProvider) -> None:
+    """Where another server is named, a key that is not set is only a warning."""
+    ended = home.run("doctor", OPENAI_API_KEY="")
+    assert ended.code == 0
+    assert lines(ended.out)["model"][0] == "warn"
+
+
+@pytest.mark.parametrize(("name", "state"), [("nobody:x", "fail"), ("local", "warn"), ("ollama:none", "warn")])
+def test_other_models(tmp_path: Path, name: str, state: str) -> None:
+    """A name that is no model's fails; the embedded model, and one that Ollama does not have, are warned of."""
+    ended = Home(tmp_path).run("doctor", "--model", name, OLLAMA_HOST="127.0.0.1:9")
+    assert lines(ended.out)["model"][0] == state
+    assert ended.code == (state == "fail")
+
+
+def test_online(home: Home, provider: FakeProvider) -> None:
+    """With --online the provider is asked once, and what it says is told."""
+    provider.script(answer("ok"), status(401, "no such key"))
+    ended = home.run("doctor", "--online")
+    assert (ended.code, lines(ended.out)["online"]) == (0, ("ok", "openai:test answers"))
+    ended = home.run("doctor", "--online")
+    assert (ended.code, lines(ended.out)["online"][0]) == (1, "fail")
+    assert "no such key" in ended.out
+
+
+def test_settings_that_can_not_be_used(home: Home) -> None:
+    """A mistake in the settings is told with its line, and what does not depend on them is looked at all the same."""
+    (home.path / "config.toml").write_text("\nmodle = 1\n")
+    ended = home.run("doctor")
+    assert ended.code == 1
+    found = lines(ended.out)
+    assert found["settings"][0] == "fail"
+    assert "config.toml, line 2" in found["settings"][1]
+    assert "chromium" in found
+    assert "model" not in found
+
+
+def test_stores(home: Home, provider: FakeProvider) -> None:
+    """A store is opened and counted; one that is none fails, as does a place where none can be."""
+    home.run("-p", "Hi.")
+    assert lines(home.run("doctor").out)["store"] == ("ok", f"{home.path}/sessions.db, 1 sessions")
+    (home.path / "text.db").write_text("no database " * 100)
+    ended = home.run("doctor", "--store", str(home.path / "text.db"))
+    assert (ended.code, lines(ended.out)["store"][0]) == (1, "fail")
+    assert "--store PATH" in ended.out
+
+
+@not_root
+def test_a_store_that_can_not_be_written(home: Home, provider: FakeProvider) -> None:
+    """A store that can be read only fails, and so does a directory that cannot have one."""
+    home.run("-p", "Hi.")
+    home.path.chmod(0o500)
+    try:
+        assert lines(home.run("doctor").out)["store"][0] == "fail"
+        assert lines(home.run("doctor", "--store", str(home.path / "new.db")).out)["store"][0] == "fail"
+    finally:
+        home.path.chmod(0o700)
+
+
+def test_tools(home: Home) -> None:
+    """Tools are loaded to see whether they can be; one that is not there, or whose module fails, fails."""
+    home.write_module("def f() -> None:\n    pass\nboth = [f, f]\n")
+    assert lines(home.run("doctor", HALTER_TOOLS="mytools:both").out)["tools"] == ("ok", "2")
+    assert lines(home.run("doctor", HALTER_TOOLS="mytools:none").out)["tools"][0] == "fail"
+    home.write_module("1 / 0\n")
+    found = lines(home.run("doctor", HALTER_TOOLS="mytools:f").out)["tools"]
+    assert found == ("fail", "mytools:f: ZeroDivisionError: division by zero")
+
+
+def test_nothing_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any model, browser or extra it is told how to get each; only the model is needed."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    for name in list(os.environ):
+        if name.startswith(("OPENAI_", "ANTHROPIC_", "HALTER_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HALTER_HOME", str(tmp_path))
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = {finding.what: finding for finding in findings({})}
+    assert [what for what, finding in found.items() if finding.state == "fail"] == ["model"]
+    assert (found["local"].state, found["chromium"].state) == ("warn", "warn")
+    assert "fetch-model" in found["local"].fix
+    found = {finding.what: finding for finding in findings({"model": "local"})}
+    assert "not installed" in found["model"].text
+
+
+def test_fallbacks(home: Home) -> None:
+    """A fallback is looked at as the model is."""
+    ended = home.run("doctor", HALTER_FALLBACKS="anthropic:x")
+    assert ended.code == 1
+    assert "anthropic:x (a fallback); ANTHROPIC_API_KEY is not set" in ended.out
+
+
+def test_terminals(home: Home) -> None:
+    """On a terminal it has colours and says which one it is; one that can do nothing is warned of."""
+    with OnTerminal(home, "doctor") as terminal:
+        assert terminal.end() == 0
+    assert b"\x1b[32mok" in terminal.shown
+    assert b"xterm, " in terminal.shown
+    with OnTerminal(home, "doctor", TERM="dumb", NO_COLOR="1") as terminal:
+        assert terminal.end() == 0
+    assert b"warn  terminal" in terminal.shown
+
+
+def test_importing_halter_does_not_import_the_command_line() -> None:
+    """The command line is for those who type it."""
+    code = (
+        "import sys, halter\nfrom halter import Session\nprint([name for name in sys.modules if 'halter.cli' in name])"
+    )
+    assert run_python(code).stdout.strip() == "[]"

@@ -1,0 +1,105 @@
+"""`halter serve` and `halter keys`, as programs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import stat
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halter.testing import FakeProvider, answer
+from tests.cli.kit import Home, end, read_until
+
+
+def get(url: str, key: str, body: object = None) -> tuple[int, Any]:
+    request = urllib.request.Request(
+        url, headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    )
+    if body is not None:
+        request.data = json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return response.status, json.loads(response.read() or b"null")
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def test_the_first_start_shows_a_key_once(home: Home, provider: FakeProvider) -> None:
+    """It stands in the page's address, behind the #, works, and is never shown or written again."""
+    provider.script(answer("Hello."))
+    with home.start("serve", "--port", "0") as program:
+        assert program.stdout is not None
+        said = read_until(program.stdout.fileno(), b"creates another.\n").decode()
+        url, _, key = said.split()[3].partition("/#key=")
+        assert get(f"{url}/v1/sessions", key, {"id": "s"})[0] == 201
+        assert get(f"{url}/v1/sessions/s/messages", key, {"text": "Hi."})[0] == 202
+        assert get(f"{url}/v1/sessions", "wrong")[0] == 401
+        home.wait_until_sealed()
+        ended = end(program, signal.SIGTERM)
+        assert ended.code == 143
+    lines = [json.loads(line) for line in ended.err.splitlines() if line.startswith("{")]
+    finished = next(line for line in lines if line["event"] == "turn.finished")
+    assert (finished["session"], finished["status"]) == ("s", "done")
+    assert len(finished["turn"]) == 16
+    assert key not in ended.err
+    assert stat.S_IMODE((home.path / "keys.json").stat().st_mode) == 0o600
+    with home.start("serve", "--port", "0") as program:
+        assert program.stdout is not None
+        again = read_until(program.stdout.fileno(), b"creates another.\n").decode()
+        assert "key=" not in again
+        assert key not in again
+        assert get(f"{again.split()[3]}v1/sessions", key)[0] == 200
+        end(program, signal.SIGTERM)
+    assert key not in (home.path / "keys.json").read_text()
+
+
+def test_a_key_of_the_environment(home: Home, provider: FakeProvider) -> None:
+    """HALTER_KEY is the first key; none is made, and it is written and shown nowhere."""
+    with home.start("serve", "--port", "0", HALTER_KEY="from-the-environment") as program:
+        assert program.stdout is not None
+        said = read_until(program.stdout.fileno(), b"creates another.\n").decode()
+        assert "from-the-environment" not in said
+        assert get(f"{said.split()[3]}v1/sessions", "from-the-environment")[0] == 200
+        ended = end(program, signal.SIGTERM)
+    assert "from-the-environment" not in ended.err
+    assert not (home.path / "keys.json").exists()
+
+
+@pytest.mark.parametrize("key", ["", "short"])
+def test_an_address_that_others_reach_needs_a_good_key(key: str, home: Home, provider: FakeProvider) -> None:
+    """Without a key, or with one that is easily guessed, it does not begin."""
+    ended = home.run("serve", "--port", "0", "--host", "0.0.0.0", HALTER_KEY=key)
+    assert ended.code == 1
+    assert "0.0.0.0" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_keys_are_made_listed_and_revoked(home: Home) -> None:
+    """A key is shown once, on standard output alone; the list has no secrets in it."""
+    made = home.run("keys", "create", "phone", "--scope", "read")
+    key = made.out.strip()
+    assert key.startswith("hk_")
+    listed = home.run("keys", "list").out
+    assert "phone" in listed
+    assert "read" in listed
+    assert key.split("_", 2)[2] not in listed
+    assert home.run("keys", "revoke", "phone").code == 0
+    assert home.run("keys", "list").out == ""
+    again = home.run("keys", "revoke", "phone")
+    assert (again.code, "no key 'phone'" in again.err) == (1, True)
+
+
+def test_a_damaged_file_of_keys_is_told(home: Home, provider: FakeProvider) -> None:
+    """And lets nobody in."""
+    Path(home.path / "keys.json").write_text("{")
+    for argv in (["serve", "--port", "0"], ["keys", "list"]):
+        ended = home.run(*argv)
+        assert ended.code == 1
+        assert "damaged" in ended.err
+        assert "Traceback" not in ended.err

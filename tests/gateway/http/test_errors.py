@@ -1,0 +1,209 @@
+"""What goes wrong is told as a problem, with the field; whatever a client sends, it is never a 5xx."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halter.errors import SessionOwned, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
+from halter.events import Event
+from halter.gateway.http import schemas
+from halter.gateway.http.errors import MEDIA_TYPE
+from halter.stores import MemoryStore
+from tests.gateway.kit import gateway_of, kinds, sqlite
+from tests.tools.looped import looped
+
+WRONG: list[tuple[str, str, Any, int, str]] = [
+    ("POST", "/v1/sessions", {"id": ""}, 422, "id"),
+    ("POST", "/v1/sessions", {"id": "a/b"}, 422, "id"),
+    ("POST", "/v1/sessions", {"id": "a\n"}, 422, "id"),
+    ("POST", "/v1/sessions", {"id": "x" * 129}, 422, "id"),
+    ("POST", "/v1/sessions", {"id": 7}, 422, "id"),
+    ("POST", "/v1/sessions", {"name": "x"}, 422, "name"),
+    ("POST", "/v1/sessions", {"agent": "nobody"}, 422, "agent"),
+    ("POST", "/v1/sessions", [], 422, "body"),
+    ("POST", "/v1/sessions/s/messages", {}, 422, "text"),
+    ("POST", "/v1/sessions/s/messages", {"text": 1}, 422, "text"),
+    ("POST", "/v1/sessions/s/messages", {"text": ""}, 422, "text"),
+    ("POST", "/v1/sessions/s/messages", {"text": " \n"}, 422, "text"),
+    ("POST", "/v1/sessions/s/messages", {"text": "\udc00"}, 400, "body"),
+    ("POST", "/v1/sessions/s/messages", {"text": "x", "mode": "later"}, 422, "mode"),
+    ("POST", "/v1/sessions/s/messages", {"text": "x", "expect_turn": ""}, 422, "expect_turn"),
+    ("POST", "/v1/sessions/s/messages", {"text": "x", "id": "a b"}, 422, "id"),
+    ("POST", "/v1/sessions/none/messages", {"text": "x"}, 404, "session"),
+    ("POST", "/v1/sessions/s%2Fx/messages", {"text": "x"}, 404, "session"),
+    ("PATCH", "/v1/sessions/s/inbox/none", {"text": "x"}, 404, "message"),
+    ("PATCH", "/v1/sessions/s/inbox/none", {"state": "held"}, 422, "state"),
+    ("POST", "/v1/sessions/s/stop", {"wait": -1}, 422, "wait"),
+    ("POST", "/v1/sessions/s/stop", {"wait": "yes"}, 422, "wait"),
+    ("POST", "/v1/sessions/s/stop", {"scope": "world"}, 422, "scope"),
+    ("POST", "/v1/sessions/s/stop", {"reason": ""}, 422, "reason"),
+    ("POST", "/v1/sessions/none/stop", {}, 404, "session"),
+    ("POST", "/v1/sessions/s/answers/x", {}, 422, "value"),
+    ("GET", "/v1/sessions?limit=x", None, 422, "limit"),
+    ("GET", "/v1/sessions/none", None, 404, "session"),
+    ("GET", "/v1/sessions/none/inbox", None, 404, "session"),
+    ("DELETE", "/v1/sessions/none", None, 404, "session"),
+]
+
+
+@looped
+async def test_each_wrong_field_is_named() -> None:
+    """422, or 404 for what is not there; the body is a problem, and nothing was done."""
+    async with gateway_of() as (gateway, client):
+        await client.create()
+        for method, path, body, status, field in WRONG:
+            answer = await client.ask(method, path, body)
+            assert (answer.status, answer.body["field"]) == (status, field), (method, path, body, answer)
+            assert answer.headers["Content-Type"] == MEDIA_TYPE
+            assert answer.body["status"] == status
+            assert answer.body["title"]
+            assert answer.body["detail"]
+        assert [event.kind for event in gateway.registry.store.read("s")] == ["session.created"]
+
+
+@looped
+async def test_bodies_that_can_not_be_read() -> None:
+    """400 for what is no JSON, 415 for another kind of content, and no depth of nesting hurts."""
+    async with gateway_of() as (_, client):
+        await client.create()
+        for data in (b"{", b"\xff", b"", b"[" * 100_000, b'{"text": "x"} x', b"NaN"):
+            answer = await client.ask(
+                "POST", "/v1/sessions/s/messages", data=data, headers={"Content-Type": "application/json"}
+            )
+            assert (answer.status, answer.body["field"]) in ((400, "body"), (422, "body")), (data[:10], answer)
+        answer = await client.ask(
+            "POST", "/v1/sessions/s/messages", data="text=x", headers={"Content-Type": "text/plain"}
+        )
+        assert (answer.status, answer.body["field"]) == (415, "Content-Type")
+        nested = json.dumps({"value": json.loads("[" * 500 + "]" * 500)})
+        answer = await client.ask(
+            "POST", "/v1/sessions/s/answers/x", data=nested, headers={"Content-Type": "application/json"}
+        )
+        assert answer.status == 404
+
+
+@looped
+async def test_addresses_that_are_none() -> None:
+    """404 and 405 are problems as well, and 405 says what can be done."""
+    async with gateway_of() as (_, client):
+        nowhere = await client.ask("GET", "/v2")
+        assert (nowhere.status, nowhere.headers["Content-Type"]) == (404, MEDIA_TYPE)
+        wrong = await client.ask("PUT", "/v1/sessions")
+        assert (wrong.status, wrong.headers["Content-Type"]) == (405, MEDIA_TYPE)
+        assert set(wrong.headers["Allow"].split(",")) >= {"GET", "POST"}
+
+
+class Failing(MemoryStore):
+    """A store that fails when it is told to."""
+
+    error: StoreError | None = None
+
+    def commit(self, writes: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        super().commit(writes)
+
+    def read(self, *args: Any, **options: Any) -> list[Event]:
+        if isinstance(self.error, StoreCorrupt):
+            raise self.error
+        return super().read(*args, **options)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (StoreFull("/secret/path is full"), "is full"),
+        (StoreReadOnly("/secret/path"), "read-only"),
+        (StoreCorrupt("/secret/path"), "damaged"),
+        (StoreError("disk I/O error in /secret/path"), "failed"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, StoreError) else "",
+)
+@looped
+async def test_a_store_that_fails_is_503_and_nothing_was_accepted(error: StoreError, words: str) -> None:
+    """The client is told what is wrong, and when to try again, but not where the files are; then all goes on."""
+    store = Failing()
+    async with gateway_of("One.", store=store) as (_, client):
+        await client.create()
+        store.error = error
+        answer = await client.post("x", id="m1")
+        assert (answer.status, answer.body["type"]) == (503, "urn:halter:problem:store")
+        assert words in answer.body["detail"]
+        assert "secret" not in answer.data.decode()
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert (await client.ask("POST", "/v1/sessions", {"id": "other"})).status == 503
+        store.error = None
+        assert (await client.post("x", id="m1")).status == 202
+        assert kinds(await client.finished()).count("message.accepted") == 1
+
+
+@looped
+async def test_a_turn_that_the_store_lets_not_begin_begins_when_it_can() -> None:
+    """A message was accepted, and then the disk was full: it is not lost, and applied as soon as there is room."""
+    store = Failing()
+    async with gateway_of("One.", store=store) as (gateway, client):
+        await client.create()
+        async with gateway.registry.lease("s") as live:
+            live.session.post("x", id="m1")
+            store.error = StoreFull("full")  # the actor has not had its turn yet
+        async with client.events() as stream:
+            await stream.until("message.accepted")
+            store.error = None
+            events = await stream.until("turn.finished")
+        assert kinds(events).count("message.applied") == 1
+
+
+@looped
+async def test_a_body_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends half of a body, or of a form, and then nothing, gets 408."""
+    monkeypatch.setattr(schemas, "_PATIENCE", 0.05)
+    monkeypatch.setattr(schemas, "_UPLOAD_PATIENCE", 0.05)
+
+    async def half() -> AsyncIterator[bytes]:
+        yield b"--x\r\n"
+        await asyncio.sleep(10)
+
+    async with gateway_of() as (_, client):
+        await client.create()
+        for kind in ("application/json", "multipart/form-data; boundary=x"):
+            answer = await client.ask("POST", "/v1/sessions/s/messages", data=half(), headers={"Content-Type": kind})
+            assert (answer.status, answer.body["field"]) == (408, "body")
+
+
+@looped
+async def test_a_session_that_another_has_taken_is_let_go(tmp_path: Path) -> None:
+    """Whoever lost its lease writes nothing more; who asks again is told whose it is, and then finds it."""
+    with sqlite(tmp_path) as other, sqlite(tmp_path) as store:
+        async with gateway_of("One.", store=store) as (gateway, client):
+            await client.create()
+            session = gateway.registry.live_sessions["s"].session
+            store.release(session._log.lease)
+            lease = other.acquire("s")
+            assert (await client.post("x")).status == 503
+            assert (await client.post("x")).status == 409
+            other.release(lease)
+            assert (await client.post("x")).status == 202
+            assert kinds(await client.finished()).count("message.accepted") == 1
+
+
+@looped
+async def test_a_session_that_another_process_has_open(tmp_path: Path) -> None:
+    """409: it is not ours to serve."""
+    with sqlite(tmp_path) as other, sqlite(tmp_path) as store:
+        async with gateway_of(store=store) as (gateway, client):
+            await client.create()
+            while gateway.registry.live_sessions:
+                await gateway.registry._leave(gateway.registry.live_sessions["s"])
+            lease = other.acquire("s")
+            with pytest.raises(SessionOwned):
+                store.acquire("s")
+            answer = await client.post("x")
+            assert (answer.status, answer.body["type"]) == (409, "urn:halter:problem:session-owned")
+            other.release(lease)
+            assert (await client.ask("GET", "/v1/sessions/s")).status == 200

@@ -1,0 +1,181 @@
+"""Who is let in: every address without a key, with a wrong one, with one of too small a scope, with the right one."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from halter import Agent
+from halter.gateway import Gateway, KeyFile, Keys
+from halter.gateway.http.keys import SCOPES, Scope
+from halter.gateway.http.routes import ROUTES, Route
+from halter.stores import MemoryStore
+from halter.testing import ScriptedModel
+from tests.gateway.kit import OWN, Client, client_session, gateway_of, keys_of
+from tests.tools.looped import looped
+
+CLOSED = [route for route in ROUTES if route.scope is not None]
+
+
+def place(route: Route) -> str:
+    return re.sub(r"\{(\w+)(:[^}]*)?\}", lambda found: "s" if found[1] == "session" else "x", route.path)
+
+
+async def knock(gateway: Gateway, route: Route, key: str | None) -> int:
+    """Try an address with a key; the status that comes back."""
+    headers = {"Authorization": f"Bearer {key}"} if key is not None else {}
+    async with aiohttp.ClientSession(gateway.url, headers=headers) as http:
+        if route.name == "socket":
+            try:
+                async with http.ws_connect(place(route)):
+                    return 101
+            except aiohttp.WSServerHandshakeError as error:
+                return error.status
+        async with http.request(route.method, place(route), timeout=aiohttp.ClientTimeout(10)) as response:
+            if response.status >= 400:
+                assert response.content_type == "application/problem+json"
+                assert (await response.json())["status"] == response.status
+            return response.status
+
+
+def test_there_is_a_closed_address_of_each_scope() -> None:
+    """Else the tests below try nothing."""
+    assert {route.scope for route in CLOSED} == set(SCOPES)
+    assert {route.name for route in ROUTES if route.scope is None} == {"page", "page_file", "health", "openapi"}
+
+
+@looped
+async def test_every_address_is_closed_to_who_has_no_key_or_too_small_a_one(tmp_path: Path) -> None:
+    """401 without a key, with a wrong, an almost right and an empty one; 403 below the scope; and neither with it."""
+    keys, made = keys_of(tmp_path)
+    async with gateway_of(keys=keys) as (gateway, client):
+        await client.create()
+        for route in sorted(CLOSED, key=lambda route: route.method == "DELETE"):
+            assert route.scope is not None
+            wrong = (
+                None,
+                "",
+                "x",
+                made["admin"][:-1],
+                made["admin"] + "x",
+                "hk_" + "0" * 8 + "_x",
+                "hk__",
+                OWN.upper(),
+            )
+            for key in wrong:
+                assert await knock(gateway, route, key) == 401, (route, key)
+            for scope in SCOPES:
+                is_enough = SCOPES.index(scope) >= SCOPES.index(route.scope)
+                status = await knock(gateway, route, made[scope])
+                assert (status not in (401, 403)) if is_enough else (status == 403), (route, scope, status)
+
+
+@looped
+async def test_what_needs_no_key() -> None:
+    """The page, whether the gateway is there, and the description of its interface."""
+    async with gateway_of() as (gateway, _), client_session(gateway, "") as http:
+        client = Client(http)
+        for path in ("/", "/healthz", "/openapi.json"):
+            assert (await client.ask("GET", path)).status == 200
+        refused = await client.ask("GET", "/v1/sessions")
+        assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, 'Bearer realm="halter"')
+
+
+@looped
+async def test_a_revoked_key_is_refused_at_once(tmp_path: Path) -> None:
+    """Without a restart; and so is a key that was made while the gateway runs let in."""
+    keys, made = keys_of(tmp_path)
+    file = KeyFile(tmp_path / "keys.json")
+    async with gateway_of(keys=keys) as (gateway, _):
+        listing = next(route for route in ROUTES if route.name == "sessions")
+        assert await knock(gateway, listing, made["read"]) == 200
+        assert file.revoke("read")
+        assert await knock(gateway, listing, made["read"]) == 401
+        assert await knock(gateway, listing, file.create("new", "read")) == 200
+        (tmp_path / "keys.json").write_text("{")
+        assert await knock(gateway, listing, made["admin"]) == 401
+        assert await knock(gateway, listing, OWN) == 200
+
+
+def test_keys_are_kept_as_hashes_for_this_user_alone(tmp_path: Path) -> None:
+    """Nothing of a key can be found in the file, which nobody else may read, and a damaged file is told."""
+    file = KeyFile(tmp_path / "below" / "keys.json")
+    key = file.create("mine", "write")
+    text = file.path.read_text()
+    assert key.split("_", 2)[2] not in text
+    assert stat.S_IMODE(os.stat(file.path).st_mode) == 0o600
+    assert [(each.name, each.scope, each.auto) for each in file.read()] == [("mine", "write", False)]
+    assert not file.revoke("other")
+    assert len(list(file.path.parent.iterdir())) == 1
+    file.path.write_text("[1]")
+    with pytest.raises(ValueError, match="damaged"):
+        file.read()
+
+
+def test_an_address_that_others_reach_needs_a_key_that_somebody_has_made(tmp_path: Path) -> None:
+    """The one that the gateway makes for its own page is not enough, and neither is none."""
+    agent, file = Agent(ScriptedModel()), KeyFile(tmp_path / "keys.json")
+    file.create("page", "admin", auto=True)
+    for keys in (Keys(), Keys(file)):
+        with pytest.raises(ValueError, match="can be reached from other machines"):
+            Gateway(agent, MemoryStore(), keys, host="0.0.0.0")
+    Gateway(agent, MemoryStore(), Keys(own="set"), host="0.0.0.0")
+    file.create("mine", "read")
+    Gateway(agent, MemoryStore(), Keys(file), host="0.0.0.0")
+
+
+@looped
+async def test_another_name_for_the_loopback_address_is_refused() -> None:
+    """A page whose name leads to this machine cannot reach the gateway by it."""
+    async with gateway_of() as (_, client):
+        for host in ("evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "["):
+            for path in ("/", "/v1/sessions"):
+                answer = await client.ask("GET", path, headers={"Host": host})
+                assert answer.status in (400, 421), (host, answer)
+        for host in ("localhost", "127.0.0.1:99", "[::1]:8787"):
+            assert (await client.ask("GET", "/v1/sessions", headers={"Host": host})).status == 200
+
+
+@looped
+async def test_pages_of_other_origins_are_refused() -> None:
+    """No answer allows them anything, and what they would change, or a WebSocket, is refused even with a key."""
+    async with gateway_of() as (gateway, client):
+        foreign = {"Origin": "http://evil.example"}
+        own = {"Origin": gateway.url}
+        assert (await client.ask("POST", "/v1/sessions", headers=foreign)).status == 403
+        assert (await client.ask("POST", "/v1/sessions", {"id": "s"}, headers=own)).status == 201
+        preflight = await client.ask("OPTIONS", "/v1/sessions", headers=foreign)
+        assert preflight.status == 405
+        for answer in (preflight, await client.ask("GET", "/v1/sessions", headers=foreign)):
+            assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            await client.http.ws_connect("/v1/sessions/s/ws", headers=foreign)
+        assert refused.value.status == 403
+
+
+@looped
+async def test_a_socket_takes_its_key_as_a_protocol() -> None:
+    """Browsers can send no header with a WebSocket; only there is a key taken in this way."""
+    async with gateway_of() as (gateway, client), client_session(gateway, "") as http:
+        await client.create()
+        offered = ("halter", f"halter.key.{OWN}")
+        async with http.ws_connect("/v1/sessions/s/ws", protocols=offered) as socket:
+            assert socket.protocol == "halter"
+            assert (await socket.receive_json(timeout=5))["seq"] == 1
+        header = {"Sec-WebSocket-Protocol": ", ".join(offered)}
+        async with http.get("/v1/sessions", headers=header) as response:
+            assert response.status == 401
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_scope_includes_those_before_it(scope: Scope, tmp_path: Path) -> None:
+    """Admin may what write may, and write what read may."""
+    keys, made = keys_of(tmp_path)
+    key = keys.find(made[scope])
+    assert key is not None
+    assert [each for each in SCOPES if key.allows(each)] == list(SCOPES[: SCOPES.index(scope) + 1])

@@ -1,0 +1,124 @@
+"""The OpenAPI document tells what is so, and no request that can be made of it brings the gateway down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any, Self
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.core.result import Ok
+
+from halter import Agent
+from halter.gateway import Gateway, Keys, Limits
+from halter.gateway.http.routes import ROUTES
+from halter.stores import MemoryStore
+from tests.gateway.kit import OWN, Client, client_session, gateway_of
+from tests.gateway.program import Talking
+from tests.tools.looped import looped
+
+EXAMPLES = 300 if os.environ.get("HALTER_EVERY_POINT") else 12
+
+
+@looped
+async def test_the_document_has_every_address() -> None:
+    """Each address of the gateway is described, with what it takes and gives, and who may use it."""
+    async with gateway_of() as (_, client):
+        document = (await client.ask("GET", "/openapi.json")).body
+    described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert described == {(route.method, route.path.replace("{file:.+}", "{file}")) for route in ROUTES}
+    for route in ROUTES:
+        operation = document["paths"][route.path.replace("{file:.+}", "{file}")][route.method.lower()]
+        assert bool(operation["security"]) == (route.scope is not None)
+        assert str(route.status) in operation["responses"]
+    schemas = document["components"]["schemas"]
+    assert schemas["MessageBody"]["required"] == ["text"]
+    assert set(schemas["StopBody"]["properties"]) == {"reason", "scope", "call_id", "expect_turn", "wait"}
+    assert (
+        "multipart/form-data" in document["paths"]["/v1/sessions/{session}/messages"]["post"]["requestBody"]["content"]
+    )
+
+
+class Running:
+    """A gateway in a thread of its own, for clients that block."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._loop = asyncio.new_event_loop()
+        self._up = threading.Event()
+        self._end: asyncio.Event
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._run()), daemon=True)
+
+    async def _run(self) -> None:
+        self._end = asyncio.Event()
+        limits = Limits(session_messages=100_000, key_messages=100_000, key_sessions=100_000)
+        async with Gateway(Agent(Talking()), MemoryStore(), Keys(own=OWN), limits=limits) as gateway:
+            async with client_session(gateway) as http:
+                await Client(http).create("s")
+            self.url = gateway.url
+            self._up.set()
+            await self._end.wait()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._up.wait(10)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+        self._loop.close()
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    with Running() as running:
+        yield running
+
+
+def _operations(url: str) -> list[Any]:
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    return [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+
+
+# Streams have no end, and are tried with whatever they are given in tests of their own.
+TRIED = sorted({route.name for route in ROUTES} - {"events", "socket", "page", "page_file", "openapi"})
+
+CHANGING = {route.name for route in ROUTES if route.takes is not None}
+
+
+@pytest.mark.filterwarnings("ignore")  # of its own parts
+@pytest.mark.parametrize("name", TRIED)
+def test_no_request_is_answered_with_a_server_error(name: str, running: Running) -> None:
+    """Requests made of the document, right ones and wrong ones, are answered with 2xx or 4xx, and never with 5xx."""
+    [operation] = [each for each in _operations(running.url) if each.definition.raw["operationId"] == name]
+    tried: list[int] = []
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.explicit, Phase.generate],
+    )
+    def try_one(case: Any) -> None:
+        if case.path_parameters and "session" in case.path_parameters and len(tried) % 2:
+            case.path_parameters["session"] = "s"  # one that is there
+        if isinstance(case.body, dict) and case.body.get("wait"):
+            case.body["wait"] = 0.01
+        response = case.call(headers={"Authorization": f"Bearer {OWN}"}, timeout=10)
+        assert response.status_code < 500
+        if response.status_code >= 400:
+            assert response.headers["content-type"][0].startswith(("application/problem+json", "text/plain"))
+        tried.append(response.status_code)
+
+    modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE] if name in CHANGING else [GenerationMode.POSITIVE]
+    for mode in modes:
+        given(case=operation.as_strategy(generation_mode=mode))(try_one)()
+    assert len(tried) >= len(modes)
+    assert any(status != 401 for status in tried)

@@ -1,0 +1,73 @@
+"""Sessions of chats: their names are addresses, so only the chat platform may create them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from halter.gateway.chat.adapter import Button, Inbound, Incoming
+from halter.models import Audio
+from tests.gateway.kit import gateway_of
+from tests.tools.looped import looped
+
+
+class Recorder:
+    """A chat platform that records what it is told to send, and receives one message."""
+
+    name = "telegram"
+    users = ("1",)
+    busy = "steer"
+    stop_phrases = ()
+    max_length = 4096
+    edit_interval = 0.01
+    max_rate = 30
+
+    def __init__(self, *incoming: Incoming) -> None:
+        self.sent: list[str] = []
+        self.changed = asyncio.Event()
+        self._incoming = incoming
+
+    async def run(self, inbound: Inbound) -> None:
+        for each in self._incoming:
+            await inbound.take(each)
+        await asyncio.Event().wait()
+
+    async def send(self, chat_id: str, text: str, buttons: Sequence[Button], *, monospace: bool) -> str:
+        self.sent.append(chat_id)
+        self.changed.set()
+        return "1"
+
+    async def edit(self, chat_id: str, message: str, text: str, buttons: Sequence[Button]) -> None: ...
+
+    async def say(self, chat_id: str, sound: Audio) -> None: ...
+
+    async def show_busy(self, chat_id: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+@looped
+async def test_a_key_cannot_reach_any_chat() -> None:
+    """A client that named a session after a chat made the bot write to it, to whomever that chat belongs."""
+    platform = Recorder()
+    async with gateway_of("Send me your password.", platforms=[platform]) as (_, client):
+        refused = await client.ask("POST", "/v1/sessions", {"id": "telegram-999888777"})
+        assert (refused.status, refused.body["field"]) == (422, "id")
+        assert (await client.post("say it", session="telegram-999888777")).status == 404
+        await client.create("telegrams")  # only begins like it
+        await client.post("say it", session="telegrams")
+        await client.finished("telegrams")
+    assert platform.sent == []
+
+
+@looped
+async def test_a_session_that_a_chat_has_made_is_shared() -> None:
+    """Once a user of the bot has written, programs and the page can use the session too, as before."""
+    platform = Recorder(Incoming(id="1", chat_id="5", order=1, sender="1", text="Hi."))
+    async with gateway_of("Hello.", "Again.", platforms=[platform]) as (_, client):
+        await asyncio.wait_for(platform.changed.wait(), 10)
+        found = await client.ask("POST", "/v1/sessions", {"id": "telegram-5"})
+        assert found.status == 200
+        assert (await client.post("And?", session="telegram-5")).status == 202
+        await client.finished("telegram-5", turns=2)
+    assert set(platform.sent) == {"5"}

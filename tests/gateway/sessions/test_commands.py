@@ -1,0 +1,376 @@
+"""Messages, stops, inboxes and answers over HTTP, as the contract has them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import aiohttp
+import pytest
+
+from halter import Agent, ToolContext, tool
+from halter.cancel.one_shot_event import OneShotEvent
+from halter.gateway import Limits
+from halter.gateway.sessions import commands
+from halter.models import ToolCall
+from halter.models.types import Image, UserMessage
+from halter.stores import MemoryStore
+from halter.testing import Gate, ScriptedModel
+from halter.voice.voice_messages import VoiceMessages
+from tests.gateway.kit import Client, gateway_of, kinds
+from tests.tools.looped import looped
+from tests.voice.scripted_transcriber import ScriptedTranscriber
+
+
+@looped
+async def test_the_same_id_is_the_same_message() -> None:
+    """Sent twice, also at the same time, it is applied once; the receipt is the same, and later tells what became."""
+    async with gateway_of("One.") as (_, client):
+        await client.create()
+        answers = await asyncio.gather(*(client.post("Hi.", id="m1") for _ in range(5)))
+        assert {answer.status for answer in answers} == {202}
+        events = await client.finished()
+        assert kinds(events).count("message.accepted") == 1
+        again = await client.post("Something else.", id="m1")
+        assert (again.status, again.body["state"]) == (202, "applied")
+        assert again.body["turn_id"] == events[-1]["turn"]
+
+
+@looped
+async def test_modes_and_what_they_become() -> None:
+    """A steer goes into the turn, one for a turn that is over is queued, and the receipt says so."""
+    gate, second = Gate(), Gate()
+    async with gateway_of(["One ", gate], ["Two ", second], "Three.") as (_, client):
+        await client.create()
+        idle = await client.post("Hi.", mode="steer")
+        assert (idle.body["mode"], idle.body["note"]) == ("queue", "no turn was running: it starts the next one")
+        await gate.await_reached()
+        wrong = await client.post("Hm.", mode="steer", expect_turn="another", id="late")
+        assert wrong.body["mode"] == "queue"
+        assert "another was over" in wrong.body["note"]
+        turn = (await client.ask("GET", "/v1/sessions/s")).body["turn"]["id"]
+        steer = await client.post("No, this.", mode="steer", expect_turn=turn)
+        assert (steer.body["mode"], steer.body["note"]) == ("steer", "")
+        await second.await_reached()
+        interrupt = await client.post("Stop that.", mode="interrupt")
+        assert (interrupt.body["mode"], interrupt.body["stopped"]) == ("interrupt", True)
+        events = await client.finished(turns=2)
+        assert [each["data"]["status"] for each in events if each["data"]["type"] == "turn.finished"] == [
+            "interrupted",
+            "done",
+        ]
+
+
+@looped
+async def test_the_inbox_can_be_read_and_changed() -> None:
+    """What waits is listed; a text can be changed, a message taken out; what was applied is beyond both."""
+    gate = Gate()
+    model = ScriptedModel(["One ", gate], "Two.")
+    async with gateway_of(model=model) as (_, client):
+        await client.create()
+        await client.post("Hi.", id="first")
+        await gate.await_reached()
+        for name in ("a", "b"):
+            await client.post(f"text {name}", id=name)
+        inbox = (await client.ask("GET", "/v1/sessions/s/inbox")).body
+        assert [(each["id"], each["text"], each["state"]) for each in inbox] == [
+            ("a", "text a", "accepted"),
+            ("b", "text b", "accepted"),
+        ]
+        edited = await client.ask("PATCH", "/v1/sessions/s/inbox/a", {"text": "changed"})
+        assert (edited.status, edited.body["text"]) == (200, "changed")
+        removed = await client.ask("DELETE", "/v1/sessions/s/inbox/b")
+        assert (removed.status, removed.body["state"]) == (200, "removed")
+        for method, body in (("PATCH", {"text": "x"}), ("DELETE", None)):
+            late = await client.ask(method, "/v1/sessions/s/inbox/first", body)
+            assert (late.status, late.body["field"]) == (409, "message")
+            none = await client.ask(method, "/v1/sessions/s/inbox/nothing", body)
+            assert (none.status, none.body["field"]) == (404, "message")
+        gate.open()
+        await client.finished(turns=2)
+        assert model.requests[1].messages[-1] == UserMessage.of("changed")
+
+
+@looped
+async def test_a_stop_holds_what_waits_and_a_patch_lets_it_go_on() -> None:
+    """After a stop the queue is shown as held; `state: accepted` releases one message."""
+    gate = Gate()
+    async with gateway_of(["One ", gate], "Two.") as (_, client):
+        await client.create()
+        await client.post("Hi.")
+        await gate.await_reached()
+        await client.post("Then this.", id="next")
+        await client.stop(wait=5)
+        [held] = (await client.ask("GET", "/v1/sessions/s/inbox")).body
+        assert held["state"] == "held"
+        released = await client.ask("PATCH", "/v1/sessions/s/inbox/next", {"state": "accepted"})
+        assert released.status == 200
+        events = await client.finished(turns=2)
+        assert events[-1]["data"]["status"] == "done"
+
+
+@looped
+async def test_a_stop_says_what_it_did() -> None:
+    """With another turn expected it does nothing; a reason of one's own is on record; a second one has not done it."""
+    gate = Gate()
+    async with gateway_of(["One ", gate]) as (_, client):
+        await client.create()
+        await client.post("Hi.")
+        await gate.await_reached()
+        missed = await client.stop(expect_turn="another")
+        assert (missed.body["stopped"], missed.body["note"]) == (False, "turn another is not running")
+        first = await client.stop(reason="lunch", wait=True)
+        assert (first.body["stopped"], first.body["finished"], first.body["mode"]) == (True, True, "stop")
+        events = await client.finished()
+        stopping = next(each["data"] for each in events if each["data"]["type"] == "turn.stopping")
+        assert stopping["reason"] == "lunch"
+        assert "environment" in stopping["detail"]
+        assert not (await client.stop()).body["stopped"]
+
+
+@looped
+async def test_a_stop_that_takes_a_moment_is_answered_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `wait`, too: whoever asked need not ask again. What takes longer is not waited for."""
+    gate, may_end = Gate(), OneShotEvent()
+
+    @tool(grace=10)
+    async def hold(ctx: ToolContext) -> str:
+        """Tidy up for as long as that takes."""
+        try:
+            ctx.report("holding")
+            await asyncio.sleep(10)
+        finally:
+            await may_end.wait_async()
+        return "slept"
+
+    async with gateway_of(["One ", gate], [ToolCall("c1", "hold", "{}")], tools=[hold]) as (_, client):
+        await client.create()
+        await client.post("Hi.")
+        await gate.await_reached()
+        with monkeypatch.context() as slow_machine:
+            slow_machine.setattr(commands, "_MOMENT", 10.0)
+            assert (await client.stop()).body["finished"]
+        async with client.events() as stream:
+            await client.post("And this?")
+            await stream.until("tool.progress")
+            slow = await client.stop()
+            assert (slow.body["stopped"], slow.body["finished"]) == (True, False)
+            may_end.set()
+            await stream.until("turn.finished")
+
+
+@looped
+async def test_every_session_is_stopped_in_one_go() -> None:
+    """Turns that run end, messages that wait are held, sessions that do nothing are left alone."""
+    gates = [Gate() for _ in range(20)]
+    async with gateway_of(*([f"{number} ", gate] for number, gate in enumerate(gates))) as (gateway, client):
+        for number in range(20):
+            await client.create(f"s{number}")
+            await client.post("Hi.", session=f"s{number}")
+        await client.create("idle")
+        for gate in gates:
+            await gate.await_reached()
+        await client.post("Next.", session="s7", id="next")
+        answer = await client.ask("POST", "/v1/stop", {"reason": "fire", "wait": True})
+        assert (answer.status, answer.body) == (200, {"stopped": 20, "finished": 20})
+        for number in range(20):
+            last = (await client.finished(f"s{number}"))[-1]["data"]
+            assert (last["status"], last["reason"]) == ("interrupted", "fire")
+        (held,) = (await client.ask("GET", "/v1/sessions/s7/inbox")).body
+        assert (held["id"], held["state"]) == ("next", "held")
+        assert gateway.registry.live_sessions["idle"].session.turn is None
+        again = await client.ask("POST", "/v1/stop")
+        assert again.body == {"stopped": 0, "finished": 0}
+        wrong = await client.ask("POST", "/v1/stop", {"scope": "call"})
+        assert (wrong.status, wrong.body["field"]) == (422, "scope")
+
+
+@looped
+async def test_a_stop_of_every_session_reaches_those_that_a_start_has_yet_to_wake() -> None:
+    """What waits from before goes on waiting: no turn begins behind the stop, until somebody asks for its session."""
+    store, gate = MemoryStore(), Gate()
+    for number in range(5):
+        with Agent(ScriptedModel()).session(f"s{number}", store) as session:
+            session.post("Go on.")
+    model = ScriptedModel(["One ", gate], "Two.", "Three.", "Four.", "Five.")
+    async with gateway_of(model=model, store=store, limits=Limits(turns=1)) as (gateway, client):
+        await gate.await_reached()
+        answer = await client.ask("POST", "/v1/stop", {"wait": True})
+        assert answer.body == {"stopped": 1, "finished": 1}
+        waking = gateway.registry._waking
+        assert waking is not None
+        await asyncio.wait({waking}, timeout=10)
+        assert (waking.cancelled(), len(model.requests)) == (True, 1)
+        assert sum(info.waiting for info in store.sessions()) == 4
+        asleep = next(info.id for info in store.sessions() if info.waiting)
+        assert (await client.finished(asleep))[-1]["data"]["status"] == "done"
+
+
+@looped
+async def test_a_stop_of_every_session_reaches_one_that_is_being_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is just being read when the stop comes: its turn ends, or does not begin, and what waits in it is held."""
+    store, reading, waiting, may_go_on = MemoryStore(), asyncio.Event(), asyncio.Event(), threading.Event()
+    async with gateway_of(model=ScriptedModel([Gate()]), store=store) as (gateway, client):
+        assert gateway.registry._waking is not None
+        await gateway.registry._waking
+        with Agent(ScriptedModel()).session("s", store) as session:
+            session.post("Go on.", id="m")
+        loop, read, loaded = asyncio.get_running_loop(), gateway.registry._read, gateway.registry.loaded
+
+        def read_slowly(*args: Any) -> Any:
+            loop.call_soon_threadsafe(reading.set)
+            may_go_on.wait(10)
+            return read(*args)
+
+        async def note_and_wait() -> bool:
+            waiting.set()
+            return await loaded()
+
+        monkeypatch.setattr(gateway.registry, "_read", read_slowly)
+        monkeypatch.setattr(gateway.registry, "loaded", note_and_wait)
+        asked = asyncio.ensure_future(client.ask("GET", "/v1/sessions/s"))
+        await reading.wait()
+        stopping = asyncio.ensure_future(client.ask("POST", "/v1/stop", {"wait": True}))
+        await waiting.wait()
+        may_go_on.set()
+        assert (await stopping).status == 200
+        assert (await asked).status == 200
+        live = gateway.registry.live_sessions["s"]
+        pending = live.session.inbox.find("m")
+        assert pending is not None
+        assert not live.session.is_running
+        assert pending.state == "held" or live.session.turn is not None
+
+
+@looped
+async def test_one_call_can_be_stopped_alone() -> None:
+    """`scope: call` ends one tool and the turn goes on; without its name that is refused."""
+    started = asyncio.Event()
+
+    @tool
+    async def wait(ctx: ToolContext) -> str:
+        """Wait."""
+        started.set()
+        await asyncio.sleep(60)
+        return "never"
+
+    async with gateway_of(ToolCall("c1", "wait"), "Done.", tools=[wait]) as (_, client):
+        await client.create()
+        await client.post("Hi.")
+        await started.wait()
+        for body in ({"scope": "call"}, {"call_id": "c1"}):
+            bad = await client.ask("POST", "/v1/sessions/s/stop", body)
+            assert (bad.status, bad.body["field"]) == (422, "call_id")
+        assert not (await client.stop(scope="call", call_id="other")).body["stopped"]
+        assert (await client.stop(scope="call", call_id="c1")).body["stopped"]
+        events = await client.finished()
+        outcome = next(each["data"]["outcome"] for each in events if each["data"]["type"] == "tool.finished")
+        assert (outcome["status"], events[-1]["data"]["status"]) == ("cancelled", "done")
+
+
+@looped
+async def test_rollback_takes_the_last_turn_back() -> None:
+    """The log keeps it, and says so."""
+    async with gateway_of("One.") as (gateway, client):
+        await client.create()
+        nothing = await client.ask("POST", "/v1/sessions/s/rollback")
+        assert nothing.body["note"] == "there is no turn to take back"
+        await client.post("Hi.")
+        await client.finished()
+        back = await client.ask("POST", "/v1/sessions/s/rollback")
+        assert (back.status, back.body["mode"], back.body["note"]) == (200, "rollback", "")
+        assert gateway.registry.live_sessions["s"].session.history == []
+
+
+@looped
+async def test_approvals_and_questions_are_answered() -> None:
+    """Each is an event, and an answer reaches who asked; a second one, or one to nothing, is 404."""
+
+    @tool(approval=True)
+    async def ask(ctx: ToolContext) -> str:
+        """Ask."""
+        return str(await ctx.ask("Which?", ["red", "blue"]))
+
+    async with gateway_of(ToolCall("c1", "ask"), "Done.", tools=[ask], approve="ask") as (_, client):
+        await client.create()
+        async with client.events() as stream:
+            await client.post("Hi.")
+            asked = (await stream.until("approval.asked"))[-1]["data"]["request"]["id"]
+            path = "/v1/sessions/s/answers/"
+            assert (await client.ask("POST", path + "nothing", {"value": True})).status == 404
+            granted = await client.ask("POST", path + asked, {"value": True})
+            assert (granted.status, granted.body) == (200, {"answered": True})
+            question = (await stream.until("question.asked"))[-1]["data"]["id"]
+            assert (await client.ask("POST", path + question, {"value": "blue"})).status == 200
+            assert (await client.ask("POST", path + question, {"value": "red"})).status == 404
+            events = await stream.until("turn.finished")
+        outcome = next(each["data"]["outcome"] for each in events if each["data"]["type"] == "tool.finished")
+        assert (outcome["status"], outcome["content"]) == ("completed", "blue")
+
+
+@looped
+async def test_a_message_with_a_picture_and_a_recording() -> None:
+    """Parts of a form become parts of the message, in their order, beside its text; the inbox counts them.
+
+    The recording is transcribed. Then the text can be changed, and the picture stays.
+    """
+    gate, words = Gate(), Gate()
+    model = ScriptedModel(["One ", gate], "Two.")
+    async with gateway_of(model=model, voice_messages=VoiceMessages(ScriptedTranscriber(words=words))) as (_, client):
+        await client.create()
+        await client.post("Hi.")
+        await gate.await_reached()
+        form = aiohttp.FormData()
+        form.add_field("text", "What is this?")
+        form.add_field("id", "m2")
+        form.add_field("image", b"\x89PNG", filename="a.png", content_type="image/png")
+        form.add_field("audio", b"words|Tell me.", filename="a.ogg", content_type="audio/ogg; codecs=opus")
+        sent = await client.ask("POST", "/v1/sessions/s/messages", data=form)
+        assert (sent.status, sent.body["id"]) == (202, "m2")
+        [waiting] = (await client.ask("GET", "/v1/sessions/s/inbox")).body
+        assert (waiting["text"], waiting["parts"]) == ("What is this?", {"image": 1, "audio": 1})
+        words.open()
+        async with client.events() as stream:
+            await stream.until("message.edited")
+        [waiting] = (await client.ask("GET", "/v1/sessions/s/inbox")).body
+        assert (waiting["text"], waiting["parts"]) == ("What is this?\nTell me.", {"image": 1})
+        assert (await client.ask("PATCH", "/v1/sessions/s/inbox/m2", {"text": "And this?"})).status == 200
+        gate.open()
+        await client.finished(turns=2)
+        assert model.requests[1].messages[-1] == UserMessage.of("And this?", Image(b"\x89PNG", media_type="image/png"))
+
+
+async def _send_form(client: Client, *fields: tuple[str, bytes, str | None]) -> tuple[int, str]:
+    form = aiohttp.FormData()
+    for name, data, kind in fields:
+        form.add_field(name, data, filename="f", content_type=kind)
+    answer = await client.ask("POST", "/v1/sessions/s/messages", data=form)
+    return answer.status, answer.body.get("field", "")
+
+
+@looped
+async def test_forms_that_are_wrong() -> None:
+    """Each is refused by the field that is wrong, and nothing is accepted."""
+    async with gateway_of() as (gateway, client):
+        await client.create()
+        picture: Any = ("image", b"x", "image/png")
+        assert await _send_form(client, ("image", b"x", "text/html")) == (415, "image")
+        assert await _send_form(client, ("audio", b"x", "image/png")) == (415, "audio")
+        assert await _send_form(client, ("audio", b"", "audio/ogg")) == (422, "audio")
+        assert await _send_form(client, picture, ("mode", b"fast", None)) == (422, "mode")
+        assert await _send_form(client, picture, ("colour", b"red", None)) == (422, "colour")
+        assert await _send_form(client, picture, ("text", b"\xff", None)) == (422, "text")
+        assert await _send_form(client, ("text", b" ", None)) == (422, "text")
+        broken = await client.ask(
+            "POST",
+            "/v1/sessions/s/messages",
+            data=b"--x\r\nnothing",
+            headers={"Content-Type": "multipart/form-data; boundary=y"},
+        )
+        assert (broken.status, broken.body["field"]) in ((400, "body"), (422, "text"))
+        without = await client.ask(
+            "POST", "/v1/sessions/s/messages", data=b"x", headers={"Content-Type": "multipart/form-data"}
+        )
+        assert (without.status, without.body["field"]) == (400, "body")
+        assert [event.kind for event in gateway.registry.store.read("s")] == ["session.created"]

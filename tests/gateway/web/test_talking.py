@@ -1,0 +1,269 @@
+"""What is said on the page and what comes back: answers, what waits, questions, and voice."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+
+import av
+import numpy
+from playwright.sync_api import expect
+
+from halter import ToolContext, tool
+from halter.events import MessageAccepted
+from halter.gateway import Limits
+from halter.models import Audio, ToolCall
+from halter.testing import Gate
+from tests.gateway.kit import OWN
+from tests.gateway.web.kit import House, Tab
+
+MakeHouse = Callable[..., House]
+MakeTab = Callable[..., Tab]
+
+
+@tool
+async def pick(question: str, ctx: ToolContext) -> str:
+    """Ask the person to pick one."""
+    return f"picked {await ctx.ask(question, ['tea', 'coffee'])}"
+
+
+@tool
+async def wonder(question: str, ctx: ToolContext) -> str:
+    """Ask the person anything."""
+    return f"heard {await ctx.ask(question)}"
+
+
+@tool(approval=True)
+def remove(path: str) -> str:
+    """Remove a file."""
+    return f"{path} is gone"
+
+
+def test_a_first_message_makes_a_session_and_the_answer_streams_in(house: MakeHouse, tab: MakeTab) -> None:
+    """A session is made by its first message, which names it; the answer grows while it comes, and is Markdown."""
+    gate = Gate()
+    there = house(["## Plan\n\nFirst **this**, ", gate, "then `that`."])
+    page = tab(there.address())
+    assert page.session == ""
+    expect(page.button("Send")).to_be_disabled()
+    page.say("Make a plan.")
+    expect(page.messages).to_have_text("Make a plan.")
+    expect(page.answers.locator("strong")).to_have_text("this")
+    expect(page.answers).not_to_contain_text("that")
+    page.shoot("streaming")
+    gate.open()
+    expect(page.answers.locator("code")).to_have_text("that")
+    expect(page.answers.locator("h3")).to_have_text("Plan")
+    page.idle()
+    expect(page.page.locator("#list .current .title")).to_have_text("Make a plan.")
+    expect(page.page.locator("#title")).to_have_text("Make a plan.")
+    assert there.kinds(page.session)[0] == "session.created"
+
+
+def test_sessions_are_made_switched_and_removed(house: MakeHouse, tab: MakeTab) -> None:
+    """New begins another session, a click goes back, what was written stays where it was, and Remove asks before."""
+    there = house("One.", "Two.")
+    page = tab(there.address())
+    page.say("first")
+    expect(page.answers).to_have_text("One.")
+    first = page.session
+    page.field.fill("not sent yet")
+    page.button("New session").click()
+    expect(page.page.locator(".welcome")).to_be_visible()
+    expect(page.field).to_have_value("")
+    page.say("second")
+    expect(page.answers).to_have_text("Two.")
+    expect(page.page.locator("#list li")).to_have_count(2)
+    page.page.locator("#list .open", has_text="first").click()
+    expect(page.answers).to_have_text("One.")
+    expect(page.field).to_have_value("not sent yet")
+    page.page.go_back()
+    expect(page.answers).to_have_text("Two.")
+    page.button("Remove first").click()
+    page.button("Cancel").click()
+    page.button("Remove first").click()
+    page.page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    expect(page.page.locator("#list li")).to_have_count(1)
+    expect(page.answers).to_have_text("Two.")
+    assert not there.store.read(first)
+
+
+def test_what_is_done_elsewhere_is_seen_in_the_list(house: MakeHouse, tab: MakeTab) -> None:
+    """A session that a program or another device has made, and that it works, is there after some seconds."""
+    gate = Gate()
+    there = house(["On it. ", gate])
+    page = tab(there.address())
+    page.page.clock.install()
+    page.page.reload()
+    expect(page.page.locator("#list li")).to_have_count(0)
+    where, headers = f"{there.gateway.url}/v1/sessions", {"Authorization": f"Bearer {OWN}"}
+    page.page.request.post(where, headers=headers, data={"id": "elsewhere"})
+    page.page.request.post(f"{where}/elsewhere/messages", headers=headers, data={"text": "Go."})
+    gate.wait_reached()
+    page.page.clock.run_for(11_000)
+    expect(page.page.locator("#list li[data-state=running]")).to_have_count(1)
+    page.button("Stop all").click()
+    expect(page.page.locator("#list li[data-state=idle]")).to_have_count(1)
+
+
+def test_what_waits_can_be_edited_and_removed(house: MakeHouse, tab: MakeTab) -> None:
+    """Queued messages are shown in their order; one is changed, one is taken out, and the rest come next."""
+    gate = Gate()
+    there = house(["Working. ", gate], "Next.")
+    page = tab(there.address())
+    page.say("begin")
+    gate.wait_reached()
+    for text in ("one", "two", "three"):
+        page.say(text, "Queue")
+    expect(page.waiting.locator(".text")).to_have_text(["one", "two", "three"])
+    page.waiting.nth(0).get_by_role("button", name="Remove").click()
+    expect(page.waiting).to_have_count(2)
+    page.waiting.nth(0).get_by_role("button", name="Edit").click()
+    page.page.get_by_label("Edit the message").fill("two, but better")
+    page.button("Cancel").click()
+    expect(page.waiting.nth(0).locator(".text")).to_have_text("two")
+    page.waiting.nth(0).get_by_role("button", name="Edit").click()
+    page.page.get_by_label("Edit the message").fill("two, but better")
+    page.button("Save").click()
+    expect(page.waiting.locator(".text")).to_have_text(["two, but better", "three"])
+    gate.open()
+    expect(page.messages).to_have_text(["begin", "two, but better", "three"])
+    expect(page.waiting).to_have_count(0)
+
+
+def test_an_approval_is_given_or_refused_in_place(house: MakeHouse, tab: MakeTab) -> None:
+    """A call that needs approval waits for Allow or Refuse beside it; only Allow runs it."""
+    calls = (ToolCall("a", "remove", '{"path": "/one"}'), ToolCall("b", "remove", '{"path": "/two"}'))
+    there = house(list(calls), "So be it.", tools=[remove], approve="ask")
+    page = tab(there.address())
+    page.say("tidy up")
+    one, two = page.calls.filter(has_text="/one"), page.calls.filter(has_text="/two")
+    one.get_by_role("button", name="Allow").click()
+    two.get_by_role("button", name="Deny").click()
+    expect(page.answers).to_have_text("So be it.")
+    expect(one).to_have_attribute("data-state", "completed")
+    expect(one.locator(".result")).to_have_text("/one is gone")
+    expect(two).to_have_attribute("data-state", "denied")
+    expect(page.button("Allow")).to_have_count(0)
+
+
+def test_a_question_is_answered_by_a_choice_a_line_or_a_message(house: MakeHouse, tab: MakeTab) -> None:
+    """A tool's question shows its choices as buttons, or a line to write on; the next message answers it as well."""
+    ask = '{"question": "What would you like?"}'
+    there = house(
+        ToolCall("1", "pick", ask), ToolCall("2", "wonder", ask), ToolCall("3", "wonder", ask), "Thank you.",
+        tools=[pick, wonder],
+    )  # fmt: skip
+    page = tab(there.address())
+    page.say("serve")
+    page.button("tea").click()
+    line = page.page.get_by_label("Your answer")
+    line.fill("with milk")
+    page.button("Answer").click()
+    expect(page.page.locator(".question[data-state=open]")).to_have_count(1)
+    page.say("and sugar", "Steer")
+    expect(page.answers).to_have_text("Thank you.")
+    expect(page.page.locator(".question .said")).to_have_text(["tea", "with milk", "and sugar"])
+    expect(page.messages).to_have_count(1)
+    expect(page.calls.locator(".result")).to_have_text(["picked tea", "heard with milk", "heard and sugar"])
+
+
+def test_a_voice_message_is_recorded_and_sent(house: MakeHouse, tab: MakeTab) -> None:
+    """The microphone button records; sending it gives the gateway sound that can be decoded, and shows it as voice."""
+    there = house("I heard you.", "Not this.")
+    page = tab(there.address())
+    page.button("Record a voice message").click()
+    page.button("Discard").click()
+    expect(page.page.locator("#recording")).to_be_hidden()
+    page.button("Record a voice message").click()
+    expect(page.page.locator("#recorded")).to_have_text("0:01")
+    page.shoot("recording")
+    page.button("Send").click()
+    expect(page.answers).to_have_text("I heard you.")
+    expect(page.messages).to_contain_text("🎙️")
+    sent = [event.data for event in there.store.read(page.session) if isinstance(event.data, MessageAccepted)]
+    (sound,) = [part for part in sent[0].message.parts if isinstance(part, Audio)]
+    with av.open(io.BytesIO(sound.data), "r") as file:
+        loudest = max(numpy.abs(frame.to_ndarray()).max() for frame in file.decode(audio=0))
+    assert sound.media_type == "audio/webm"
+    assert loudest > 0.05, "it is silence"
+
+
+def test_a_voice_message_is_understood_and_steers(house: MakeHouse, tab: MakeTab) -> None:
+    """What was said into the microphone is transcribed by the gateway, shown as voice, and steers the running turn."""
+    gate = Gate()
+    there = house(["Looking at this map. ", gate], "The other one, then.")
+    page = tab(there.address())
+    page.say("look")
+    gate.wait_reached()
+    page.button("Record a voice message").click()
+    expect(page.page.locator("#recorded")).to_have_text("0:03")
+    page.button("Steer").click()
+    expect(page.answers.last).to_have_text("The other one, then.", timeout=30_000)
+    expect(page.messages.last).to_contain_text(re.compile("🎙️ “.*look", re.IGNORECASE))
+    expect(page.messages.last.locator(".mode")).to_have_text("Steer")
+    expect(page.page.locator(".turn")).to_have_count(1)
+
+
+def test_a_message_that_is_being_transcribed_says_so(house: MakeHouse, tab: MakeTab) -> None:
+    """A voice message that waits to be understood shows its state, and then what was heard."""
+    there = house()
+    page = tab(there.address())
+    accepted = {
+        "id": "v", "mode": "queue", "type": "message.accepted", "preparing": "transcribing",
+        "message": {"type": "user", "parts": [{"type": "audio", "href": "/v1/x", "media_type": "audio/ogg"}]},
+    }  # fmt: skip
+    edited = {
+        "id": "v", "type": "message.edited", "message": {"type": "user", "parts": [{"type": "text", "text": "Hello."}]}
+    }  # fmt: skip
+    shown = page.page.evaluate(
+        """async ([accepted, edited]) => {
+          const { SessionDisplay } = await import("/page/session_view.js");
+          const { QueueView } = await import("/page/queue.js");
+          const state = new SessionDisplay(), node = document.createElement("div"), seen = [];
+          const view = new QueueView(node, {}, () => {});
+          for (const [at, data] of [accepted, edited].entries()) {
+            state.running = {};
+            state.apply({ seq: at + 1, time: 1, session: "s", turn: "", data });
+            view.render(state, []);
+            seen.push(node.querySelector(".text").textContent);
+          }
+          return seen;
+        }""",
+        [accepted, edited],
+    )
+    assert shown == ["🎙️ Transcribing…", "🎙️ “Hello.”"]
+
+
+def test_a_message_that_is_refused_is_kept_and_can_be_taken_back(house: MakeHouse, tab: MakeTab) -> None:
+    """What the gateway does not take yet is shown with the reason; taking it back puts the words into the field."""
+    there = house("One.", limits=Limits(session_messages=1))
+    page = tab(there.address())
+    page.say("first")
+    expect(page.answers).to_have_text("One.")
+    page.say("second")
+    expect(page.waiting).to_contain_text("too many messages per minute for this session")
+    page.shoot("refused")
+    page.button("Take back").click()
+    expect(page.field).to_have_value("second")
+    expect(page.waiting).to_have_count(0)
+    page.wrong = [each for each in page.wrong if "429" not in each]
+
+
+def test_a_key_is_asked_for_and_leaves_the_address(house: MakeHouse, tab: MakeTab) -> None:
+    """The key is taken out of the address at once; without one, or with a wrong one, the page asks."""
+    there = house("Hello.")
+    page = tab(there.gateway.url + "/", dark=True)
+    key = page.page.get_by_role("dialog").get_by_label("Key")
+    key.fill("wrong")
+    page.button("Continue").click()
+    expect(page.page.get_by_role("dialog")).to_contain_text("not accepted")
+    key.fill("the-key-of-the-tests")
+    key.press("Enter")
+    page.say("hi")
+    expect(page.answers).to_have_text("Hello.")
+    page.page.goto(there.address(page.session))
+    expect(page.answers).to_have_text("Hello.")
+    assert "key" not in page.page.url
+    page.wrong = [each for each in page.wrong if "401" not in each]

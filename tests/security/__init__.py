@@ -1,0 +1,1 @@
+"""Attacks on what protects the user from the agent."""

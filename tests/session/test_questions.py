@@ -1,0 +1,211 @@
+"""Approvals and questions: answered from anywhere, and withdrawn at the stop."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from halter import Session, ToolContext, tool
+from halter.events import QuestionAsked
+from halter.events.tools import ApprovalAsked
+from halter.stores import Store
+from tests.historyjudge import judge_session
+from tests.sessionkit import (
+    AT_MOST,
+    Background,
+    HookedStore,
+    RunningTurn,
+    agent_of,
+    call,
+    data_of,
+    model_of,
+    said,
+    session_of,
+    wait_for,
+)
+
+
+@tool(approval=True)
+def delete(path: str) -> str:
+    """Delete a file."""
+    return f"{path} is gone"
+
+
+DELETE = call("delete", "d", '{"path": "a.txt"}')
+
+
+# -- approvals -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("answer", "status"), [(True, "completed"), (False, "denied"), ("rather not", "denied")])
+def test_an_approval_is_answered_from_another_thread(answer: Any, status: str) -> None:
+    """approval.asked tells what is to be allowed; session.answer() from any thread settles it, once."""
+    with session_of(DELETE, "ok", tools=[delete], approve="ask") as session, session.subscribe() as listener:
+        running = RunningTurn(session)
+        asked = wait_for(listener, "approval.asked").data
+        assert isinstance(asked, ApprovalAsked)
+        assert (asked.request.tool, asked.request.arguments) == ("delete", {"path": "a.txt"})
+        assert session.answer(asked.request.id, answer)
+        assert not session.answer(asked.request.id, value=True)
+        turn = running.end()
+        assert [outcome.status for outcome in turn.outcomes] == [status]
+        assert data_of(session, "approval.answered")[0].granted is (status == "completed")
+        judge_session(session, model_of(session).requests)
+
+
+def test_an_approval_that_is_answered_at_once_is_not_lost() -> None:
+    """Whoever answers in the instant in which the question is in the log has answered it."""
+    store = HookedStore()
+    with agent_of(DELETE, "ok", tools=[delete], approve="ask").session(store=store) as session:
+
+        def answer() -> None:
+            assert session.answer(data_of(session, "approval.asked")[0].request.id, value=True)
+
+        store.once("approval.asked", lambda: Background(answer))
+        assert [outcome.status for outcome in session.run("x").outcomes] == ["completed"]
+
+
+@pytest.mark.parametrize("how", ["interrupt", "stop", "steer"])
+def test_an_approval_is_denied_at_the_stop(how: str) -> None:
+    """A stop or a steer withdraws the question at once; the call is not started, and a late yes does nothing."""
+    with session_of(DELETE, "ok", tools=[delete], approve="ask") as session, session.subscribe() as listener:
+        running = RunningTurn(session)
+        asked = wait_for(listener, "approval.asked").data
+        assert isinstance(asked, ApprovalAsked)
+        if how == "steer":
+            session.steer("do not")
+        else:
+            getattr(session, how)()
+        turn = running.end()
+        assert [outcome.status for outcome in turn.outcomes] == ["denied"]
+        assert turn.outcomes[0].reason == how
+        assert not session.answer(asked.request.id, value=True)
+        judge_session(session, model_of(session).requests)
+
+
+def test_answers_to_nobody_say_so() -> None:
+    """answer() with an id that nobody asked with gives False."""
+    with session_of() as session:
+        assert not session.answer("nobody", value=True)
+
+
+# -- questions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["plain", "coroutine"])
+def test_a_tool_asks_and_is_answered(kind: str) -> None:
+    """ctx.ask() puts a question.asked on record with its choices, and gives the answer to plain and async tools."""
+
+    @tool
+    def plain(ctx: ToolContext) -> str:
+        return f"chose {ctx.ask('which?', ['red', 'blue'])}"
+
+    @tool
+    async def coroutine(ctx: ToolContext) -> str:
+        return f"chose {await ctx.ask('which?', ['red', 'blue'])}"
+
+    with session_of(call(kind), "ok", tools=[plain, coroutine]) as session, session.subscribe() as listener:
+        running = RunningTurn(session)
+        asked = wait_for(listener, "question.asked")
+        assert isinstance(asked.data, QuestionAsked)
+        assert (asked.data.question, asked.data.choices) == ("which?", ["red", "blue"])
+        assert session.answer(asked.data.id, "blue")
+        turn = running.end()
+        assert turn.outcomes[0].content == "chose blue"
+        assert data_of(session, "question.answered")[0].value == "blue"
+        assert asked.turn == turn.id
+
+
+@pytest.mark.parametrize("kind", ["plain", "coroutine"])
+def test_a_question_is_withdrawn_at_the_stop(kind: str) -> None:
+    """A stop does not wait for the person: the question is withdrawn, and that is on record."""
+
+    @tool
+    def plain(ctx: ToolContext) -> str:
+        return str(ctx.ask("which?"))
+
+    @tool
+    async def coroutine(ctx: ToolContext) -> str:
+        return str(await ctx.ask("which?"))
+
+    with session_of(call(kind), "ok", tools=[plain, coroutine]) as session, session.subscribe() as listener:
+        running = RunningTurn(session)
+        asked = wait_for(listener, "question.asked").data
+        assert isinstance(asked, QuestionAsked)
+        session.interrupt()
+        turn = running.end()
+        assert turn.outcomes[0].status == "cancelled"
+        assert not session.answer(asked.id, "late")
+        answered = data_of(session, "question.answered")
+        assert [each.withdrawn for each in answered] == [True]
+        judge_session(session)
+
+
+@tool
+async def asks(ctx: ToolContext) -> str:
+    """Ask."""
+    return f"the user wants {await ctx.ask('Which?')}"
+
+
+def is_told(session: Session, answer: str) -> bool:
+    """Whether the model is told of an answer: in the result of the call, or in the user's next message."""
+    return any(answer in message.text for message in session.history)
+
+
+def test_an_answer_that_an_interrupt_follows_at_once_is_not_lost(store: Store) -> None:
+    """answer() said True, and an interrupt came in the same moment: the answer is in the log, and the model is told."""
+    for number in range(15):
+        agent = agent_of(call("asks"), "ok", "ok", tools=[asks])
+        with agent.session(f"s{number}", store) as session, session.subscribe(only=[QuestionAsked]) as listener:
+            running = RunningTurn(session)
+            asked: Any = wait_for(listener, "question.asked").data
+            assert session.answer(asked.id, "file-a")
+            session.interrupt("and hurry")
+            running.end()
+            assert session.run().status == "done"
+            assert [each.value for each in data_of(session, "question.answered")] == ["file-a"]
+            assert is_told(session, "file-a")
+            assert said(session.history)[-1].endswith("and hurry")
+            judge_session(session, model_of(session).requests)
+
+
+@pytest.mark.parametrize("how", ["interrupt", "stop", "steer"])
+def test_an_answer_against_a_stop(store: Store, how: str) -> None:
+    """Of an answer and a stop in two threads one comes first. If answer() said True it is in the log and told."""
+    wins = 0
+    for number in range(15):
+        agent = agent_of(call("asks"), "ok", "ok", tools=[asks])
+        with agent.session(f"s{number}", store) as session, session.subscribe(only=[QuestionAsked]) as listener:
+            running = RunningTurn(session)
+            asked: Any = wait_for(listener, "question.asked").data
+            together = threading.Barrier(2 if number else 1)  # in the first round, the answer comes first
+
+            def answer(together: threading.Barrier = together, session: Session = session, asked: Any = asked) -> bool:
+                together.wait(AT_MOST)
+                return session.answer(asked.id, "file-a")
+
+            def stop(together: threading.Barrier = together, session: Session = session) -> None:
+                if number:
+                    together.wait(AT_MOST)
+                if how == "stop":
+                    session.stop()
+                else:
+                    session.post("otherwise", how)  # type: ignore[arg-type]
+
+            answering = Background(answer)
+            if not number:
+                assert answering.result()
+            stopping = Background(stop)
+            accepted = answering.result()
+            stopping.result()
+            running.end()
+            if how != "steer":
+                session.run("and now?")
+            (answered,) = data_of(session, "question.answered")
+            assert accepted == (answered.value == "file-a")
+            assert is_told(session, "file-a") == accepted
+            wins += accepted
+            judge_session(session, model_of(session).requests)
+    assert wins

@@ -1,0 +1,352 @@
+"""Turns as streams of events, and serve(): turn after turn as messages arrive."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from halter import (
+    NothingToDo,
+    SessionBusy,
+)
+from halter.errors import LeaseLost, StoreFull
+from halter.models import ReasoningDelta, TextDelta
+from halter.models.errors import ProviderError
+from halter.testing import Gate
+from tests.historyjudge import judge_session
+from tests.sessionkit import (
+    HookedStore,
+    agent_of,
+    data_of,
+    kinds,
+    next_event,
+    said,
+    session_of,
+    waiting_in,
+)
+from tests.tools.looped import looped
+
+
+@pytest.fixture
+def quick_switches() -> Iterator[None]:
+    """Let threads take turns as often as they can, so that races are met."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@looped
+async def test_stream_gives_the_events_of_one_turn() -> None:
+    """stream() tells every event of its turn, from the acceptance of the text to the end."""
+    async with session_of(["one ", "two"]) as session:
+        told = [event async for event in session.stream("x")]
+        assert told == session.events()
+        assert kinds(told)[-1] == "turn.finished"
+        assert session.turn is not None
+        assert session.turn.text == "one two"
+
+
+@looped
+async def test_leaving_a_stream_stops_its_turn() -> None:
+    """Whoever leaves stream() early stops the turn, and it is sealed when the generator is closed."""
+    async with session_of(["one ", Gate()]) as session:
+        async with contextlib.aclosing(session.stream("x")) as events:  # type: ignore[type-var]
+            async for event in events:
+                if event.kind == "text.delta":
+                    break
+        assert session.turn is not None
+        assert (session.turn.status, session.turn.reason, session.turn.text) == ("interrupted", "disconnect", "one ")
+        assert not session.is_running
+        judge_session(session)
+
+
+@looped
+async def test_a_cancelled_reader_of_a_stream_seals_the_turn() -> None:
+    """A foreign cancellation of the task that reads a stream comes out of it, after the turn was sealed."""
+    gate = Gate()
+    async with session_of(["one ", gate]) as session:
+
+        async def read() -> None:
+            async for _ in session.stream("x"):
+                pass
+
+        task = asyncio.create_task(read())
+        await gate.await_reached()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert session.turn is not None
+        assert session.turn.status == "interrupted"
+        assert kinds(session.events())[-1] == "turn.finished"
+
+
+@looped
+async def test_stream_raises_what_arun_would() -> None:
+    """stream() of an idle session with an empty inbox has nothing to do, and says so."""
+    async with session_of() as session:
+        with pytest.raises(NothingToDo):
+            async for _ in session.stream():
+                pass
+        with pytest.raises(NothingToDo):  # and it can be used again
+            await session.arun()
+
+
+@looped
+async def test_the_error_of_a_stream_that_is_left_is_never_logged_as_not_retrieved() -> None:
+    """Whoever is cancelled just as the turn could not begin leaves no error behind of which asyncio would complain."""
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    for steps in range(8):
+        async with session_of() as session:
+            reading = asyncio.ensure_future(anext(session.stream()))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            reading.cancel()
+            await asyncio.wait([reading])
+            assert reading.cancelled() or isinstance(reading.exception(), NothingToDo)
+            del reading
+        gc.collect()
+    assert complaints == []
+
+
+@looped
+async def test_a_slow_reader_of_a_stream_gets_every_event() -> None:
+    """A reader that is far behind is given from the log what its queue could not hold."""
+    words = [TextDelta("word "), ReasoningDelta("thought ")] * 6_000  # of two kinds: else many are written as one
+    async with session_of(words) as session:  # in one iteration of the loop, more than a queue holds
+        told = [event async for event in session.stream("x")]
+        assert [event.seq for event in told] == list(range(1, len(session.events()) + 1))
+        assert len(told) > 12_000
+
+
+@looped
+async def test_a_cancellation_while_a_stream_is_being_left_is_not_eaten() -> None:
+    """Whoever cancels the reader of a stream just as it leaves is heard: after the turn is sealed, and not never."""
+    gate = Gate()
+    session = agent_of(["one ", gate]).session()
+
+    async def read() -> None:
+        events = session.stream("x")
+        async for event in events:
+            if event.kind == "text.delta":
+                break
+        reader = asyncio.current_task()
+        assert reader is not None
+        asyncio.get_running_loop().call_soon(reader.cancel)  # it comes in the middle of aclose()
+        await events.aclose()  # type: ignore[attr-defined]
+        left.append(1)
+
+    left: list[int] = []
+    task = asyncio.ensure_future(read())
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert not left
+    assert session.turn is not None
+    assert session.turn.status == "interrupted"
+    await session.aclose()
+
+
+@looped
+async def test_a_served_session_is_busy() -> None:
+    """While a session is served, even idle, run() is refused, for it would fight over the messages."""
+    async with session_of("ok") as session:
+        serving = asyncio.create_task(session.serve())
+        await asyncio.sleep(0)
+        with pytest.raises(SessionBusy):
+            await session.arun("x")
+        session.close()
+        await serving
+
+
+@looped
+async def test_serve_answers_message_after_message_until_it_is_closed() -> None:
+    """serve() starts a turn as soon as a message comes, from any thread, and returns at close()."""
+    session = session_of("one", "two", "three")
+    listener = session.subscribe()
+    serving = asyncio.create_task(session.serve())
+    for number, text in enumerate(["a", "b", "c"]):
+        await asyncio.to_thread(session.post, text)
+        await next_event(listener, "turn.finished")
+        assert session.turn is not None
+        assert session.turn.text == ["one", "two", "three"][number]
+    await session.aclose()
+    await serving
+    assert said(session.history) == ["a", "b", "c"]
+
+
+@looped
+async def test_serve_starts_the_next_turn_with_what_interrupted_this_one() -> None:
+    """An interrupt with a text stops the turn that is served, and the text starts the next one at once."""
+    gate = Gate()
+    async with session_of(["one", gate], "two") as session:
+        listener = session.subscribe()
+        serving = asyncio.create_task(session.serve())
+        session.post("a")
+        await gate.await_reached()
+        receipt = session.interrupt("b")
+        assert receipt.stopped
+        assert receipt.mode == "interrupt"
+        await next_event(listener, "turn.finished")
+        await next_event(listener, "turn.finished")
+        assert session.turn is not None
+        assert (session.turn.text, session.turn.status) == ("two", "done")
+        assert receipt.state == "applied"
+        assert receipt.turn_id == session.turn.id
+        session.close()
+        await serving
+
+
+@looped
+async def test_serve_waits_after_a_stop_and_goes_on_at_release() -> None:
+    """What a stop holds does not start the next turn of serve(); release() does."""
+    gate = Gate()
+    async with session_of(["one", gate], "two") as session:
+        listener = session.subscribe()
+        serving = asyncio.create_task(session.serve())
+        session.post("a")
+        await gate.await_reached()
+        queued = session.queue("b")
+        session.stop()
+        await next_event(listener, "turn.finished")
+        for _ in range(20):  # of the loop's turns
+            await asyncio.sleep(0)
+        assert not session.is_running
+        assert [letter.state for letter in session.inbox] == ["held"]
+        session.release()
+        await next_event(listener, "turn.finished")
+        assert queued.state == "applied"
+        session.close()
+        await serving
+
+
+@looped
+async def test_serve_goes_on_after_a_turn_that_failed() -> None:
+    """An error of the model ends the turn, not the serving."""
+    async with session_of(ProviderError("no", status=400), "two") as session:
+        listener = session.subscribe()
+        serving = asyncio.create_task(session.serve())
+        session.post("a")
+        await next_event(listener, "turn.finished")
+        session.post("b")
+        await next_event(listener, "turn.finished")
+        assert session.turn is not None
+        assert session.turn.status == "done"
+        session.close()
+        await serving
+
+
+@looped
+async def test_serve_can_be_cancelled_from_outside() -> None:
+    """A foreign cancellation ends serve(), idle or not; the turn is sealed, and the session can be used again."""
+    gate = Gate()
+    async with session_of(["one", gate], "two") as session:
+        serving = asyncio.create_task(session.serve())
+        session.post("a")
+        await gate.await_reached()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+        assert session.turn is not None
+        assert (session.turn.status, session.turn.reason) == ("interrupted", "external")
+        idle = asyncio.create_task(session.serve())
+        await asyncio.sleep(0)
+        idle.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await idle
+        assert (await session.arun("b")).status == "done"
+
+
+@looped
+async def test_serve_survives_that_a_message_is_taken_away_under_its_hands(quick_switches: None) -> None:
+    """Messages that are removed just as serve() looks at them neither end it nor start a turn by themselves."""
+    gate = Gate()
+    async with session_of(["half ", gate], *["ok"] * 2000) as session:
+        serving = asyncio.create_task(session.serve())
+        session.post("a")
+        await gate.await_reached()
+        session.interrupt()  # from now on there is a broken-off turn that could be gone on with
+
+        def tease() -> None:
+            for _ in range(1000):
+                session.inbox.remove(session.post("b").id)
+
+        await asyncio.to_thread(tease)
+        assert not serving.done()
+        started = data_of(session, "turn.started")
+        assert not any(each.continues for each in started)
+        assert len(started) == 1 + len(data_of(session, "message.applied")) - 1
+        session.close()
+        await serving
+
+
+@looped
+async def test_serve_survives_a_store_that_fails_for_a_moment() -> None:
+    """A turn that could not begin because the store failed is tried again, and serve() goes on."""
+    store = HookedStore()
+    async with agent_of("one", "two").session("s", store) as session:
+        with session.subscribe() as listener:
+            serving = asyncio.create_task(session.serve())
+            failures: list[str] = []
+
+            def fail_twice(written: list[str]) -> None:
+                if "turn.started" in written and len(failures) < 2:
+                    failures.append("full")
+                    raise StoreFull("full for a moment")
+
+            store.before = fail_twice
+            receipt = session.post("a")
+            await next_event(listener, "turn.finished")
+            assert (failures, receipt.state) == (["full", "full"], "applied")
+            session.post("b")
+            await next_event(listener, "turn.finished")
+        assert said(session.history) == ["a", "b"]
+        judge_session(session)
+        session.close()
+        await serving
+
+
+@looped
+async def test_serve_that_waits_for_its_store_can_be_closed() -> None:
+    """close() does not wait until serve() tries its store again, and neither does a cancellation."""
+    store = HookedStore()
+    for how in ("close", "cancel"):
+        session = agent_of("never").session(how, store)
+        failed = asyncio.Event()
+
+        def fail(written: list[str], failed: asyncio.Event = failed) -> None:
+            if "turn.started" in written:
+                failed.set()
+                raise StoreFull("full")
+
+        store.before = fail
+        serving = asyncio.create_task(session.serve())
+        session.post("a")
+        await failed.wait()
+        if how == "close":
+            await session.aclose()
+            await serving
+        else:
+            serving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await serving
+            await session.aclose()
+        assert waiting_in(store, how)
+
+
+@looped
+async def test_serve_ends_when_another_has_taken_the_session() -> None:
+    """A lease that was lost is no passing failure: serve() raises, and does not try for ever."""
+    store = HookedStore()
+    session = agent_of("never").session("s", store)
+    serving = asyncio.create_task(session.serve())
+    session.post("a")
+    store.release(session._log.lease)
+    with pytest.raises(LeaseLost):
+        await serving
+    await session.aclose()

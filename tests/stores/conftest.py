@@ -1,0 +1,18 @@
+"""What the tests of stores are given."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that other users can enter. Not pytest's: each pytest that starts closes the folder of all to others."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        yield folder

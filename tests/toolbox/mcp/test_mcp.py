@@ -1,0 +1,355 @@
+"""The tools of MCP servers: real ones, over both transports."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.types import Tool, ToolExecution
+
+from halter import Agent
+from halter.models import Image, Text, ToolCall
+from halter.testing import ScriptedModel
+from halter.toolbox.mcp.connection import ServerFailed
+from halter.toolbox.mcp.mcp import MCP
+from tests.helpers import is_alive, run_python, wait_dead, wait_until
+from tests.toolbox.mcp.mcp_server import PIXEL
+from tests.toolbox.one_call import MOMENTS, REASONS, OneCall
+
+SERVER = str(Path(__file__).with_name("mcp_server.py"))
+KINDS = ["stdio", "stdio legacy", "http", "http legacy"]
+
+
+class Served:
+    """A server, our end of it, and the folder in which it takes notes."""
+
+    def __init__(self, kind: str, notes: Path) -> None:
+        self.notes = notes
+        self.process: subprocess.Popen[bytes] | None = None
+        mode = "legacy" if "legacy" in kind else "auto"
+        if kind.startswith("stdio"):
+            self.mcp = MCP.stdio(sys.executable, [SERVER, "stdio", str(notes)], mode=mode)
+        else:
+            self.start_http()
+            self.mcp = MCP.http(f"http://127.0.0.1:{self.port}/mcp", mode=mode)
+        self.tools = self.mcp.tools()
+
+    def start_http(self, port: str = "0") -> None:
+        (self.notes / "port").unlink(missing_ok=True)
+        self.process = subprocess.Popen([sys.executable, SERVER, "http", str(self.notes), port])
+        wait_until(self.notes.joinpath("port").exists, 30)
+        self.port = (self.notes / "port").read_text()
+
+    def has_noted(self, name: str) -> bool:
+        return (self.notes / name).exists()
+
+    def call(self, name: str, arguments: str = "{}") -> OneCall:
+        return OneCall(list(self.tools), name, arguments)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(10)
+
+    def close(self) -> None:
+        self.mcp.close()
+        self.kill()
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    server = Served(request.param, tmp_path_factory.mktemp("notes"))
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Served]:
+    """A server over stdio, for a test that harms it."""
+    server = Served("stdio", tmp_path)
+    yield server
+    server.close()
+
+
+def test_tools_are_as_the_server_describes_them(served: Served) -> None:
+    """Name, words and schema are the server's; a name that no provider takes is made into one that all do."""
+    specs = {each.name: each.spec for each in served.tools}
+    assert specs["add"].description == "Add two numbers."
+    assert specs["add"].parameters["properties"]["a"]["type"] == "integer"
+    assert specs["add"].parameters["required"] == ["a", "b"]
+    assert "odd_name_here" in specs
+    assert served.call("odd_name_here").run_now().content == "odd"
+
+
+def test_results_are_text_pictures_and_errors(served: Served) -> None:
+    """Text stays text, a picture is a part with its bytes, and what the server calls an error is a failed outcome."""
+    assert served.call("add", '{"a": 2, "b": 3}').run_now().content == "5"
+    assert served.call("picture").run_now().content == [Text("one pixel:"), Image(PIXEL, media_type="image/png")]
+    failed = served.call("wrong").run_now()
+    assert failed.status == "failed"
+    assert "the cupboard is bare" in failed.detail
+    refused = served.call("add", '{"a": "x"}').run_now()
+    assert refused.status == "failed"
+    assert "Field required" in refused.detail
+
+
+def test_arguments_that_are_no_object_never_reach_the_server(served: Served) -> None:
+    """What is no JSON object is refused here, with words for the model."""
+    outcome = served.call("add", "[1, 2]").run_now()
+    assert outcome.status == "failed"
+    assert "must be one JSON object" in outcome.detail
+
+
+def test_progress_is_reported(served: Served) -> None:
+    """The server's notifications of progress become reports of the call, in order."""
+    call = served.call("steps", '{"count": 3}')
+    assert call.run_now().content == "all steps done"
+    assert call.reports == ["step 1 (1 of 3)", "step 2 (2 of 3)", "step 3 (3 of 3)"]
+
+
+@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_stop_at_any_moment_leaves_the_server_usable(served: Served, moment: str, reason: str) -> None:
+    """Control is back with what there is, the server is told of the stop, and it answers the next call."""
+    name = f"{moment}-{reason}".replace(" ", "-")
+    if moment == "at the end":
+        call = served.call("add", '{"a": 1, "b": 1}')
+        outcome = call.stopped(moment, reason, lambda: True)
+        assert (outcome.status, outcome.content) == ("completed", "2")
+    else:
+        call = served.call("slow", f'{{"name": "{name}"}}')
+        outcome = call.stopped(moment, reason, lambda: served.has_noted(f"{name}-begun") and call.reports)
+        assert outcome.status == ("not_started" if moment == "at rest" else "cancelled")
+        assert outcome.reason == reason
+    if moment in ("in the middle", "twice"):
+        wait_until(lambda: served.has_noted(f"{name}-cancelled"))
+        assert call.reports == ["looking (1 of 3)"]
+    elif served.has_noted(f"{name}-begun"):  # it may have been told before the stop was heard
+        wait_until(lambda: served.has_noted(f"{name}-cancelled"))
+    assert served.call("add", '{"a": 1, "b": 2}').run_now().content == "3"
+
+
+def test_a_late_answer_is_ignored(served: Served) -> None:
+    """A server that does not listen to the cancellation answers when it likes, and nobody takes it for another's."""
+    call = served.call("deaf", '{"name": "late"}')
+    outcome = call.stopped("in the middle", "stop", lambda: served.has_noted("late-begun"))
+    assert (outcome.status, outcome.content) == ("cancelled", "")
+    (served.notes / "late-go").touch()
+    wait_until(lambda: served.has_noted("late-ended"))
+    assert served.call("add", '{"a": 3, "b": 4}').run_now().content == "7"
+    assert outcome.late is None
+
+
+def test_calls_side_by_side_are_stopped_alone(served: Served) -> None:
+    """Of two calls on two loops the stop of one leaves the other at work."""
+    other = served.call("deaf", '{"name": "other"}')
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(other.run_now()))
+    thread.start()
+    wait_until(lambda: served.has_noted("other-begun"))
+    call = served.call("slow", '{"name": "one"}')
+    assert call.stopped("in the middle", "stop", lambda: served.has_noted("one-begun")).status == "cancelled"
+    (served.notes / "other-go").touch()
+    thread.join(30)
+    assert found[0].content == "the late answer of other"
+
+
+def test_a_server_that_died_is_started_again(child: Served) -> None:
+    """The call in whose middle it dies fails and tells its last words; the next one finds a new server."""
+    first = child.call("number").run_now().content
+    outcome = child.call("crash").run_now()
+    assert outcome.status == "failed"
+    assert "was lost during the call" in outcome.detail
+    assert "the last words" in outcome.detail
+    second = child.call("number").run_now().content
+    assert first != second
+
+
+def test_a_server_that_died_in_between_harms_no_call(child: Served) -> None:
+    """One that was killed while nobody called it is replaced before the next call."""
+    pid = int(str(child.call("number").run_now().content))
+    connection = child.mcp._link._connection
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: connection is not None and connection.is_dead)
+    assert child.call("number").run_now().status == "completed"
+
+
+def test_a_server_that_was_restarted_is_found_again(tmp_path: Path) -> None:
+    """Over HTTP a call fails while the server is away, and the next one after its return works."""
+    served = Served("http legacy", tmp_path)
+    try:
+        assert served.call("add", '{"a": 1, "b": 2}').run_now().content == "3"
+        served.kill()
+        gone = served.call("add", '{"a": 1, "b": 2}').run_now()
+        assert gone.status == "failed"
+        assert "127.0.0.1" in gone.detail
+        served.start_http(served.port)
+        assert served.call("add", '{"a": 1, "b": 2}').run_now().content == "3"
+    finally:
+        served.close()
+
+
+def test_a_forgotten_session_is_opened_again(tmp_path: Path) -> None:
+    """A server that was restarted between two calls knows our session no more: it is asked for a new one."""
+    served = Served("http legacy", tmp_path)
+    try:
+        served.kill()
+        served.start_http(served.port)
+        assert served.call("add", '{"a": 1, "b": 2}').run_now().content == "3"
+    finally:
+        served.close()
+
+
+def test_only_named_variables_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of our environment the server gets what is harmless and what was named, and never the rest."""
+    monkeypatch.setenv("SOME_SECRET", "one")
+    monkeypatch.setenv("NAMED_SECRET", "two")
+    arguments = [SERVER, "stdio", str(tmp_path)]
+    with MCP.stdio(sys.executable, arguments, env={"GIVEN": "three"}, inherit=["NAMED_SECRET", "NOT_SET"]) as server:
+        names = str(OneCall(list(server.tools()), "environment").run_now().content).split()
+    assert {"GIVEN", "NAMED_SECRET", "PATH"} <= set(names)
+    assert "SOME_SECRET" not in names
+
+
+def test_closing_ends_the_server_and_is_final(child: Served) -> None:
+    """The server's process is gone when close() is back; closing again does nothing; a call then fails clearly."""
+    pid = int(str(child.call("number").run_now().content))
+    child.mcp.close()
+    assert not is_alive(pid)
+    child.mcp.close()
+    outcome = child.call("number").run_now()
+    assert outcome.status == "failed"
+    assert "was closed" in outcome.detail
+
+
+def test_closing_in_the_middle_of_a_call_ends_it(child: Served) -> None:
+    """Whoever waits for an answer is told that there will be none."""
+    call = child.call("slow", '{"name": "closed"}')
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(call.run_now()))
+    thread.start()
+    wait_until(lambda: child.has_noted("closed-begun"))
+    child.mcp.close()
+    thread.join(30)
+    assert found[0].status == "failed"
+
+
+def test_a_command_that_is_no_server_is_told_clearly() -> None:
+    """What cannot be started, and what starts and says something else, are errors that name the command."""
+    with MCP.stdio("/no/such/program") as missing, pytest.raises(ServerFailed, match="/no/such/program"):
+        missing.tools()
+    code = "import sys; print('hello', file=sys.stderr); sys.exit(3)"
+    with MCP.stdio(sys.executable, ["-c", code]) as wrong, pytest.raises(ServerFailed, match="hello"):
+        wrong.tools()
+
+
+def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    """Connecting has a limit, and then the process is ended."""
+    code = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    with MCP.stdio(sys.executable, ["-c", code], connect_timeout=0.5) as silent:
+        with pytest.raises(ServerFailed, match=r"within 0.5 s"):
+            silent.tools()
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_a_server_dies_with_its_owner(tmp_path: Path) -> None:
+    """A program that ends without closing anything, or is killed, leaves no server behind."""
+    code = """
+        import os, signal, sys
+        from halter.toolbox.mcp.mcp import MCP
+        server = MCP.stdio(sys.executable, [sys.argv[1], "stdio", sys.argv[2]], inherit=["MARK"])
+        server.tools()
+        print(*open(f"/proc/self/task/{server._home.native_id}/children").read().split(), flush=True)
+        if sys.argv[3] == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    for how in ("end", "kill"):
+        ended = run_python(code, SERVER, str(tmp_path), how)
+        pids = [int(word) for word in ended.stdout.split()]
+        assert len(pids) == 1, ended.stderr
+        for pid in pids:
+            wait_dead(pid, 30)
+
+
+def test_a_deaf_server_dies_with_a_killed_owner(tmp_path: Path) -> None:
+    """A server that does not care for the end of its input is killed when its owner is."""
+    code = """
+        import os, signal, sys
+        from halter.toolbox.mcp.mcp import MCP
+        deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+        server = MCP.stdio(sys.executable, ["-c", deaf], connect_timeout=20)
+        import threading
+        def end():
+            while not (found := open(f"/proc/self/task/{server._home.native_id}/children").read().split()):
+                pass
+            print(*open(f"/proc/self/task/{server._home.native_id}/children").read().split(), flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        threading.Timer(0.2, end).start()
+        server.tools()
+    """
+    ended = run_python(code)
+    pids = [int(word) for word in ended.stdout.split()]
+    assert pids, ended.stderr
+    for pid in pids:
+        wait_dead(pid, 30)
+
+
+def test_the_tools_work_in_a_session(child: Served) -> None:
+    """An agent calls them as any other; a turn that is stopped in one goes on with the next."""
+    model = ScriptedModel(ToolCall("1", "slow", '{"name": "turn"}'), ToolCall("2", "add", '{"a": 1, "b": 2}'), "three")
+    with Agent(model, child.tools).session() as session:
+
+        def stop() -> None:
+            wait_until(lambda: child.has_noted("turn-begun"))
+            session.interrupt("add them instead")
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        first = session.run("look")
+        thread.join(30)
+        second = session.run()
+    assert (first.status, first.outcomes[0].status) == ("interrupted", "cancelled")
+    assert (second.text, second.outcomes[0].content) == ("three", "3")
+    wait_until(lambda: child.has_noted("turn-cancelled"))
+
+
+def test_a_byte_that_is_not_text_ends_nothing(child: Served) -> None:
+    """A server that prints bytes that are not UTF-8 among its messages still answers this call and the next."""
+    assert child.call("noisy").run_now().content == "done"
+    assert child.call("add", '{"a": 2, "b": 3}').run_now().content == "5"
+
+
+def test_a_text_that_comes_as_a_blob_is_a_text(served: Served) -> None:
+    """What a server packs is unpacked; bytes that are no text are named."""
+    content = served.call("blobs").run_now().content
+    assert content == "a text\n(file:///data: 2 bytes of text/plain, which is not text)"
+
+
+def test_a_tool_that_only_runs_as_a_task_is_not_offered(served: Served) -> None:
+    """It would fail each time: the server wants us to poll for its result."""
+    schema = {"type": "object"}
+    listed = [
+        Tool(name=str(support), input_schema=schema, execution=ToolExecution(task_support=support))
+        for support in ("forbidden", "optional", "required", None)
+    ]
+    assert [each.name for each in served.mcp._made(listed)] == ["forbidden", "optional", "None"]
+
+
+def test_helpers_of_all_connections_end_with_close(tmp_path: Path) -> None:
+    """A helper that ignores TERM and outlives its crashed server is gone after close(), and so is the next one."""
+    helper = f"sleep 1000 <&- >/dev/null 2>&1 & echo $! >> {tmp_path}/helpers"
+    launcher = f"trap '' TERM; {helper}; exec {sys.executable} {SERVER} stdio {tmp_path}"
+    with MCP.stdio("sh", ["-c", launcher]) as server:
+        tools = list(server.tools())
+        assert OneCall(tools, "crash").run_now().status == "failed"
+        assert OneCall(tools, "add", '{"a": 2, "b": 3}').run_now().content == "5"
+    pids = [int(pid) for pid in (tmp_path / "helpers").read_text().split()]
+    assert len(pids) == 2
+    assert not [pid for pid in pids if is_alive(pid)]

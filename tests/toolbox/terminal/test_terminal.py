@@ -1,0 +1,347 @@
+"""The terminal and its background jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from halter import Agent
+from halter.events.tools import ToolProgress
+from halter.models import ToolCall
+from halter.testing import ScriptedModel, deaf_process
+from halter.toolbox.terminal.environment import is_secret, without_secrets
+from halter.toolbox.terminal.jobs import Jobs
+from halter.toolbox.terminal.terminal import Terminal
+from tests.helpers import is_alive, wait_dead, wait_until
+from tests.toolbox.desk import MOMENTS, REASONS, Desk, Stop, nothing_left
+
+DEAF = shlex.join(deaf_process(escape=True))
+
+
+def desk_in(path: Path, **options: Any) -> Desk:
+    return Desk(*Terminal(path, grace=0.1, **options).tools, approve=None)
+
+
+def pids_in(text: object) -> list[int]:
+    found = re.search(r"ready (\d+) (\d+)", str(text))
+    assert found is not None, text
+    return [int(found[1]), int(found[2])]
+
+
+def test_a_command_gives_its_output_and_exit_code(tmp_path: Path) -> None:
+    """Stdout and stderr come together and in order, and the exit code is told."""
+    with nothing_left(), desk_in(tmp_path) as desk:
+        outcome = desk.call("terminal", command="echo one; echo two >&2; echo three; exit 3")
+        assert (outcome.status, outcome.content) == ("completed", "one\ntwo\nthree\n[exit code 3]")
+        assert desk.call("terminal", command="printf no-newline").content == "no-newline\n[exit code 0]"
+        assert "[was ended by SIGKILL after" in str(desk.call("terminal", command="kill -KILL $$").content)
+        assert desk.call("terminal", command="read x; echo got:$x").content == "got:\n[exit code 0]"
+        assert "empty" in desk.call("terminal", command="  ").detail
+        assert desk.call("terminal", command="true", timeout=0).status == "failed"
+
+
+def test_a_change_of_directory_holds(tmp_path: Path) -> None:
+    """A `cd` holds for the next command of the session, also if that exits or fails, and not for another session."""
+    (tmp_path / "sub dir").mkdir()
+    with desk_in(tmp_path) as desk, desk_in(tmp_path) as other:
+        assert f"now in {tmp_path}/sub dir" in str(desk.call("terminal", command="cd 'sub dir'; exit 1").content)
+        assert str(desk.call("terminal", command="pwd").content).startswith(f"{tmp_path}/sub dir\n")
+        assert str(desk.call("terminal", command="(cd /); pwd").content).startswith(f"{tmp_path}/sub dir\n")
+        assert str(other.call("terminal", command="pwd").content).startswith(f"{tmp_path}\n")
+        (tmp_path / "sub dir").rmdir()
+        assert f"no longer exists; now in {tmp_path}]" in str(desk.call("terminal", command="pwd").content)
+
+
+def test_output_is_bounded(tmp_path: Path) -> None:
+    """Of a flood the beginning and the end are kept, and how much is missing is told; to the byte."""
+    with desk_in(tmp_path, limit=1000) as desk:
+        text = str(desk.call("terminal", command="echo first; seq 100000; echo last").content)
+        assert text.startswith("first\n1\n2\n")
+        assert text.endswith("100000\nlast\n[exit code 0]")
+        missing = re.search(r"\n\[\.\.\. ([\d,]+) bytes left out \.\.\.\]\n", text)
+        assert missing is not None
+        whole = len("first\nlast\n") + sum(len(f"{n}\n") for n in range(1, 100001))
+        assert int(missing[1].replace(",", "")) == whole - 1000
+
+
+def test_output_is_reported_while_it_comes(tmp_path: Path) -> None:
+    """What a command says is told before it ends, also when it then falls silent."""
+    with desk_in(tmp_path) as desk:
+        stop = Stop(word="two")
+        outcome = desk.call_stopped(stop, "terminal", command="echo one; sleep 0.02; echo two; sleep 60")
+        assert "one\ntwo\n" in str(outcome.content)
+        assert desk.progress() == "one\ntwo\n"
+
+
+@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize(("moment", "statuses"), MOMENTS)
+def test_a_stop_leaves_nothing(tmp_path: Path, reason: str, moment: str, statuses: set[str]) -> None:
+    """Whenever the stop comes: what was said so far is given back, and deaf and escaped processes are dead."""
+    with nothing_left(), desk_in(tmp_path) as desk:
+        stop = Stop(reason, at=moment, word="ready" if moment in ("middle", "twice") else "", twice=moment == "twice")
+        outcome = desk.call_stopped(stop, "terminal", command=DEAF)
+        assert outcome.status in statuses
+        assert outcome.reason == reason
+        if moment in ("middle", "twice"):
+            assert "its processes are being ended]" in str(outcome.content)
+            for pid in pids_in(outcome.content):
+                wait_dead(pid)
+        assert str(desk.call("terminal", command="pwd").content) == f"{tmp_path}\n[exit code 0]"
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_stop_at_the_very_end(tmp_path: Path, reason: str) -> None:
+    """A stop that races with the end finds a whole result or a partial one, and never a failure."""
+    with nothing_left(), desk_in(tmp_path) as desk:
+        for number in range(5):
+            mark = tmp_path / f"{reason}{number}"
+            stop = Stop(reason, when=mark.exists)
+            outcome = desk.call_stopped(stop, "terminal", command=f"echo said; touch {mark}")
+            assert outcome.status in {"completed", "partial"}
+            if outcome.status == "completed":
+                assert str(outcome.content).startswith("said\n")
+
+
+def test_a_quick_death_is_told(tmp_path: Path) -> None:
+    """Processes that end at TERM have ended when control is back, and the outcome may say so; else it does not."""
+    with nothing_left(), desk_in(tmp_path) as desk:
+        outcome = desk.call_stopped(Stop(word="on"), "terminal", command="echo on $$; sleep 60")
+        pid = int(str(outcome.content).split()[1])
+        if "all its processes have ended" in str(outcome.content):
+            assert not is_alive(pid)
+        else:
+            assert "are being ended" in str(outcome.content)
+            wait_dead(pid)
+
+
+def test_a_command_has_its_time(tmp_path: Path) -> None:
+    """A command that takes too long is ended, and fails with what it had said."""
+    with nothing_left(), desk_in(tmp_path) as desk:
+        outcome = desk.call("terminal", command=f"{DEAF}", timeout=1)
+        assert outcome.status == "failed"
+        assert "took longer than 1 s" in outcome.detail
+        assert not any(is_alive(pid) for pid in pids_in(outcome.content))
+
+
+def test_what_a_command_leaves_behind_becomes_a_job(tmp_path: Path) -> None:
+    """A process that outlives its command is listed, can be heard and ended, and ends with the session."""
+    with nothing_left():
+        with desk_in(tmp_path) as desk:
+            outcome = desk.call("terminal", command="(setsid sh -c 'echo $$; exec sleep 60') & sleep 0.2; echo back")
+            assert re.search("(1 process is|2 processes are) still running as job 1", str(outcome.content))
+            assert "still run" in str(desk.call("process", action="list").content)
+            desk.call("process", action="kill", job=1)
+            assert "still run" not in str(desk.call("process", action="list").content)
+            outcome = desk.call("terminal", command="sleep 60 & echo pid $!")
+            pid = int(str(outcome.content).split()[1])
+            assert is_alive(pid)
+        wait_dead(pid)
+
+
+def test_a_flood_that_is_left_behind_does_not_hold_up_the_command(tmp_path: Path) -> None:
+    """A command that leaves `yes` running behind it has ended when it has."""
+    with nothing_left(), desk_in(tmp_path) as desk:
+        assert "still running as job 1" in str(desk.call("terminal", command="yes & sleep 0.05").content)
+
+
+def test_a_background_job(tmp_path: Path) -> None:
+    """It is listed, written to, heard piece by piece, waited for, and tells how it ended."""
+    with nothing_left(), desk_in(tmp_path) as desk:
+        assert "There are no jobs" in str(desk.call("process", action="list").content)
+        assert "job 1 started" in str(desk.call("terminal", command="cat; exit 4", background=True).content)
+        assert "job 1 has been running" in str(desk.call("process", action="list").content)
+        desk.call("process", action="write", job=1, text="hello\n")
+        jobs = desk.kept()
+        assert isinstance(jobs, Jobs)
+        wait_until(lambda: jobs.get(1).output.size)
+        assert str(desk.call("process", action="poll", job=1).content).startswith("hello\n[job 1 has been")
+        assert str(desk.call("process", action="poll", job=1).content).startswith("[job 1 has been")
+        desk.call("process", action="write", job=1, text="bye\n", end_input=True)
+        assert str(desk.call("process", action="wait", job=1).content).startswith("bye\n[job 1 ended with exit code 4")
+        assert "does not accept input" in desk.call("process", action="write", job=1, text="x").detail
+        assert "no job 7; existing jobs: 1" in desk.call("process", action="poll", job=7).detail
+
+
+@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize(("moment", "statuses"), MOMENTS)
+def test_a_stop_of_a_wait_leaves_the_job_alone(tmp_path: Path, reason: str, moment: str, statuses: set[str]) -> None:
+    """Stopping a wait ends the wait: what was said so far is given back, and the job goes on."""
+    with nothing_left(), desk_in(tmp_path) as desk:
+        started = str(desk.call("terminal", command="echo on; exec sleep 60", background=True).content)
+        found = re.search(r"process (\d+)", started)
+        assert found is not None
+        jobs = desk.kept()
+        wait_until(lambda: jobs.get(1).output.size)
+        at = moment if moment in ("rest", "start") else "middle"
+        when = (lambda: jobs.get(1).process.changes._listeners) if at == "middle" else None
+        stop = Stop(reason, at=at, when=when, twice=moment == "twice")
+        outcome = desk.call_stopped(stop, "process", action="wait", job=1)
+        assert outcome.status in statuses
+        if at == "middle":
+            assert str(outcome.content).startswith("on\n[job 1 has been running")
+        assert is_alive(int(found[1]))
+        assert "job 1 was ended by SIGTERM" in str(desk.call("process", action="kill", job=1).content)
+        assert not is_alive(int(found[1]))
+
+
+def test_a_wait_has_its_time(tmp_path: Path) -> None:
+    """A wait that takes too long is over, and the job goes on."""
+    with nothing_left(), desk_in(tmp_path) as desk:
+        desk.call("terminal", command="sleep 60", background=True)
+        outcome = desk.call("process", action="wait", job=1, timeout=0.01)
+        assert outcome.status == "completed"
+        assert "has been running" in str(outcome.content)
+
+
+def test_a_deaf_job_is_killed_with_its_escapees(tmp_path: Path) -> None:
+    """Killing a job is verified: nobody of its family is alive when the call has ended."""
+    with nothing_left(), desk_in(tmp_path) as desk:
+        desk.call("terminal", command=DEAF, background=True)
+        jobs = desk.kept()
+        wait_until(lambda: "ready" in jobs.get(1).output.text())
+        pids = pids_in(jobs.get(1).output.text())
+        outcome = desk.call("process", action="kill", job=1)
+        assert "was ended by SIGKILL" in str(outcome.content)
+        assert not any(is_alive(pid) for pid in pids)
+
+
+def test_all_jobs_can_be_ended_at_once(tmp_path: Path) -> None:
+    """stop_all() of what the session keeps ends every job, and the session goes on; close() ends it for good."""
+    with nothing_left(), desk_in(tmp_path) as desk:
+        for _ in range(3):
+            desk.call("terminal", command="sleep 60", background=True)
+        jobs = desk.kept()
+        pids = [job.process.pid for job in jobs.all()]
+        assert jobs.stop_all() == []
+        assert not any(is_alive(pid) for pid in pids)
+        assert desk.call("terminal", command="echo on").content == "on\n[exit code 0]"
+        jobs.close()
+        assert "[" in str(desk.call("terminal", command="sleep 60").content)
+
+
+def test_jobs_end_with_their_session(tmp_path: Path) -> None:
+    """A job survives a stopped turn, and does not survive its session."""
+    model = ScriptedModel(
+        ToolCall("1", "terminal", '{"command": "sleep 60", "background": true}'),
+        ToolCall("2", "terminal", '{"command": "echo on; sleep 60"}'),
+    )
+    with Agent(ScriptedModel("warm")).session() as session:
+        session.run("start the loop that all sessions share")
+    with nothing_left():
+        with Agent(model, Terminal(tmp_path).tools).session() as session:
+
+            def stop() -> None:
+                wait_until(lambda: any(isinstance(event.data, ToolProgress) for event in session.events()))
+                session.stop()
+
+            threading.Thread(target=stop).start()
+            turn = session.run("go")
+            assert turn.status == "interrupted"
+            assert [outcome.status for outcome in turn.outcomes] == ["completed", "partial"]
+            found = re.search(r"process (\d+)", str(turn.outcomes[0].content))
+            assert found is not None
+            assert is_alive(int(found[1]))
+        wait_dead(int(found[1]))
+
+
+def test_destruction_needs_approval(tmp_path: Path) -> None:
+    """A command that destroys is not run without a yes, and the reason is told to the person and the model."""
+    target = tmp_path / "precious"
+    target.mkdir()
+    with desk_in(tmp_path) as desk:
+        outcome = desk.call("terminal", command="rm -rf precious")
+        assert outcome.status == "denied"
+        assert "rm -r deletes whole directories" in outcome.detail
+        desk.call("terminal", command="sh", background=True)
+        assert desk.call("process", action="write", job=1, text="rm -rf precious\n").status == "denied"
+        assert target.exists()
+    reasons: list[str] = []
+
+    def yes(request: Any) -> bool:
+        reasons.append(request.reason)
+        return True
+
+    with Desk(*Terminal(tmp_path).tools, approve=yes) as desk:
+        assert desk.call("terminal", command="rm -rf precious").status == "completed"
+        assert desk.call("terminal", command="ls").status == "completed"
+    assert reasons == ["rm -r deletes whole directories"]
+    assert not target.exists()
+
+
+def test_secrets_are_not_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command does not see keys and passwords of ours, unless they were named."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    monkeypatch.setenv("MY_TOKEN", "t-2")
+    with desk_in(tmp_path, pass_env=["MY_TOKEN"], env={"EXTRA": "3"}) as desk:
+        text = str(desk.call("terminal", command="echo $OPENAI_API_KEY-$MY_TOKEN-$EXTRA-$HOME").content)
+        assert text.startswith(f"-t-2-3-{os.environ['HOME']}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [
+        ("OPENAI_API_KEY", True),
+        ("aws_secret_access_key", True),
+        ("AWS_ACCESS_KEY_ID", True),
+        ("GITHUB_TOKEN", True),
+        ("DB_PASSWORD", True),
+        ("DB_PWD", True),
+        ("GITHUB_PAT", True),
+        ("GOOGLE_APPLICATION_CREDENTIALS", True),
+        ("HALTER_KEY", True),
+        ("DATABASE_URL", True),
+        ("SENTRY_DSN", True),
+        ("PATH", False),
+        ("PWD", False),
+        ("OLDPWD", False),
+        ("HOME", False),
+        ("LANG", False),
+        ("SSH_AUTH_SOCK", False),
+        ("KEYBOARD_LAYOUT", False),
+        ("PYTHONPATH", False),
+        ("SSL_CERT_FILE", False),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("GIT_AUTHOR_NAME", False),
+    ],
+)
+def test_what_looks_like_a_secret(name: str, is_one: bool) -> None:
+    """Secrets are known by their names, whatever the case."""
+    assert is_secret(name) is is_one
+
+
+def test_a_url_with_a_password_is_a_secret() -> None:
+    """Whatever its name, a URL with a password in it is not passed on; a proxy's is, or nothing would be reached."""
+    environment = {"X": "postgres://me:pw@db/x", "Y": "https://host/path", "https_proxy": "http://me:pw@proxy"}
+    assert without_secrets(environment=environment) == {key: environment[key] for key in ("Y", "https_proxy")}
+
+
+def test_a_shell_that_is_not_there(tmp_path: Path) -> None:
+    """What cannot be started is an error that says so, and leaves nothing."""
+    with nothing_left(), Desk(*Terminal(tmp_path, shell="/no/such/shell").tools) as desk:
+        for background in (False, True):
+            outcome = desk.call("terminal", command="ls", background=background)
+            assert outcome.status == "failed"
+            assert "/no/such/shell" in outcome.detail
+
+
+def test_many_at_once(tmp_path: Path) -> None:
+    """Commands run side by side, and a stop of the turn ends all of them."""
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(asyncio.to_thread(one, number) for number in range(4)))
+
+    def one(number: int) -> None:
+        with desk_in(tmp_path) as desk:
+            outcome = desk.call_stopped(Stop(word="ready"), "terminal", command=DEAF)
+            for pid in pids_in(outcome.content):
+                wait_dead(pid)
+
+    with nothing_left():
+        asyncio.run(all_of_them())
