@@ -8,8 +8,8 @@ cancels, measured in the same run, turn about. Every tool is blocked before the 
 
 Commands are `sleep 30`; every tenth round adds some that ignore TERM. Of those, the ones of `run_process` have a grace
 of 100 ms and an escaped grandchild each; the ones of `subprocess` have none, since it would not be found (see
-`halter.cancel.cut`). Processes are looked at as soon as control is back, so "dead" is never less than "back".
-Garbage is collected between rounds and not within them.
+`halter.cancel.threads.unblock`). Processes are looked at as soon as control is back, so "dead" is
+never less than "back". Garbage is collected between rounds and not within them.
 
 Goals: the 99th percentile under 10 ms, with processes under 20 ms, and no process alive 2 s after the stop.
 """
@@ -40,15 +40,15 @@ from bench.stage import (
     Stage,
     Took,
     end_bare_processes,
-    rungs_of,
     stop_bare_tasks,
+    stop_steps_of,
     wait_dead,
 )
 from bench.stopper import Stopper
 from halter import CancellationToken
 from halter.models import ToolCall
 from halter.tools import collect_tools
-from halter.tools.batch import Batch, Surroundings
+from halter.tools.run.batch import Batch, BatchEnvironment
 
 _WARM_UP = 3
 _DEAF_EVERY = 10
@@ -59,7 +59,7 @@ async def stop_batch(stopper: Stopper, scenario: Scenario) -> Took:
     tools = collect_tools([scenario.tool(stage)])
     token = CancellationToken(name="turn")
     calls = [ToolCall(f"call_{number}", name, "{}") for number in range(TOOLS) for name in tools]
-    batch = Batch(calls, Surroundings(tools, listener=lambda _event: None), token=token, step=token.child("step"))
+    batch = Batch(calls, BatchEnvironment(tools, listener=lambda _event: None), token=token, step=token.child("step"))
     stopper.ask(lambda: token.cancel("interrupt"), stage.wait_started)
     outcomes = await batch.run()
     back = time.monotonic()
@@ -67,7 +67,7 @@ async def stop_batch(stopper: Stopper, scenario: Scenario) -> Took:
     dead = time.monotonic()
     stage.clear()
     start = stopper.at
-    return Took((back - start) * 1000, (dead - start) * 1000, alive, rungs_of(outcomes))
+    return Took((back - start) * 1000, (dead - start) * 1000, alive, stop_steps_of(outcomes))
 
 
 async def measure(runs: int) -> dict[str, list[Took]]:
@@ -99,7 +99,7 @@ def print_figures(taken: dict[str, list[Took]]) -> None:
         back = [took.back for took in all_took]
         dead = [took.dead for took in all_took]
         has_processes = name == KILL_FLOOR or SCENARIOS.get(name, SCENARIOS["coroutines"]).command
-        rungs = collections.Counter(rung for took in all_took for rung in took.rungs)
+        steps = collections.Counter(step for took in all_took for step in took.stop_steps)
         rows.append(
             [
                 name,
@@ -107,7 +107,7 @@ def print_figures(taken: dict[str, list[Took]]) -> None:
                 *((f"{percentile(back, at):.2f}" for at in (50, 99)) if name != KILL_FLOOR else ("", "")),
                 f"{percentile(back, 50) / floor:.1f}x" if name != KILL_FLOOR else "",
                 *((f"{percentile(dead, at):.1f}" for at in (50, 99)) if has_processes else ("", "")),
-                ", ".join(f"{count} {rung}" for rung, count in rungs.most_common()),
+                ", ".join(f"{count} {step}" for step, count in steps.most_common()),
             ]
         )
     print_table(

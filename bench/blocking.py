@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 from bench.measure import best, median, print_table
-from halter.cancel import CancellationToken, blocking, run_blocking, run_blocking_async
-from halter.cancel.cut import Waits
+from halter.cancel import CancellationToken, run_blocking, run_blocking_async
+from halter.cancel.threads import blocking
+from halter.cancel.threads.unblock import ThreadWaits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -59,7 +60,10 @@ print(json.dumps({
 
 
 class NoWaits:
-    """Stands in for Waits: a call that could not be cut."""
+    """Stands in for ThreadWaits: a call that could not be cut."""
+
+    def can_unblock(self, _stopped_at: float) -> bool:
+        return False
 
     def cut(self) -> None:
         pass
@@ -87,7 +91,7 @@ def per_await(loop: asyncio.AbstractEventLoop, call: Callable[[], Awaitable[obje
 
 
 def without_waits() -> float:
-    with mock.patch.object(blocking, "Waits", NoWaits):
+    with mock.patch.object(blocking, "ThreadWaits", NoWaits):
         return per_call(lambda: run_blocking(nothing))
 
 
@@ -130,7 +134,7 @@ def round_trips() -> None:
         ["", "µs", "of the standard one"],
         rows,
     )
-    alone = best(9, {"waits": lambda: timeit.timeit(Waits, number=5_000) / 5_000})["waits"]
+    alone = best(9, {"waits": lambda: timeit.timeit(ThreadWaits, number=5_000) / 5_000})["waits"]
     difference = took["run_blocking"] - took["run_blocking, not cuttable"]
     print(
         f"  Being cuttable: {difference * 1e6:+.1f} µs of the round trip; the bookkeeping alone: {alone * 1e6:.2f} µs"

@@ -130,7 +130,7 @@ class Chat:
 
 def start_cpu(env: dict[str, str]) -> float:
     chat = Chat(env)
-    chat.read_until("ready")
+    chat.read_until("idle")
     return chat.end()
 
 
@@ -189,7 +189,7 @@ def measure_echo(env: dict[str, str], keys: int) -> dict[str, list[float]]:
     states = {_BASE: "", "nothing happens": "", f"{_TOOLS} tools run": "tools", "an answer streams": "stream"}
     for state, text in states.items():
         chat = Chat(env, "-c", _BARE) if state == _BASE else Chat(env)
-        chat.read_until("ready")
+        chat.read_until("ready" if state == _BASE else "idle")
         chat.drain(1.0)
         if text:
             chat.type(f"{text}\r")

@@ -38,14 +38,14 @@ from bench.server import Server
 from bench.sqlite import has_sqlite, open_sqlite
 from halter import Agent
 from halter.models import OpenAIModel
-from halter.models.model import Message
+from halter.models.types import Message
 from halter.stores import MemoryStore
 from halter.testing import answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halter.session import Session
+    from halter.session.session import Session
     from halter.stores import Store
 
 _GOAL = 5 * 1024
@@ -145,7 +145,7 @@ def main() -> int:
         for way in ("traced", "resident"):
             goals.at_most(f"{_SQLITE}, {way}: beyond the history", beyond[_SQLITE, way] / 1024, _GOAL / 1024, " KB")
     else:
-        print(f"  {_SQLITE} was NOT RUN: halter.stores.sqlite is not there.")
+        print(f"  {_SQLITE} was NOT RUN: halter.stores.sqlite.store is not there.")
     print(f"\nOn {os.cpu_count()} cores; load {os.getloadavg()[0]:.1f} at the end.")
     return goals.exit_code
 

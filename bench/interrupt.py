@@ -50,8 +50,8 @@ from bench.stage import (
     Stage,
     Took,
     end_bare_processes,
-    rungs_of,
     stop_bare_tasks,
+    stop_steps_of,
     wait_dead,
 )
 from bench.stalled import BACK_OFF, STALLED, Ground, read_bare
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from bench import stalled
-    from halter.session import Session
-    from halter.turn import Turn
+    from halter.session.session import Session
+    from halter.session.turn import Turn
 
 _WARM_UP = 5  # the first ones import and connect
 _DEAF_EVERY = 10
@@ -117,7 +117,7 @@ async def stop_request(ground: Ground, scenario: str, way: str) -> stalled.Took:
     session = open_session(ground, scenario)
 
     def wait_back_off() -> None:
-        with session.listen() as listener:
+        with session.subscribe() as listener:
             while not any(event.kind == "request.retry" for event in session.events()):
                 listener.get(AT_MOST)
         time.sleep(0.001)  # from the word of it to the wait itself
@@ -182,12 +182,12 @@ async def stop_tools(ground: Ground, name: str, way: str) -> Took:
     stage.clear()
     wait_late(session, sum(outcome.status == "abandoned" for outcome in turn.outcomes))
     session.close()
-    return Took((back - start) * 1000, (dead - start) * 1000, alive, rungs_of(turn.outcomes))
+    return Took((back - start) * 1000, (dead - start) * 1000, alive, stop_steps_of(turn.outcomes))
 
 
 def wait_late(session: Session, abandoned: int) -> None:
     """Wait until the log tells of the end of every call that was left behind."""
-    with session.listen() as listener:
+    with session.subscribe() as listener:
         while sum(event.kind == "tool.finished_late" for event in session.events()) < abandoned:
             listener.get(AT_MOST)
 
@@ -332,7 +332,7 @@ def print_tools(tools: dict[Row, list[Took]], goals: Goals) -> None:
         has_processes = row.scenario == KILL_FLOOR or bool(
             row.scenario in SCENARIOS and SCENARIOS[row.scenario].command
         )
-        rungs = collections.Counter(rung for took in all_took for rung in took.rungs)
+        steps = collections.Counter(step for took in all_took for step in took.stop_steps)
         rows.append(
             [
                 row.scenario if row.way == "floor" else f"{row.scenario}: {row.way}",
@@ -340,7 +340,7 @@ def print_tools(tools: dict[Row, list[Took]], goals: Goals) -> None:
                 *(_pair(back) if row.scenario != KILL_FLOOR else ["", ""]),
                 f"{percentile(back, 50) / floor:.1f}x" if row.scenario != KILL_FLOOR else "",
                 *(_pair(dead) if has_processes else ["", ""]),
-                ", ".join(f"{count} {rung}" for rung, count in rungs.most_common()),
+                ", ".join(f"{count} {step}" for step, count in steps.most_common()),
             ]
         )
     print_table(

@@ -24,7 +24,8 @@ import time
 from bench.measure import percentile
 from bench.stalled import BACK_OFF, STALLED, Ground, Took
 from halter.cancel import CancellationToken, Cancelled
-from halter.models import Exchange, ModelRequest, OpenAIModel, RequestRetry, UserMessage
+from halter.events import RequestRetry
+from halter.models import ModelCall, ModelRequest, OpenAIModel, UserMessage
 
 FLOOR_GOAL = 1.5
 P99_GOAL = 10.0  # milliseconds
@@ -33,11 +34,11 @@ REQUEST = ModelRequest([UserMessage.of("go")])
 
 
 async def stop_exchange(ground: Ground, scenario: str) -> Took:
-    """Stop an `Exchange` by its token."""
+    """Stop an `ModelCall` by its token."""
     token = CancellationToken()
     retry = threading.Event()
     model = OpenAIModel(scenario, base_url=ground.server.url, api_key="none")
-    exchange = Exchange(
+    exchange = ModelCall(
         model, REQUEST, token=token, emit=lambda event: retry.set() if isinstance(event, RequestRetry) else None
     )
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def has_sqlite() -> bool:
-    return importlib.util.find_spec("halter.stores.sqlite") is not None
+    return importlib.util.find_spec("halter.stores.sqlite.store") is not None
 
 
 def open_sqlite(path: Path) -> Store:
-    store: Store = importlib.import_module("halter.stores.sqlite").SQLiteStore(path)
+    store: Store = importlib.import_module("halter.stores.sqlite.store").SQLiteStore(path)
     return store

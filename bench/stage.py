@@ -1,7 +1,7 @@
 """Eight tools at once that do not end by themselves, of every kind, and the floors of stopping them.
 
 Commands are `sleep 30`; some ignore TERM. Of those, the ones of `run_process` have a grace of 100 ms and an escaped
-grandchild each; the ones of `subprocess` have none, since it would not be found (see `halter.cancel.cut`).
+grandchild each; the ones of `subprocess` have none, since it would not be found (see `halter.cancel.threads.unblock`).
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Took(NamedTuple):
     back: float
     dead: float = 0.0
     alive: int = 0  # processes that were still there after DEAD_WITHIN
-    rungs: tuple[str, ...] = ()  # how each tool was stopped
+    stop_steps: tuple[str, ...] = ()  # how each tool was stopped
 
 
 class Scenario(NamedTuple):
@@ -143,12 +143,12 @@ FLOOR = "floor: bare tasks, cancelled"
 KILL_FLOOR = "floor: bare processes, TERM"
 
 
-def rungs_of(outcomes: Sequence[ToolOutcome]) -> tuple[str, ...]:
+def stop_steps_of(outcomes: Sequence[ToolOutcome]) -> tuple[str, ...]:
     for outcome in outcomes:
         if outcome.reason != "interrupt" or outcome.started_at is None:
             message = f"this call was not stopped: {outcome}"
             raise SystemExit(message)
-    return tuple(" + ".join(outcome.rungs) for outcome in outcomes)
+    return tuple(" + ".join(outcome.stop_steps) for outcome in outcomes)
 
 
 async def stop_bare_tasks(stopper: Stopper) -> Took:

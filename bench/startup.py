@@ -101,7 +101,13 @@ def main() -> int:
     goals = Goals()
     goals.at_most("import halter, beyond bare", (took["import halter"] - bare) * 1e3, _LIMIT_MS, " ms")
     goals.at_most("import halter.cancel, beyond bare", (took["import halter.cancel"] - bare) * 1e3, _LIMIT_MS, " ms")
-    for module in ("halter", "halter.cancel", "halter.session", "halter.stores.memory", "halter.models.openai"):
+    for module in (
+        "halter",
+        "halter.cancel",
+        "halter.session.session",
+        "halter.stores.memory",
+        "halter.models.openai.chat",
+    ):
         printed = run("-c", f"import {module}")
         goals.check(f"import {module} prints nothing{': ' if printed else ''}{printed}", is_met=not printed)
         done = run("-c", _WATCH, module)

@@ -1,7 +1,7 @@
 """CPU per streamed chunk, from the socket to a piece of text: bare aiohttp + msgspec, Halter, and the openai SDK.
 
-Halter twice: the bare wire, `model.stream()`, and a whole request, `Exchange`, with its token, watchdogs and the answer
-put together, from the socket to the `text.delta` event. The goals are for the latter.
+Halter twice: the bare wire, `model.stream()`, and a whole request, `ModelCall`, with its token, watchdogs and the
+answer put together, from the socket to the `text.delta` event. The goals are for the latter.
 
     python bench/stream.py [--chunks 5000] [--rounds 5] [--paced]
 
@@ -29,7 +29,7 @@ import aiohttp
 import msgspec
 
 from halter.cancel import CancellationToken
-from halter.models import Exchange, ModelRequest, OpenAIModel, TextDelta, UserMessage, aclose_clients
+from halter.models import ModelCall, ModelRequest, OpenAIModel, TextDelta, UserMessage, aclose_clients
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -127,7 +127,7 @@ async def request(url: str) -> int:
             size += len(event.text)
 
     token = CancellationToken()
-    answer = await Exchange(model, ModelRequest([UserMessage.of("go")]), token=token, emit=show).run()
+    answer = await ModelCall(model, ModelRequest([UserMessage.of("go")]), token=token, emit=show).run()
     if len(answer.text) != size:
         message = f"{size} characters were shown, and {len(answer.text)} are in the answer"
         raise SystemExit(message)

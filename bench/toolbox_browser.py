@@ -22,11 +22,11 @@ import time
 from bench.measure import Goals, percentile, print_table
 from halter import CancellationToken
 from halter.models import ToolCall
-from halter.toolbox.browser import Browser
+from halter.toolbox.browser.browser import Browser
 from halter.tools import collect_tools
-from halter.tools.batch import Batch, Surroundings
-from halter.tools.keep import Keeper
-from tests.toolbox.site import WEDGE, Site
+from halter.tools.resources import SessionResources
+from halter.tools.run.batch import Batch, BatchEnvironment
+from tests.toolbox.browser.site import WEDGE, Site
 
 _GOAL = 250.0
 _AT_MOST = 30.0
@@ -37,12 +37,12 @@ class Bench:
         self.site = site
         self.browser = Browser(allow_private=[site.host])
         self.tools = collect_tools(self.browser.tools)
-        self.keeper = Keeper()
+        self.resources = SessionResources()
         self.back: dict[str, list[float]] = {}
         self.usable: dict[str, list[float]] = {}
 
     async def call(self, name: str, token: CancellationToken | None = None, **arguments):
-        around = Surroundings(self.tools, keeper=self.keeper)
+        around = BatchEnvironment(self.tools, resources=self.resources)
         calls = [ToolCall("1", f"browser_{name}", json.dumps(arguments))]
         return (await Batch(calls, around, token=CancellationToken() if token is None else token).run())[0]
 
@@ -106,10 +106,10 @@ def main() -> int:
     bench = Bench(site)
     try:
         asyncio.run(measure(bench, runs))
-        life = bench.keeper.keep(bench.browser._open)._life
+        life = bench.resources.keep(bench.browser._open)._life
         started = time.perf_counter()
     finally:
-        bench.keeper.close()
+        bench.resources.close()
         site.close()
     closed = (time.perf_counter() - started) * 1000
     names = {"/hang": "no answer", "/endless": "never ends", "/wedged": "endless script"}

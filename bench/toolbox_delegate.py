@@ -38,7 +38,7 @@ def _children(gates: list[Gate], *, deep: bool) -> list[Agent]:
     return [
         Agent(
             ScriptedModel(_call("delegate", tasks=[{"agent": agent.name, "task": "x"}])),
-            Delegate([agent], most_at_once=100).tools,
+            Delegate([agent], max_parallel=100).tools,
             name=agent.name,
         )
         for agent in agents
@@ -48,7 +48,7 @@ def _children(gates: list[Gate], *, deep: bool) -> list[Agent]:
 async def delegated(how: str, *, deep: bool) -> float:
     """Milliseconds from the stop until the turn is over, or from the steer until the next request."""
     gates = [Gate() for _ in range(_COUNT)]
-    tools = Delegate(_children(gates, deep=deep), most_at_once=100)
+    tools = Delegate(_children(gates, deep=deep), max_parallel=100)
     tasks = [{"agent": f"a{at}", "task": "x"} for at in range(_COUNT)]
     after = Gate()
     agent = Agent(ScriptedModel(_call("delegate", tasks=tasks), [after, "ok"]), tools.tools)
@@ -63,7 +63,7 @@ async def asked(how: str) -> float:
     after = Gate()
     agent = Agent(ScriptedModel(_call("clarify", question="Which?"), [after, "ok"]), Clarify().tools)
     async with agent.session() as session:
-        with session.listen() as listener:
+        with session.subscribe() as listener:
             task = asyncio.create_task(session.arun("x"))
             async for event in listener:
                 if event.kind == "question.asked":

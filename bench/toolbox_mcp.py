@@ -25,11 +25,11 @@ from pathlib import Path
 from bench.measure import Goals, percentile, print_table
 from halter import CancellationToken
 from halter.models import ToolCall
-from halter.toolbox.mcp import MCP
+from halter.toolbox.mcp.mcp import MCP
 from halter.tools import collect_tools
-from halter.tools.batch import Batch, Surroundings
+from halter.tools.run.batch import Batch, BatchEnvironment
 
-_SERVER = str(Path(__file__).parents[1] / "tests" / "toolbox" / "mcp_server.py")
+_SERVER = str(Path(__file__).parents[1] / "tests" / "toolbox" / "mcp" / "mcp_server.py")
 _GOAL = 50.0
 _AT_MOST = 30.0
 
@@ -77,7 +77,7 @@ class Contender:
         self.heard.append((heard - called_at) * 1000)
 
     async def call(self, name: str, arguments: str, token: CancellationToken):
-        return (await Batch([ToolCall("1", name, arguments)], Surroundings(self.tools), token=token).run())[0]
+        return (await Batch([ToolCall("1", name, arguments)], BatchEnvironment(self.tools), token=token).run())[0]
 
 
 async def measure(contenders: list[Contender], runs: int) -> bool:

@@ -33,14 +33,14 @@ import time
 
 from bench.measure import Goals, percentile, print_table
 from halter import CancellationToken
+from halter.events.tools import ToolProgress
 from halter.models import ToolCall
 from halter.testing import deaf_process
-from halter.toolbox.code import Code
-from halter.toolbox.terminal import Terminal
+from halter.toolbox.python.execute_code import Code
+from halter.toolbox.terminal.terminal import Terminal
 from halter.tools import collect_tools
-from halter.tools.batch import Batch, Surroundings
-from halter.tools.events import ToolProgress
-from halter.tools.keep import Keeper
+from halter.tools.resources import SessionResources
+from halter.tools.run.batch import Batch, BatchEnvironment
 
 _SETTLE = 0.01  # seconds in which a call gets from saying that it is there to its loop or system call
 _DEAD_WITHIN = 3.0
@@ -59,7 +59,7 @@ class Stage:
     def __init__(self, folder):
         self.terminal = Terminal(folder, grace=0.2)
         self.code = Code(folder)
-        self.keeper = Keeper()
+        self.resources = SessionResources()
         self.tools = collect_tools([*self.terminal.tools, *self.code.tools])
 
     async def call(self, name, arguments, *, ready=None):
@@ -80,7 +80,7 @@ class Stage:
                 thread.start()
 
         thread = threading.Thread(target=stop)
-        around = Surroundings(self.tools, keeper=self.keeper, listener=listen)
+        around = BatchEnvironment(self.tools, resources=self.resources, listener=listen)
         [outcome] = await Batch([ToolCall("1", name, json.dumps(arguments))], around, token=token).run()
         back = time.perf_counter()
         if thread.ident:
@@ -109,7 +109,7 @@ async def measure(runs, stage):
     back = {"terminal: deaf, with an escapee": [], "process: wait": [], **{name: [] for name in _CODES}}
     dead = []
     await stage.call("terminal", {"command": "sleep 600", "background": True})
-    jobs = stage.keeper.keep(stage.terminal._make_jobs)
+    jobs = stage.resources.keep(stage.terminal._make_jobs)
 
     def waits():
         return jobs.get(1).process.changes._listeners
@@ -146,7 +146,7 @@ def main():
         try:
             back, dead = asyncio.run(measure(runs, stage))
         finally:
-            stage.keeper.close()
+            stage.resources.close()
     rows = [
         [name, *(f"{1000 * value:.1f}" for value in (statistics.median(taken), percentile(taken, 99), max(taken)))]
         for name, taken in [*back.items(), ("terminal: all dead", dead)]

@@ -26,12 +26,12 @@ from pathlib import Path
 from bench.measure import Goals, percentile, print_table
 from halter import CancellationToken
 from halter.models import ToolCall
-from halter.toolbox.remote import Remote
-from halter.toolbox.ssh import SSHMachine
+from halter.toolbox.remote.remote import Remote
+from halter.toolbox.remote.ssh import SSHMachine
 from halter.tools import collect_tools
-from halter.tools.batch import Batch, Surroundings
-from halter.tools.keep import Keeper
-from tests.toolbox.sshserver import PASSWORD, USER, SSHServer
+from halter.tools.resources import SessionResources
+from halter.tools.run.batch import Batch, BatchEnvironment
+from tests.toolbox.remote.ssh_server import PASSWORD, USER, SSHServer
 
 _ROUNDS = 20
 _GRACE = 0.3
@@ -48,9 +48,9 @@ _DEAF = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{_LISTENI
 
 
 class Bench:
-    def __init__(self, server: SSHServer, keeper: Keeper) -> None:
+    def __init__(self, server: SSHServer, resources: SessionResources) -> None:
         self._server = server
-        self._keeper = keeper
+        self._keeper = resources
         self._pids = server.home / "pids"
         machine = SSHMachine(
             "127.0.0.1",
@@ -65,7 +65,7 @@ class Bench:
     async def _run(self, token: CancellationToken, **arguments: str):
         name = "execute_code" if "code" in arguments else "terminal"
         call = ToolCall("c", name, json.dumps(arguments))
-        around = Surroundings(self._tools, keeper=self._keeper)
+        around = BatchEnvironment(self._tools, resources=self._keeper)
         (outcome,) = await Batch([call], around, token=token).run()
         return outcome
 
@@ -110,9 +110,9 @@ class Bench:
 
 
 def main() -> int:
-    keeper = Keeper()
+    resources = SessionResources()
     with tempfile.TemporaryDirectory() as home, SSHServer(Path(home)) as server:
-        bench = Bench(server, keeper)
+        bench = Bench(server, resources)
         bench.nothing()
         figures: dict[str, list[float]] = {}
         for _ in range(_ROUNDS):
@@ -128,7 +128,7 @@ def main() -> int:
                 figures.setdefault(f"{name}: dead", []).append(dead)
             bench.nothing()  # connects again
             figures.setdefault("  floor: a command that does nothing, whole call", []).append(bench.nothing())
-        keeper.close()
+        resources.close()
     table = [(name, f"{percentile(ms, 50):.1f}", f"{percentile(ms, 99):.1f}") for name, ms in figures.items()]
     print_table(f"From the stop, {_ROUNDS} rounds, grace {_GRACE * 1000:g} ms", ["", "p50, ms", "p99, ms"], table)
     goals = Goals()

@@ -30,19 +30,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.measure import Goals, percentile, print_table
 from halter import CancellationToken, run_isolated
+from halter.events.tools import ToolProgress
 from halter.models import ToolCall
-from halter.toolbox.media import Media
-from halter.toolbox.net import Net
+from halter.toolbox.http.fetch import Net
+from halter.toolbox.images import Media
 from halter.toolbox.speech import Speech
-from halter.toolbox.web import Web
-from halter.toolbox.websearch import Ddgs, SearXNG
+from halter.toolbox.web.search_providers import Ddgs, SearXNG
+from halter.toolbox.web.web import Web
 from halter.tools import collect_tools
-from halter.tools.batch import Batch, Surroundings
-from halter.tools.events import ToolProgress
-from halter.tools.keep import Keeper
+from halter.tools.resources import SessionResources
+from halter.tools.run.batch import Batch, BatchEnvironment
 from halter.voice.espeak import speak
-from tests.toolbox.searchproxy import SearchProxy
-from tests.toolbox.slowserver import SlowServer
+from tests.toolbox.slow_server import SlowServer
+from tests.toolbox.web.search_proxy import SearchProxy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ class Scenario(NamedTuple):
     share: float = 1.0  # of the runs
 
 
-async def stop_once(scenario: Scenario, number: int, keeper: Keeper) -> float:
+async def stop_once(scenario: Scenario, number: int, resources: SessionResources) -> float:
     """Milliseconds from the stop to control being back."""
     token = CancellationToken(name="turn")
     has_begun = threading.Event()
@@ -85,7 +85,7 @@ async def stop_once(scenario: Scenario, number: int, keeper: Keeper) -> float:
 
     tools = collect_tools([scenario.tool])
     calls = [ToolCall("call", scenario.tool.name, json.dumps(scenario.arguments))]
-    batch = Batch(calls, Surroundings(tools, listener=hear, keeper=keeper), token=token)
+    batch = Batch(calls, BatchEnvironment(tools, listener=hear, resources=resources), token=token)
     gc.collect()
     stopper = threading.Thread(target=stop, daemon=True)
     stopper.start()
@@ -139,15 +139,15 @@ def scenarios(server: SlowServer, proxy: SearchProxy, folder: Path) -> dict[str,
 async def measure(runs: int) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name, SlowServer() as server, SearchProxy(Path(name)) as proxy:
-        keeper = Keeper()
+        resources = SessionResources()
         for title, scenario in scenarios(server, proxy, Path(name)).items():
             count = max(int(runs * scenario.share), 5)
             times = []
             for number in range(1, count + _WARM_UP + 1):
                 async with asyncio.timeout(_AT_MOST):
-                    times.append(await stop_once(scenario, number, keeper))
+                    times.append(await stop_once(scenario, number, resources))
             taken[title] = times[_WARM_UP:]
-        keeper.close()
+        resources.close()
         check_files(Path(name))
     return taken
 

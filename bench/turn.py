@@ -45,7 +45,7 @@ from halter.testing import answer
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from halter.session import Session
+    from halter.session.session import Session
     from halter.stores import Store
 
 _MEMORY = "MemoryStore"
@@ -169,7 +169,7 @@ def main() -> int:
         if name in all_beyond:
             goals.at_most(f"{name}: a turn beyond bare", all_beyond[name], goal, " ms")
         else:
-            print(f"  {name} was NOT RUN: halter.stores.sqlite is not there.")
+            print(f"  {name} was NOT RUN: halter.stores.sqlite.store is not there.")
     print(f"\nOn {os.cpu_count()} cores; load {load:.1f} before and {os.getloadavg()[0]:.1f} after.")
     return goals.exit_code
 

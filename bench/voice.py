@@ -1,8 +1,8 @@
 """How long a spoken word takes to stop a turn, and what a large recording costs those who do not speak.
 
-Real speech, the real model, warm. Three figures: from `hear()` of a recorded "stop" to the end of the turn, beside the
+Real speech, the real model, warm. Three figures: from `post()` of a recorded "stop" to the end of the turn, beside the
 transcription of the same recording alone; seconds of speech that are understood in a second; and for how long the event
-loop, in which all sessions of a gateway run, stands still while 10 MB are accepted into SQLite, by `hear()` and by a
+loop, in which all sessions of a gateway run, stands still while 10 MB are accepted into SQLite, by `post()` and by a
 plain `post()`.
 """
 
@@ -23,29 +23,29 @@ from halter.models import Audio
 from halter.stores import SQLiteStore
 from halter.testing import Gate, ScriptedModel
 from halter.voice.espeak import speak
-from halter.voice.hearing import Hearing
-from halter.voice.speaking import say
+from halter.voice.speech import say
 from halter.voice.transcriber import Transcriber
+from halter.voice.voice_messages import VoiceMessages
 
 _ROUNDS = 20
 _LARGE = 10_000_000
 _WORDS = "The meeting starts at nine in the morning, and everybody brings the report. " * 12
 
 
-async def stop_by_voice(hearing: Hearing, recording: bytes) -> float:
+async def stop_by_voice(voice_messages: VoiceMessages, recording: bytes) -> float:
     """Milliseconds from the message to the end of the turn."""
     gate = Gate()
     async with Agent(ScriptedModel(["I go on and on, ", gate])).session() as session:
         running = asyncio.create_task(session.arun("Begin."))
         await gate.await_reached()
         start = time.perf_counter()
-        await hearing.hear(session, Audio(recording, "audio/ogg"))
+        await voice_messages.post(session, Audio(recording, "audio/ogg"))
         turn = await running
         assert turn.reason == "stop", turn
         return (time.perf_counter() - start) * 1e3
 
 
-async def stall(store: SQLiteStore, hearing: Hearing | None) -> float:
+async def stall(store: SQLiteStore, voice_messages: VoiceMessages | None) -> float:
     """The longest time, in milliseconds, for which a large recording kept the loop from everything else."""
     longest, last, is_over = 0.0, time.perf_counter(), False
 
@@ -61,10 +61,10 @@ async def stall(store: SQLiteStore, hearing: Hearing | None) -> float:
         await asyncio.sleep(0.02)
         longest = 0.0
         sound = Audio(bytes(_LARGE))
-        if hearing is None:
+        if voice_messages is None:
             session.post(sound)
         else:
-            await hearing.hear(session, sound)
+            await voice_messages.post(session, sound)
         await asyncio.sleep(0)
         is_over = True
         await ticking
@@ -73,7 +73,7 @@ async def stall(store: SQLiteStore, hearing: Hearing | None) -> float:
 
 async def main() -> None:
     transcriber = Transcriber()
-    hearing = Hearing(transcriber)
+    voice_messages = VoiceMessages(transcriber)
     stop = run_isolated(say, "Stop.", "en-us")
     long = run_isolated(speak, _WORDS)
     await transcriber.transcribe(stop)  # the model is loaded now
@@ -82,14 +82,14 @@ async def main() -> None:
         start = time.perf_counter()
         await transcriber.transcribe(stop)
         alone.append((time.perf_counter() - start) * 1e3)
-        stops.append(await stop_by_voice(hearing, stop))
+        stops.append(await stop_by_voice(voice_messages, stop))
     start = time.perf_counter()
     await transcriber.transcribe(long.wav)
     speed = long.seconds / (time.perf_counter() - start)
     with tempfile.TemporaryDirectory() as folder, SQLiteStore(Path(folder) / "s.db") as store:
-        ours = [await stall(store, hearing) for _ in range(5)]
+        ours = [await stall(store, voice_messages) for _ in range(5)]
         plain = [await stall(store, None) for _ in range(5)]
-    await hearing.close()
+    await voice_messages.close()
     print_table(
         f"Voice messages, {_ROUNDS} rounds",
         ["what", "median", "worst"],
