@@ -95,7 +95,7 @@ def _play(chat: ChatScreen) -> None:
     chat.send("Why is the build red?")
     chat.wait_for("✓ read_file", "reading page 2 of 5")
     chat.send("no need to search, it is our own test")
-    chat.wait_for("steered, applied after web_search was broken off", "== 4")
+    chat.wait_for("steered, interrupted web_search", "== 4")
     chat.wait_ready()
     chat.send("Then mend it, and run that test.")
     chat.wait_for("212 passed")
@@ -111,9 +111,9 @@ def _draw(lines: list[list[tuple[str, Style]]], title: str) -> str:
     console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     for line in lines:
         console.print(Text.assemble(*line), no_wrap=True, overflow="crop")
-    picture = console.export_svg(title=title, unique_id="chat")
+    live_area = console.export_svg(title=title, unique_id="chat")
     # Whoever looks at it fetches nothing from anywhere.
-    return re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL)
+    return re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", live_area, flags=re.DOTALL)
 
 
 def main() -> None:
