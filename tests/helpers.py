@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait for something that has no event to wait for; fails after *seconds*."""
     pause = threading.Event()
     end = time.monotonic() + seconds
@@ -31,7 +31,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_dead(pid: int, seconds: float = 10.0) -> None:
+def wait_dead(pid: int, seconds: float = 30.0) -> None:
     """Wait for the end of any process, ours or not."""
     try:
         descriptor = os.pidfd_open(pid)
