@@ -74,6 +74,24 @@ def test_a_binding_is_used_once_and_where_it_was_made() -> None:
         elsewhere.__exit__(None, None, None)
 
 
+def test_a_coroutine_that_is_freed_in_its_block_raises_nothing_else() -> None:
+    """A program closed its loop in the middle of a turn, and the freed turn logged an error about its binding."""
+    seen: list[BaseException] = []
+
+    async def work() -> None:
+        try:
+            with CancellationToken().bind():
+                await asyncio.sleep(0)
+        except BaseException as exc:
+            seen.append(exc)
+            raise
+
+    coroutine = work()
+    contextvars.copy_context().run(coroutine.send, None)
+    coroutine.close()
+    assert [type(each) for each in seen] == [GeneratorExit]
+
+
 def test_a_token_records_that_it_was_checked() -> None:
     """current_token() and checkpoint() mark the token: code that checks its token gets a grace period after a stop."""
     for check in (current_token, checkpoint):

@@ -58,6 +58,8 @@ class Binding:
         try:
             _current.reset(self._previous)
         except ValueError as error:
+            if kind is GeneratorExit:
+                return  # a coroutine whose loop is gone is freed, by whichever thread; nobody runs in its context
             msg = (
                 "a binding was left in another task or thread than it was entered in; bind inside the function "
                 "that runs there, and do not keep a binding open across the yield of a generator"
