@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from halter import Agent
 from halter.stores import SQLiteStore
 from halter.testing import ScriptedModel
-from tests.historyjudge import judge, judge_messages
-from tests.sessionkit import replay
+from tests.support.sessions import replay
+from tests.support.valid_history import judge, judge_messages
 
 if TYPE_CHECKING:
     from halter import Session

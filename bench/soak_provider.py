@@ -21,7 +21,7 @@ from halter.testing import (
     status,
     tool_calls,
 )
-from tests.historyjudge import judge_anthropic, judge_openai
+from tests.support.valid_history import judge_anthropic, judge_openai
 
 if TYPE_CHECKING:
     from halter.testing import ScriptedReply, SeenRequest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from halter.errors import NothingToDo, SessionBusy, SessionClosed
 from halter.models import Audio
-from tests.historyjudge import judge
+from tests.support.valid_history import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable

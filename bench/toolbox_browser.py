@@ -26,7 +26,7 @@ from halter.toolbox.browser.browser import Browser
 from halter.tools import collect_tools
 from halter.tools.resources import SessionResources
 from halter.tools.run.batch import Batch, BatchEnvironment
-from tests.toolbox.browser.site import WEDGE, Site
+from tests.support.web_site import WEDGE, Site
 
 _GOAL = 250.0
 _AT_MOST = 30.0

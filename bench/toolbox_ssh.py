@@ -31,7 +31,7 @@ from halter.toolbox.remote.ssh import SSHMachine
 from halter.tools import collect_tools
 from halter.tools.resources import SessionResources
 from halter.tools.run.batch import Batch, BatchEnvironment
-from tests.toolbox.remote.ssh_server import PASSWORD, USER, SSHServer
+from tests.support.ssh_server import PASSWORD, USER, SSHServer
 
 _ROUNDS = 20
 _GRACE = 0.3

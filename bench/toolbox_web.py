@@ -41,8 +41,8 @@ from halter.tools import collect_tools
 from halter.tools.resources import SessionResources
 from halter.tools.run.batch import Batch, BatchEnvironment
 from halter.voice.espeak import speak
-from tests.toolbox.slow_server import SlowServer
-from tests.toolbox.web.search_proxy import SearchProxy
+from tests.support.search_proxy import SearchProxy
+from tests.support.slow_server import SlowServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

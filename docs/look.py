@@ -21,8 +21,8 @@ from rich.text import Text
 
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, tool_calls
-from tests.cli.chat.screen import TAB, ChatScreen
-from tests.cli.kit import Home
+from tests.support.chat_screen import TAB, ChatScreen
+from tests.support.cli_program import Home
 
 if TYPE_CHECKING:
     from rich.style import Style

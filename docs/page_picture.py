@@ -19,7 +19,7 @@ from playwright.sync_api import expect, sync_playwright  # noqa: E402  (behind t
 from halter import Agent, ToolContext, tool  # noqa: E402
 from halter.models import ToolCall  # noqa: E402
 from halter.testing import Gate, ScriptedModel  # noqa: E402
-from tests.gateway.web.kit import House, Tab, context_of, launch  # noqa: E402
+from tests.support.web_page import House, Tab, context_of, launch  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

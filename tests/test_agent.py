@@ -24,8 +24,8 @@ from halter.models import (
 from halter.models.errors import ProviderError
 from halter.stores import MemoryStore, SQLiteStore
 from halter.testing import FakeProvider, ScriptedModel, answer
-from tests.ctrlc import CtrlC
-from tests.sessionkit import agent_of, call, data_of, model_of, session_of
+from tests.support.ctrl_c import CtrlC
+from tests.support.sessions import agent_of, call, data_of, model_of, session_of
 
 
 @tool

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from halter.testing import FakeProvider, hang_mid_stream
-from tests.cli.chat.screen import ESC, ChatScreen
-from tests.cli.kit import Home
+from tests.support.chat_screen import ESC, ChatScreen
+from tests.support.cli_program import Home
 
 ROOT = Path(__file__).parent.parent
 SOURCES = ROOT / "src" / "halter"

@@ -28,8 +28,8 @@ from halter.testing import (
     ScriptedModel,
 )
 from halter.tools.run.batch import Batch, BatchEnvironment
-from tests.helpers import wait_until
-from tests.tools.probe import Probe, calls_of, run, statuses
+from tests.support.batches import Probe, calls_of, run, statuses
+from tests.support.waiting import wait_until
 
 HELLO = ModelRequest([UserMessage.of("hello")])
 

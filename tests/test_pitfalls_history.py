@@ -7,20 +7,10 @@ import threading
 from halter import ToolContext, tool
 from halter.models import AssistantMessage, ToolMessage, UserMessage
 from halter.testing import DeafTool, Gate
-from tests.historyjudge import judge, judge_session
-from tests.sessionkit import (
-    AT_MOST,
-    HookedStore,
-    RunningTurn,
-    agent_of,
-    call,
-    data_of,
-    model_of,
-    said,
-    session_of,
-    store_with,
-    wait_for,
-)
+from tests.support.background import RunningTurn
+from tests.support.hooked_store import HookedStore, store_with
+from tests.support.sessions import AT_MOST, agent_of, call, data_of, model_of, said, session_of, wait_for
+from tests.support.valid_history import judge, judge_session
 
 
 @tool

@@ -16,23 +16,11 @@ from halter.models import Audio, Backoff, Finished, Image, OpenAIModel, Text, Us
 from halter.models.errors import ContextTooLong, ProviderError
 from halter.stores import MemoryStore
 from halter.testing import DeafTool, FakeProvider, Gate, ScriptedModel, hang_before_first_byte
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
-    AT_MOST,
-    Background,
-    HookedStore,
-    RunningTurn,
-    agent_of,
-    call,
-    data_of,
-    kinds,
-    model_of,
-    said,
-    session_of,
-    store_with,
-    wait_for,
-)
-from tests.tools.looped import looped
+from tests.support.background import Background, RunningTurn
+from tests.support.hooked_store import HookedStore, store_with
+from tests.support.looped import looped
+from tests.support.sessions import AT_MOST, agent_of, call, data_of, kinds, model_of, said, session_of, wait_for
+from tests.support.valid_history import judge_session
 
 
 def words(messages: Any) -> list[str]:

@@ -32,8 +32,9 @@ from halter.testing import (
     hang_mid_stream,
 )
 from halter.tools.run.batch import Batch, BatchEnvironment
-from tests.helpers import is_alive, run_python, wait_dead, wait_until
-from tests.tools.probe import Probe, add, calls_of, run, statuses
+from tests.support.batches import Probe, add, calls_of, run, statuses
+from tests.support.processes import is_alive, run_python, wait_dead
+from tests.support.waiting import wait_until
 
 HELLO = ModelRequest([UserMessage.of("hello")])
 

@@ -9,7 +9,7 @@ import pytest
 
 from halter import CancellationToken
 from halter.cancel.deadlines import timer
-from tests.helpers import run_python
+from tests.support.processes import run_python
 
 
 def test_all_deadlines_share_one_thread() -> None:

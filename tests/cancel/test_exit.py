@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from halter import ExitGuard
-from tests.helpers import is_alive, run_python
+from tests.support.processes import is_alive, run_python
 
 
 class Program:

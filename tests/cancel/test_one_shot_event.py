@@ -10,8 +10,9 @@ import threading
 import pytest
 
 from halter.cancel.one_shot_event import OneShotEvent
-from tests.ctrlc import CtrlC
-from tests.helpers import run_python, wait_until
+from tests.support.ctrl_c import CtrlC
+from tests.support.processes import run_python
+from tests.support.waiting import wait_until
 
 
 def test_it_is_set_once_and_for_all() -> None:

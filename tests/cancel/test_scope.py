@@ -12,7 +12,7 @@ import pytest
 from halter import NEVER, CancellationToken, Cancelled, checkpoint
 from halter.cancel import scope
 from halter.testing import DeafCoroutine, assert_cancels_within, interrupt_everywhere
-from tests.helpers import wait_until
+from tests.support.waiting import wait_until
 
 
 def run(main: Coroutine[Any, Any, Any]) -> None:

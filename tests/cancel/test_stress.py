@@ -17,7 +17,8 @@ import pytest
 
 from halter import CancellationToken, Cancelled, run_blocking
 from halter.cancel import abandoned
-from tests.helpers import run_python, wait_until
+from tests.support.processes import run_python
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)

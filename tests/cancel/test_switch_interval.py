@@ -15,7 +15,8 @@ from halter.cancel.switch_interval import lower
 from halter.models import ToolCall
 from halter.tools.run.batch import Batch, BatchEnvironment
 from halter.tools.tool import Tool
-from tests.helpers import run_python, wait_until
+from tests.support.processes import run_python
+from tests.support.waiting import wait_until
 
 USERS = 0.004
 

@@ -22,7 +22,8 @@ import pytest
 from halter import NEVER, CancellationToken, Cancelled
 from halter.cancel import token_tree
 from halter.cancel.registration import Waker
-from tests.helpers import run_python, wait_until
+from tests.support.processes import run_python
+from tests.support.waiting import wait_until
 
 
 def test_a_fresh_token_is_live_and_owns_nothing() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halter.testing import FakeProvider
-from tests.cli.kit import Home
+from tests.support.cli_program import Home
 
 
 @pytest.fixture

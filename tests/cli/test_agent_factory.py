@@ -24,7 +24,7 @@ def test_families_and_single_tools() -> None:
 
 def test_ones_own() -> None:
     """MODULE:NAME is anything that can be imported."""
-    assert names("tests.tools.probe:add") == ["add"]
+    assert names("tests.support.batches:add") == ["add"]
 
 
 def test_an_unknown_name_is_told_with_what_there_is() -> None:

@@ -18,7 +18,7 @@ import aiohttp
 
 from halter.events import MessageAccepted, MessageApplied
 from halter.stores import SQLiteStore
-from tests.gateway.kit import OWN, EventStream
+from tests.support.gateway_client import OWN, EventStream
 
 ALL = bool(os.environ.get("HALTER_EVERY_POINT"))
 KILLS = 50 if ALL else 2
@@ -36,7 +36,7 @@ class Lives:
             self.port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.is_up = asyncio.Event()
-        self._argv = [sys.executable, "-m", "tests.gateway.program", str(store), str(self.port)]
+        self._argv = [sys.executable, "-m", "tests.support.gateway_program", str(store), str(self.port)]
 
     @contextlib.asynccontextmanager
     async def life(self, end: signal.Signals) -> AsyncIterator[None]:

@@ -16,9 +16,9 @@ import aiohttp
 
 from halter.events import TurnFinished
 from halter.stores import SQLiteStore
-from tests.gateway.kit import AT_MOST, OWN, Client
-from tests.sessionkit import waiting_in
-from tests.tools.looped import looped
+from tests.support.gateway_client import AT_MOST, OWN, Client
+from tests.support.hooked_store import waiting_in
+from tests.support.looped import looped
 
 
 class Program:
@@ -42,7 +42,7 @@ class Program:
 
 @contextlib.asynccontextmanager
 async def program(store: Path, patience: float) -> AsyncIterator[Program]:
-    argv = [sys.executable, "-m", "tests.gateway.program", str(store), "0", str(patience)]
+    argv = [sys.executable, "-m", "tests.support.gateway_program", str(store), "0", str(patience)]
     process = await asyncio.create_subprocess_exec(*argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         assert process.stdout is not None
@@ -144,7 +144,7 @@ async def test_an_address_that_is_taken(tmp_path: Path) -> None:
     """It says so and ends; nothing hangs."""
     async with program(tmp_path / "sessions.db", patience=1) as gateway:
         port = gateway.url.rpartition(":")[2]
-        argv = [sys.executable, "-m", "tests.gateway.program", str(tmp_path / "other.db"), port]
+        argv = [sys.executable, "-m", "tests.support.gateway_program", str(tmp_path / "other.db"), port]
         other = await asyncio.create_subprocess_exec(*argv, stderr=subprocess.PIPE)
         _, said = await asyncio.wait_for(other.communicate(), AT_MOST.total)
         assert other.returncode == 1

@@ -13,7 +13,8 @@ import pytest
 
 from halter.events import TurnFinished
 from halter.stores import SQLiteStore
-from tests.helpers import wait_dead, wait_until
+from tests.support.processes import wait_dead
+from tests.support.waiting import wait_until
 from tests.test_docs import GOOD
 
 TASKS = """

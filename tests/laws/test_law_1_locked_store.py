@@ -20,8 +20,8 @@ import pytest
 from halter import Agent, Session
 from halter.models import Finished, ModelEvent, ModelRequest, TextDelta
 from halter.stores import MemoryStore, SQLiteStore
-from tests.laws.judge import check_log
-from tests.tools.looped import looped
+from tests.support.looped import looped
+from tests.support.stopped_turn import check_log
 
 SECONDS = 3.0
 STALL = 0.02

@@ -13,8 +13,8 @@ import pytest
 from halter import CancellationToken, Cancelled, run_blocking_async, run_process
 from halter.cancel import abandoned
 from halter.testing import DeafTool, assert_cancels_within, deaf_process
-from tests.helpers import wait_until
-from tests.laws.turns import a_turn, try_everywhere
+from tests.support.turn_scenarios import a_turn, try_everywhere
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.alone

@@ -7,9 +7,9 @@ from halter.cancel import abandoned
 from halter.cancel.isolation import worker_process
 from halter.cancel.processes import registry
 from halter.testing import interrupt_everywhere
-from tests.helpers import wait_until
-from tests.laws.turns import a_foreign_cancellation, try_everywhere
-from tests.laws.work import all_kinds_of_work, is_whole_or_cancelled
+from tests.support.core_work import all_kinds_of_work, is_whole_or_cancelled
+from tests.support.turn_scenarios import a_foreign_cancellation, try_everywhere
+from tests.support.waiting import wait_until
 
 
 async def scenario(token: CancellationToken) -> None:

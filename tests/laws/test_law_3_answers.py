@@ -8,9 +8,9 @@ import pytest
 
 from halter import Session
 from halter.testing import interrupt_everywhere
-from tests.laws.judge import STEER, nothing_is_left
-from tests.laws.questions import answered_then, stopped_then_answered
-from tests.laws.turns import is_near_a_decision
+from tests.support.question_scenarios import answered_then, stopped_then_answered
+from tests.support.stopped_turn import STEER, nothing_is_left
+from tests.support.turn_scenarios import is_near_a_decision
 
 WAYS: dict[str, Callable[[Session], object]] = {
     "stop": lambda session: session.stop(),

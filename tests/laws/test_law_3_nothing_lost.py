@@ -15,8 +15,8 @@ from halter.events import MessageAccepted
 from halter.events.tools import ToolFinished
 from halter.models import AssistantMessage, TextDelta
 from halter.stores import SQLiteStore
-from tests.laws.judge import Judge
-from tests.laws.turns import a_turn, is_tried, try_everywhere
+from tests.support.stopped_turn import Judge
+from tests.support.turn_scenarios import a_turn, is_tried, try_everywhere
 
 
 def test_a_message_that_interrupts_is_never_lost() -> None:
@@ -29,7 +29,10 @@ class Killed:
 
     def __init__(self) -> None:
         self._program = subprocess.Popen(
-            [sys.executable, "-m", "tests.laws.killed"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "tests.support.killed_program"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, database: Path, point: str = "") -> tuple[int, dict[str, list[str]]]:

@@ -11,9 +11,9 @@ import pytest
 from halter import CancellationToken, Cancelled, current_token, run_blocking_async
 from halter.stores import MemoryStore, SQLiteStore, Store
 from halter.testing import DeafTool, interrupt_everywhere
-from tests.laws.judge import nothing_is_left
-from tests.laws.turns import a_rollback_at_the_start, a_turn, is_near_a_decision, try_everywhere
-from tests.laws.work import WHOLE, all_kinds_of_work
+from tests.support.core_work import WHOLE, all_kinds_of_work
+from tests.support.stopped_turn import nothing_is_left
+from tests.support.turn_scenarios import a_rollback_at_the_start, a_turn, is_near_a_decision, try_everywhere
 
 
 async def two_turns(token: CancellationToken) -> None:

@@ -20,8 +20,10 @@ from halter.models import Finished, Image, Reasoning, ReasoningDelta, ToolCall, 
 from halter.models.errors import ProviderError
 from halter.stores import SQLiteStore
 from halter.testing import ScriptedModel
-from tests.historyjudge import judge_session
-from tests.sessionkit import RunningTurn, WriterPaused, call, data_of, wait_for
+from tests.support.background import RunningTurn
+from tests.support.paused_writer import WriterPaused
+from tests.support.sessions import call, data_of, wait_for
+from tests.support.valid_history import judge_session
 
 TEXTS = {
     "a lone surrogate": "caf\udcff",

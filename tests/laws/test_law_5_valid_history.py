@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.laws.judge import STEER
-from tests.laws.turns import a_turn, try_everywhere
+from tests.support.stopped_turn import STEER
+from tests.support.turn_scenarios import a_turn, try_everywhere
 
 
 def test_a_steer_never_breaks_the_history() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.laws.turns import a_turn, try_everywhere
+from tests.support.turn_scenarios import a_turn, try_everywhere
 
 
 def test_a_pause_cuts_nothing_and_says_so() -> None:

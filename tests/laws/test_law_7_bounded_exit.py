@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.laws.turns import a_close, try_everywhere
+from tests.support.turn_scenarios import a_close, try_everywhere
 
 
 def test_a_session_can_be_closed_at_any_point() -> None:

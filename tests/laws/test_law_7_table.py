@@ -20,7 +20,7 @@ from halter import Agent
 from halter.events import TurnFinished
 from halter.stores import SQLiteStore
 from halter.testing import ScriptedModel
-from tests.helpers import is_alive, wait_dead
+from tests.support.processes import is_alive, wait_dead
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/laws.md"
 TIMEOUT = 2.0

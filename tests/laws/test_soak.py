@@ -14,8 +14,9 @@ from bench.soak_oracle import Oracle
 from halter import Agent, ToolContext, tool
 from halter.stores import SQLiteStore
 from halter.testing import ScriptedModel
-from tests.helpers import wait_until
-from tests.sessionkit import RunningTurn, call, data_of
+from tests.support.background import RunningTurn
+from tests.support.sessions import call, data_of
+from tests.support.waiting import wait_until
 
 SOAK = Path(__file__).parents[2] / "bench" / "soak.py"
 Reports = list[dict[str, Any]]

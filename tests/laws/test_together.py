@@ -13,9 +13,9 @@ from halter import Agent, CancellationToken, Receipt, Session, SessionClosed, Tu
 from halter.models import Finished, ModelEvent, ModelRequest
 from halter.stores import SQLiteStore, Write
 from halter.testing import interrupt_everywhere
-from tests.historyjudge import judge as check_history
-from tests.laws.judge import Obedient, check_log, check_messages, nothing_is_left
-from tests.laws.turns import EVERY_POINT
+from tests.support.stopped_turn import Obedient, check_log, check_messages, nothing_is_left
+from tests.support.turn_scenarios import EVERY_POINT
+from tests.support.valid_history import judge as check_history
 
 COUNT = 3
 # Where they meet; what leads there is tried, too, if every point is. The rest knows nothing of others.

@@ -11,7 +11,7 @@ import pytest
 from halter.models import ConnectionFailed, ContextTooLong, ModelError, ProviderError, StreamBroken
 from halter.models.errors import provider_error
 from halter.testing import FakeProvider, ScriptedReply, raw, status
-from tests.models.wirekit import KEY, WIRES, ask, model_for
+from tests.support.wires import KEY, WIRES, ask, model_for
 
 
 def body(**error: object) -> bytes:

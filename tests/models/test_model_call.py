@@ -36,8 +36,8 @@ from halter.models import (
     Usage,
 )
 from halter.testing import FakeProvider, Gate, ScriptedModel, answer, drop, hang_mid_stream, status, tool_calls
-from tests.models.requestkit import Log, ask_all, exchange_for
-from tests.models.wirekit import HELLO, WIRES, model_for, run
+from tests.support.model_calls import Log, ask_all, exchange_for
+from tests.support.wires import HELLO, WIRES, model_for, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

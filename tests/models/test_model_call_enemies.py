@@ -17,8 +17,8 @@ from halter import NEVER, CancellationToken, Cancelled, current_token
 from halter.events import RequestCancelled, RequestEvent
 from halter.models import Finished, ModelCall, ModelEvent, ModelRequest, TextDelta
 from halter.testing import Gate, ScriptedModel
-from tests.models.requestkit import Log, exchange_for
-from tests.models.wirekit import HELLO, run
+from tests.support.model_calls import Log, exchange_for
+from tests.support.wires import HELLO, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,10 +11,11 @@ import pytest
 from halter import CancellationToken
 from halter.models import Backoff, ModelCall, OpenAIModel, aclose_clients
 from halter.testing import FakeProvider, Gate, ScriptedModel, interrupt_everywhere
-from tests.helpers import open_descriptors, wait_until
-from tests.models.requestjudge import CALL, TEXT, Judge, Server
-from tests.models.requestkit import Log
-from tests.models.wirekit import HELLO, KEY
+from tests.support.model_calls import Log
+from tests.support.processes import open_descriptors
+from tests.support.stopped_request import CALL, TEXT, Judge, Server
+from tests.support.waiting import wait_until
+from tests.support.wires import HELLO, KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

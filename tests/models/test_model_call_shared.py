@@ -15,8 +15,8 @@ import trustme
 from halter import CancellationToken, Cancelled
 from halter.models import Answer, ModelCall, ModelRequest, TextDelta, UserMessage
 from halter.testing import FakeProvider, ScriptedReply, SeenRequest, answer, hang_before_first_byte, slow_stream
-from tests.models.requestkit import stop_soon
-from tests.models.wirekit import HELLO, WIRES, model_for, run
+from tests.support.model_calls import stop_soon
+from tests.support.wires import HELLO, WIRES, model_for, run
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -38,8 +38,8 @@ from halter.testing import (
     raw,
     status,
 )
-from tests.models.requestkit import Log, exchange_for, stop_soon
-from tests.models.wirekit import HELLO, WIRES, model_for, run
+from tests.support.model_calls import Log, exchange_for, stop_soon
+from tests.support.wires import HELLO, WIRES, model_for, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -11,8 +11,8 @@ import pytest
 from halter.models import AnthropicModel, ModelEvent, OpenAIModel, ProviderError, ReasoningDone
 from halter.models.http.sse import ServerSentEvents
 from halter.testing import FakeProvider, raw
-from tests.models.streams import ENDS, Expected, anthropic_stream, openai_stream, split_bytes, write
-from tests.models.wirekit import KEY, calls_of, collect, model_for, run, text_of, thought_of
+from tests.support.provider_streams import ENDS, Expected, anthropic_stream, openai_stream, split_bytes, write
+from tests.support.wires import KEY, calls_of, collect, model_for, run, text_of, thought_of
 
 anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")

@@ -12,8 +12,8 @@ from halter.models import Answer, Audio, Image, Message, Reasoning, Text, ToolCa
 from halter.models.sanitize import clean_answer, clean_event, clean_message, clean_text
 from halter.models.types import Part, TextDelta, ToolCallAsSent
 from halter.testing import ScriptedModel
-from tests.historyjudge import judge
-from tests.models.requestkit import Log, exchange_for
+from tests.support.model_calls import Log, exchange_for
+from tests.support.valid_history import judge
 
 HALF = "caf\udcff \ud83d"
 NAMES = ["search", "functions.search", "", " ", "näme", "a" * 200, "x\ny", "a/b:c.d", HALF, "mcp__srv-1__look", "🙂"]

@@ -32,8 +32,8 @@ from halter.testing import (
     hang_mid_stream,
     raw,
 )
-from tests.models.requestkit import Log, exchange_for
-from tests.models.wirekit import WIRES, model_for, run
+from tests.support.model_calls import Log, exchange_for
+from tests.support.wires import WIRES, model_for, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

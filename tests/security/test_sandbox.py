@@ -17,10 +17,10 @@ import pytest
 
 import halter
 from halter.toolbox.sandbox.sandbox import Sandbox
-from tests.security.sandbox_attacks import ATTACKS, ATTACKS_ON_GIT, WORK
+from tests.support.sandbox_attacks import ATTACKS, ATTACKS_ON_GIT, WORK
 
 NOBODY = 65534
-HERE = Path(__file__).with_name("sandbox_attacks.py")
+HERE = Path(__file__).parents[1] / "support" / "sandbox_attacks.py"
 SYSTEM_PYTHON = "/usr/bin/python3"
 
 

@@ -12,7 +12,8 @@ from halter import Agent, toolbox
 from halter.models import ToolCall
 from halter.testing import ScriptedModel
 from halter.toolbox.sandbox.sandbox import Sandbox
-from tests.helpers import is_alive, wait_until
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_until
 
 
 def run(workspace: Path, command: str) -> str:

@@ -14,8 +14,9 @@ import pytest
 
 from halter.session import background_loop
 from halter.testing import Gate
-from tests.helpers import run_python
-from tests.sessionkit import RunningTurn, session_of
+from tests.support.background import RunningTurn
+from tests.support.processes import run_python
+from tests.support.sessions import session_of
 
 QUICK = 5.0  # seconds; a start of Python on a busy machine, and less than any of the waits that it is about
 

@@ -15,23 +15,12 @@ from halter.events.tools import ApprovalAsked, ToolFinished
 from halter.models import Finished, Usage
 from halter.stores import MemoryStore
 from halter.testing import Gate, ScriptedModel
-from tests.helpers import wait_until
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
-    AT_MOST,
-    Background,
-    HookedStore,
-    RunningTurn,
-    agent_of,
-    call,
-    data_of,
-    kinds,
-    model_of,
-    said,
-    session_of,
-    wait_for,
-)
-from tests.tools.looped import looped
+from tests.support.background import Background, RunningTurn
+from tests.support.hooked_store import HookedStore
+from tests.support.looped import looped
+from tests.support.sessions import AT_MOST, agent_of, call, data_of, kinds, model_of, said, session_of, wait_for
+from tests.support.valid_history import judge_session
+from tests.support.waiting import wait_until
 
 
 @tool(approval=True)

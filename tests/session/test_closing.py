@@ -15,19 +15,11 @@ from halter.cancel import abandoned
 from halter.errors import SessionOwned, StoreFull
 from halter.stores import MemoryStore, Store
 from halter.testing import Gate
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
-    AT_MOST,
-    Background,
-    HookedStore,
-    RunningTurn,
-    agent_of,
-    call,
-    data_of,
-    said,
-    session_of,
-)
-from tests.tools.looped import looped
+from tests.support.background import Background, RunningTurn
+from tests.support.hooked_store import HookedStore
+from tests.support.looped import looped
+from tests.support.sessions import AT_MOST, agent_of, call, data_of, said, session_of
+from tests.support.valid_history import judge_session
 
 
 @tool

@@ -13,23 +13,14 @@ from halter import Session, ToolContext, tool
 from halter.models import UserMessage
 from halter.stores import Store
 from halter.testing import Gate
-from tests.ctrlc import CtrlC
-from tests.helpers import wait_until
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
-    Background,
-    RunningTurn,
-    WriterPaused,
-    agent_of,
-    call,
-    data_of,
-    model_of,
-    said,
-    session_of,
-    wait_for,
-    waiting_in,
-)
-from tests.tools.looped import looped
+from tests.support.background import Background, RunningTurn
+from tests.support.ctrl_c import CtrlC
+from tests.support.hooked_store import waiting_in
+from tests.support.looped import looped
+from tests.support.paused_writer import WriterPaused
+from tests.support.sessions import agent_of, call, data_of, model_of, said, session_of, wait_for
+from tests.support.valid_history import judge_session
+from tests.support.waiting import wait_until
 
 # -- rollback() of an idle session against the start of a turn -------------------------------------------------------
 

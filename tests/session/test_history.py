@@ -33,21 +33,11 @@ from halter.session.log import EventLog
 from halter.stores import MemoryStore, Store
 from halter.testing import DeafTool, Gate
 from halter.tools import ToolOutcome
-from tests.historyjudge import judge, judge_messages, judge_session
-from tests.sessionkit import (
-    AT_MOST,
-    RunningTurn,
-    WriterPaused,
-    agent_of,
-    call,
-    data_of,
-    kinds,
-    model_of,
-    said,
-    session_of,
-    wait_for,
-)
-from tests.tools.looped import looped
+from tests.support.background import RunningTurn
+from tests.support.looped import looped
+from tests.support.paused_writer import WriterPaused
+from tests.support.sessions import AT_MOST, agent_of, call, data_of, kinds, model_of, said, session_of, wait_for
+from tests.support.valid_history import judge, judge_messages, judge_session
 
 
 @tool

@@ -13,20 +13,10 @@ from halter.events import Event, TurnStopping
 from halter.models import AssistantMessage, ToolMessage, UserMessage
 from halter.models.errors import ProviderError
 from halter.testing import Gate
-from tests.historyjudge import judge, judge_request
-from tests.sessionkit import (
-    AT_MOST,
-    RunningTurn,
-    agent_of,
-    call,
-    data_of,
-    kinds,
-    model_of,
-    said,
-    session_of,
-    store_with,
-    wait_for,
-)
+from tests.support.background import RunningTurn
+from tests.support.hooked_store import store_with
+from tests.support.sessions import AT_MOST, agent_of, call, data_of, kinds, model_of, said, session_of, wait_for
+from tests.support.valid_history import judge, judge_request
 
 
 @tool

@@ -12,21 +12,12 @@ from halter import Agent, Receipt
 from halter.models import AnthropicModel, Audio, Image, OpenAIModel, Text, UserMessage
 from halter.stores import MemoryStore, Store
 from halter.testing import FakeProvider, Gate
-from tests.helpers import wait_until
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
-    AT_MOST,
-    Background,
-    HookedStore,
-    RunningTurn,
-    agent_of,
-    data_of,
-    kinds,
-    model_of,
-    said,
-    session_of,
-)
-from tests.tools.looped import looped
+from tests.support.background import Background, RunningTurn
+from tests.support.hooked_store import HookedStore
+from tests.support.looped import looped
+from tests.support.sessions import AT_MOST, agent_of, data_of, kinds, model_of, said, session_of
+from tests.support.valid_history import judge_session
+from tests.support.waiting import wait_until
 
 PICTURE = Image(b"\x89PNG picture")
 SOUND = Audio(b"RIFF sound")

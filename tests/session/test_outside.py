@@ -15,20 +15,12 @@ from halter import (
     tool,
 )
 from halter.testing import Gate
-from tests.helpers import run_python, wait_until
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
-    AT_MOST,
-    Background,
-    RunningTurn,
-    call,
-    data_of,
-    kinds,
-    model_of,
-    said,
-    session_of,
-)
-from tests.tools.looped import looped
+from tests.support.background import Background, RunningTurn
+from tests.support.looped import looped
+from tests.support.processes import run_python
+from tests.support.sessions import AT_MOST, call, data_of, kinds, model_of, said, session_of
+from tests.support.valid_history import judge_session
+from tests.support.waiting import wait_until
 
 # -- from outside: cancellation, tokens, loops and threads ---------------------------------------------------------
 

@@ -12,10 +12,10 @@ from halter import Session, ToolContext, tool
 from halter.models import Audio, UserMessage
 from halter.stores import SQLiteStore
 from halter.testing import Gate
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
+from tests.support.background import RunningTurn
+from tests.support.looped import looped
+from tests.support.sessions import (
     AT_MOST,
-    RunningTurn,
     agent_of,
     call,
     data_of,
@@ -26,7 +26,7 @@ from tests.sessionkit import (
     session_of,
     wait_for,
 )
-from tests.tools.looped import looped
+from tests.support.valid_history import judge_session
 
 SOUND = Audio(b"sound", "audio/ogg")
 

@@ -11,20 +11,10 @@ from halter import Session, ToolContext, tool
 from halter.events import QuestionAsked
 from halter.events.tools import ApprovalAsked
 from halter.stores import Store
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
-    AT_MOST,
-    Background,
-    HookedStore,
-    RunningTurn,
-    agent_of,
-    call,
-    data_of,
-    model_of,
-    said,
-    session_of,
-    wait_for,
-)
+from tests.support.background import Background, RunningTurn
+from tests.support.hooked_store import HookedStore
+from tests.support.sessions import AT_MOST, agent_of, call, data_of, model_of, said, session_of, wait_for
+from tests.support.valid_history import judge_session
 
 
 @tool(approval=True)

@@ -18,18 +18,10 @@ from halter.errors import LeaseLost, StoreFull
 from halter.models import ReasoningDelta, TextDelta
 from halter.models.errors import ProviderError
 from halter.testing import Gate
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
-    HookedStore,
-    agent_of,
-    data_of,
-    kinds,
-    next_event,
-    said,
-    session_of,
-    waiting_in,
-)
-from tests.tools.looped import looped
+from tests.support.hooked_store import HookedStore, waiting_in
+from tests.support.looped import looped
+from tests.support.sessions import agent_of, data_of, kinds, next_event, said, session_of
+from tests.support.valid_history import judge_session
 
 
 @pytest.fixture

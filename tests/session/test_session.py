@@ -15,19 +15,10 @@ from halter import (
 from halter.models import Finished, Usage
 from halter.models.errors import ProviderError
 from halter.testing import Gate
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
-    AT_MOST,
-    RunningTurn,
-    agent_of,
-    call,
-    data_of,
-    kinds,
-    model_of,
-    said,
-    session_of,
-)
-from tests.tools.looped import looped
+from tests.support.background import RunningTurn
+from tests.support.looped import looped
+from tests.support.sessions import AT_MOST, agent_of, call, data_of, kinds, model_of, said, session_of
+from tests.support.valid_history import judge_session
 
 
 @tool

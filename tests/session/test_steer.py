@@ -12,21 +12,12 @@ from halter import Agent, Session, ToolContext, tool
 from halter.models import AssistantMessage, Finished, OpenAIModel, UserMessage
 from halter.models.errors import ContextTooLong, ModelError, ProviderError
 from halter.testing import DeafTool, FakeProvider, Gate, answer, hang_mid_stream
-from tests.historyjudge import judge, judge_session
-from tests.sessionkit import (
-    AT_MOST,
-    HookedStore,
-    RunningTurn,
-    WriterPaused,
-    agent_of,
-    call,
-    data_of,
-    kinds,
-    model_of,
-    said,
-    session_of,
-)
-from tests.tools.looped import looped
+from tests.support.background import RunningTurn
+from tests.support.hooked_store import HookedStore
+from tests.support.looped import looped
+from tests.support.paused_writer import WriterPaused
+from tests.support.sessions import AT_MOST, agent_of, call, data_of, kinds, model_of, said, session_of
+from tests.support.valid_history import judge, judge_session
 
 
 def last_words(session: Session) -> list[str]:

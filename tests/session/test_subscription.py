@@ -10,8 +10,9 @@ import pytest
 from halter.events import MessageAccepted, MessageHeld, Missed, TurnFinished, TurnStarted
 from halter.session.subscription import Subscription
 from halter.testing import Gate
-from tests.sessionkit import AT_MOST, Background, RunningTurn, kinds, session_of, wait_for
-from tests.tools.looped import looped
+from tests.support.background import Background, RunningTurn
+from tests.support.looped import looped
+from tests.support.sessions import AT_MOST, kinds, session_of, wait_for
 
 
 def drain(listener: Subscription) -> list[int]:

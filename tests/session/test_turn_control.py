@@ -15,20 +15,11 @@ from halter import (
 from halter.cancel import NEVER
 from halter.models import OpenAIModel, TextDelta
 from halter.testing import DeafTool, FakeProvider, Gate, ScriptedModel, hang_before_first_byte
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
-    AT_MOST,
-    HookedStore,
-    RunningTurn,
-    WriterPaused,
-    agent_of,
-    call,
-    data_of,
-    model_of,
-    said,
-    session_of,
-    wait_for,
-)
+from tests.support.background import RunningTurn
+from tests.support.hooked_store import HookedStore
+from tests.support.paused_writer import WriterPaused
+from tests.support.sessions import AT_MOST, agent_of, call, data_of, model_of, said, session_of, wait_for
+from tests.support.valid_history import judge_session
 
 # -- the token of a turn -------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from halter.events import (
 )
 from halter.models.types import ReasoningDelta, TextDelta, UserMessage
 from halter.stores import MemoryStore, SQLiteStore, Store, Write
-from tests.stores.storekit import append, numbered, numbers, says
+from tests.support.store_events import append, numbered, numbers, says
 
 SESSIONS = ("a", "b")
 MESSAGES = st.sampled_from(["m", "n"])

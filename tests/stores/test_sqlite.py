@@ -29,8 +29,9 @@ from halter.events import (
 from halter.models.types import UserMessage
 from halter.stores import SQLiteStore, Write
 from halter.stores.sqlite import connection as sqlite_file
-from tests.helpers import open_descriptors, wait_until
-from tests.stores.storekit import accepted, append, event, line, numbered, numbers, output, program, says, texts
+from tests.support.processes import open_descriptors
+from tests.support.store_events import accepted, append, event, line, numbered, numbers, output, program, says, texts
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from halter.events import MessageAccepted, MessageEdited, TurnStarted
 from halter.models.types import TextDelta, UserMessage
 from halter.stores import SessionInfo, SQLiteStore
 from halter.stores.sqlite.owner import Owner
-from tests.stores.storekit import append, event, line, numbers, program, says, texts
+from tests.support.store_events import append, event, line, numbers, program, says, texts
 
 FORMATS = Path(__file__).parent / "formats"  # written by the Halter of that time, as SQL
 TABLES = "SELECT group_concat(name) FROM (SELECT name FROM sqlite_master WHERE type IN ('table', 'trigger') ORDER BY 1)"

@@ -11,7 +11,7 @@ import pytest
 
 from halter.errors import StoreCorrupt, StoreError, StoreTooNew
 from halter.stores import SQLiteStore
-from tests.stores.storekit import accepted, append, line, output, program, says, texts
+from tests.support.store_events import accepted, append, line, output, program, says, texts
 
 
 @pytest.fixture

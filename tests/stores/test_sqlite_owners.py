@@ -13,8 +13,8 @@ import pytest
 
 from halter.errors import LeaseLost, SessionOwned
 from halter.stores import SQLiteStore
-from tests.helpers import open_descriptors
-from tests.stores.storekit import accepted, append, line, numbers, output, program, says, texts
+from tests.support.processes import open_descriptors
+from tests.support.store_events import accepted, append, line, numbers, output, program, says, texts
 
 
 @pytest.fixture

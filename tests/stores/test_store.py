@@ -12,7 +12,7 @@ from halter.errors import LeaseLost, SessionOwned, StoreError, WriteRefused
 from halter.events import Event, MessageEdited, TurnStarted
 from halter.models.types import Audio, TextDelta, UserMessage
 from halter.stores import Lease, MemoryStore, SessionInfo, SQLiteStore, Store, Write
-from tests.stores.storekit import accepted, append, event, numbered, numbers, says, texts, waiting
+from tests.support.store_events import accepted, append, event, numbered, numbers, says, texts, waiting
 
 NAMES = ("a", "b", "c")
 

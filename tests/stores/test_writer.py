@@ -16,10 +16,12 @@ from halter.models.types import UserMessage
 from halter.session.log import EventLog, Transaction
 from halter.stores import MemoryStore, SQLiteStore, Store, Write
 from halter.stores.writer import _MAX_BATCH, _Claim, erase_session
-from tests.ctrlc import CtrlC
-from tests.helpers import run_python, wait_until
-from tests.sessionkit import Background, kinds
-from tests.tools.looped import looped
+from tests.support.background import Background
+from tests.support.ctrl_c import CtrlC
+from tests.support.looped import looped
+from tests.support.processes import run_python
+from tests.support.sessions import kinds
+from tests.support.waiting import wait_until
 
 
 class Watched:

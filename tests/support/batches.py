@@ -12,7 +12,7 @@ from halter.events.tools import ToolEvent, ToolFinishedLate
 from halter.models.types import ToolCall
 from halter.tools import ApprovalRequest, collect_tools
 from halter.tools.run.batch import Batch, BatchEnvironment
-from tests.helpers import wait_until
+from tests.support.waiting import wait_until
 
 STRANGER = CancellationToken(name="stranger")
 STRANGER.cancel("theirs")

@@ -20,7 +20,7 @@ from typing import Self
 import pyte
 from rich.style import Style
 
-from tests.cli.kit import Home
+from tests.support.cli_program import Home
 
 ESC, ENTER, TAB, CTRL_C, CTRL_D, CTRL_U = "\x1b", "\r", "\t", "\x03", "\x04", "\x15"
 WAIT = 20.0

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 from halter.events import Event
 from halter.stores import SQLiteStore
 from halter.testing import FakeProvider
-from tests.helpers import wait_until
+from tests.support.waiting import wait_until
 
 WAIT = 60.0
 _OURS = ("HALTER_", "OPENAI_", "ANTHROPIC_", "OLLAMA_", "NO_COLOR", "XDG_")

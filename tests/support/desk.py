@@ -16,7 +16,8 @@ from halter.models import ToolCall
 from halter.tools import collect_tools
 from halter.tools.resources import SessionResources
 from halter.tools.run.batch import Batch, BatchEnvironment
-from tests.helpers import open_descriptors, wait_until
+from tests.support.processes import open_descriptors
+from tests.support.waiting import wait_until
 
 
 class Desk:

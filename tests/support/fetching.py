@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from halter.toolbox.http.fetch import Fetched, Net
-from tests.toolbox.slow_server import SlowServer
+from tests.support.slow_server import SlowServer
 
 
 def get(net: Net, url: str, **options: Any) -> Fetched:

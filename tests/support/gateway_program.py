@@ -1,4 +1,4 @@
-"""A gateway as a program of its own, to be killed: `python -m tests.gateway.program STORE PORT`."""
+"""A gateway as a program of its own, to be killed: `python -m tests.support.gateway_program STORE PORT`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from halter.gateway import Gateway, Keys, Limits
 from halter.gateway.serve import serve
 from halter.models.types import Finished, ModelEvent, ModelRequest, TextDelta
 from halter.stores import SQLiteStore
-from tests.gateway.kit import OWN
+from tests.support.gateway_client import OWN
 
 
 class Talking:

@@ -16,7 +16,7 @@ from halter.events import Event
 from halter.stores import SQLiteStore
 from halter.testing import interrupt_at, points_of
 from halter.testing.everywhere import point_named
-from tests.laws.judge import FIRST, Judge
+from tests.support.stopped_turn import FIRST, Judge
 
 BEFORE = "remember this"
 

@@ -10,7 +10,8 @@ import pytest
 
 from halter.cancel import abandoned
 from halter.cancel.isolation import worker_process
-from tests.helpers import is_alive, wait_until
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_until
 
 
 def children() -> set[int]:

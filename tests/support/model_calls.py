@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from halter.events import RequestCancelled, RequestEvent, RequestFinished, RequestRetry, RequestStarted
 from halter.models import Answer, Backoff, ModelCall, TextDelta
 from halter.models.answer import AnswerBuilder
-from tests.models.wirekit import HELLO
+from tests.support.wires import HELLO
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,7 +13,7 @@ from halter.models import ToolCall
 from halter.tools import collect_tools
 from halter.tools.resources import SessionResources
 from halter.tools.run.batch import Batch, BatchEnvironment
-from tests.helpers import wait_until
+from tests.support.waiting import wait_until
 
 REASONS = ["stop", "steer"]
 MOMENTS = ["at rest", "at start", "in the middle", "at the end", "twice"]

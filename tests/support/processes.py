@@ -1,4 +1,4 @@
-"""What several tests need: waiting for ends, and counting what is left."""
+"""Processes as the tests start them, wait for them and count what they leave."""
 
 from __future__ import annotations
 
@@ -7,19 +7,7 @@ import select
 import subprocess
 import sys
 import textwrap
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait for something that has no event to wait for; fails after *seconds*."""
-    pause = threading.Event()
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"still not so after {seconds} s: {condition}"
-        pause.wait(0.002)
 
 
 def is_alive(pid: int) -> bool:

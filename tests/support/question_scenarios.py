@@ -12,8 +12,8 @@ from collections.abc import Callable
 from halter import Agent, CancellationToken, Session, ToolContext, tool
 from halter.events import QuestionAnswered, QuestionAsked
 from halter.stores import MemoryStore, Store
-from tests.historyjudge import judge as check_history
-from tests.laws.judge import FIRST, NEXT, Obedient, check_log, check_messages
+from tests.support.stopped_turn import FIRST, NEXT, Obedient, check_log, check_messages
+from tests.support.valid_history import judge as check_history
 
 ANSWER = "file-a"
 

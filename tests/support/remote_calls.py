@@ -13,9 +13,9 @@ from halter.models import ToolCall
 from halter.toolbox.remote.remote import Remote
 from halter.toolbox.remote.ssh import SSHMachine
 from halter.tools.resources import SessionResources
-from tests.helpers import wait_dead
-from tests.toolbox.remote.ssh_server import PASSWORD, USER, SSHServer
-from tests.tools.probe import Probe
+from tests.support.batches import Probe
+from tests.support.processes import wait_dead
+from tests.support.ssh_server import PASSWORD, USER, SSHServer
 
 # Each writes two process ids and says "half"; each tries to get away in another way.
 COMMANDS = {

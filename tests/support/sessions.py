@@ -1,21 +1,16 @@
-"""What the tests of sessions share: turns in the background, waiting for events, stores with hooks."""
+"""What the tests of sessions share: agents that follow a script, their events, and the history at each of them."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from halter import Agent, Session, Turn
-from halter.errors import StoreFull
+from halter import Agent, Session
 from halter.events import Event, EventData
 from halter.models import Backoff, Message, ToolCall, UserMessage
 from halter.session.log import SessionState, SessionView
 from halter.session.subscription import Subscription
-from halter.stores import MemoryStore, Store, Write
-from halter.stores.writer import _Claim
 from halter.testing import ScriptedModel
-from tests.helpers import wait_until
 
 AT_MOST = 10.0
 
@@ -70,133 +65,6 @@ async def next_event(listener: Subscription, kind: str) -> Event:
         if event.kind == kind:
             return event
     raise AssertionError(f"the listener ended without {kind}")
-
-
-class Background:
-    """Something that runs in a thread, and what came of it."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work = work
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._value = self._work()
-        except BaseException as error:
-            self._error = error
-
-    def result(self) -> Any:
-        """Wait for the end, with a bound."""
-        self._thread.join(AT_MOST)
-        assert not self._thread.is_alive(), f"still at work after {AT_MOST} s"
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-
-class RunningTurn(Background):
-    """A `session.run()` in a thread."""
-
-    def __init__(self, session: Session, text: Any = "begin") -> None:
-        super().__init__(lambda: session.run(text))
-
-    def end(self) -> Turn:
-        turn = self.result()
-        assert isinstance(turn, Turn)
-        return turn
-
-
-class HookedStore(MemoryStore):
-    """A real store that tells of every write, as it becomes durable: there a signal, or the end, can come.
-
-    *before* and *after* get the kinds of the events. What *before* raises is the store's own failure.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before: Callable[[list[str]], object] = lambda _: None
-        self.after: Callable[[list[str]], object] = lambda _: None
-
-    def commit(self, writes: Sequence[Write]) -> None:
-        written = [kind for write in writes for kind in kinds(write.events)]
-        self.before(written)
-        super().commit(writes)
-        self.after(written)
-
-    def once(self, kind: str, do: Callable[[], object]) -> None:
-        """Do something once, as soon as an event of this kind is written, in the thread that writes it."""
-
-        def look(written: list[str]) -> None:
-            if kind in written:
-                self.after = lambda _: None
-                do()
-
-        self.after = look
-
-    def fill_up(self, kind: str) -> None:
-        """Have no space for anything, from the first event of this kind on."""
-
-        def look(written: list[str]) -> None:
-            if kind in written:
-                self.before = refuse
-                refuse(written)
-
-        def refuse(_: list[str]) -> None:
-            raise StoreFull("no space is left")
-
-        self.before = look
-
-    def empty(self) -> None:
-        """Have space again."""
-        self.before = lambda _: None
-
-
-class WriterPaused:
-    """In this block no command of a session's store runs: they wait, in the order in which they were given."""
-
-    def __init__(self, session: Session) -> None:
-        self._writer = session._log.writer
-
-    def __enter__(self) -> Self:
-        claim = _Claim()
-        wait_until(lambda: self._writer._claim.setdefault("", claim) is claim)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._writer._claim.clear()
-        self._writer.wake()
-
-    def start(self, work: Callable[[], Any]) -> Background:
-        """Start something in a thread, and wait until its command is in line."""
-        before = len(self._writer._commands)
-        background = Background(work)
-        wait_until(lambda: len(self._writer._commands) > before)
-        return background
-
-
-def store_with(events: Iterable[Event]) -> MemoryStore:
-    """Make a store with these events in it and no owner, as a crash leaves it."""
-    store = MemoryStore()
-    copies: dict[str, list[Event]] = {}
-    for event in events:
-        log = copies.setdefault(event.session, [])
-        log.append(Event(len(log) + 1, event.time, event.session, event.turn, event.data))
-    for session, log in copies.items():
-        lease = store.acquire(session)
-        store.commit([Write(lease, log, 0)])
-        store.release(lease)
-    return store
-
-
-def waiting_in(store: Store, session: str) -> list[str]:
-    """The ids of the messages that wait in a session, by its log."""
-    state = SessionState()
-    for event in store.read(session):
-        state.apply(event)
-    return [message.id for message in state.inbox]
 
 
 def replay(session: Session) -> Iterable[tuple[EventData, list[Message]]]:

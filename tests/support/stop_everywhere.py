@@ -19,8 +19,8 @@ from halter.cancel import abandoned
 from halter.events.tools import ToolFinished, ToolStarted
 from halter.models import ToolCall
 from halter.testing import interrupt_everywhere
-from tests.helpers import wait_until
-from tests.tools.probe import Probe, run
+from tests.support.batches import Probe, run
+from tests.support.waiting import wait_until
 
 MOMENTS = ["rest", "start", "middle", "end", "twice"]
 REASONS = ["stop", "interrupt", "steer"]

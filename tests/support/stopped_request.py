@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from halter import CancellationToken, Cancelled
 from halter.models import Answer, ModelCall, ToolCall
 from halter.testing import FakeProvider, ScriptedReply, SeenConnection, SeenRequest, drop, status, tool_calls
-from tests.helpers import wait_until
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from tests.models.requestkit import Log
+    from tests.support.model_calls import Log
 
 CALL = ToolCall("c1", "write", '{"path": "a.txt", "text": "many pieces"}')
 TEXT = "I will write. "

@@ -25,8 +25,8 @@ from halter.models import (
     UserMessage,
 )
 from halter.stores import MemoryStore, Store
-from tests.helpers import wait_until
-from tests.historyjudge import judge as check_history
+from tests.support.valid_history import judge as check_history
+from tests.support.waiting import wait_until
 
 FIRST = "do everything"
 NEXT = "and now?"

@@ -58,7 +58,7 @@ from halter.errors import *
 from halter.events import *
 from halter.models.types import TextDelta, UserMessage
 from halter.stores import SQLiteStore, Write
-from tests.stores.storekit import accepted, append, event, numbered, numbers, says, texts
+from tests.support.store_events import accepted, append, event, numbered, numbers, says, texts
 path = sys.argv[1]
 """
 

@@ -14,8 +14,8 @@ from halter.models import Backoff, UserMessage
 from halter.stores import MemoryStore, Store
 from halter.testing import ScriptedModel
 from halter.voice.voice_messages import VoiceMessages
-from tests.gateway.chat.telegram.botserver import TOKEN, USER, BotServer
-from tests.gateway.kit import OWN
+from tests.support.gateway_client import OWN
+from tests.support.telegram_server import TOKEN, USER, BotServer
 
 SESSION = f"telegram-{USER}"
 QUICK = 0.02  # seconds between two changes: the tests of the pace itself take more

@@ -1,4 +1,4 @@
-"""Bots as processes of their own, to be killed: `python -m tests.gateway.chat.telegram.botprogram STORE SERVER`.
+"""Bots as processes of their own, to be killed: `python -m tests.support.telegram_program STORE SERVER`.
 
 It has everything imported and no threads, and forks a bot for each line that it reads; it tells its number, and then
 how it ended.
@@ -17,8 +17,8 @@ from halter.gateway.chat.telegram import Telegram
 from halter.gateway.serve import serve
 from halter.models.types import Finished, ModelEvent, ModelRequest, TextDelta
 from halter.stores import SQLiteStore
-from tests.gateway.chat.telegram.botserver import TOKEN, USER
-from tests.gateway.kit import OWN
+from tests.support.gateway_client import OWN
+from tests.support.telegram_server import TOKEN, USER
 
 
 class Slow:

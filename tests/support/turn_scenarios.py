@@ -1,6 +1,6 @@
 """A turn with everything in it, and the ways to stop it; what the laws are tried on.
 
-Only what is in this file and in Halter itself is stopped at: the tools, the model and the judge are in judge.py.
+Only this file and Halter itself are stopped at: the tools, the model and the checks are in stopped_turn.py.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from halter import CancellationToken, Session, SessionClosed
 from halter.stores import Store
 from halter.testing import Report, interrupt_everywhere
-from tests.laws.judge import FIRST, Judge, nothing_is_left
+from tests.support.stopped_turn import FIRST, Judge, nothing_is_left
 
 # What is above requests and batches; those are stopped at each of their own points by their own tests.
 LAYER = ("session/", "stores/")

@@ -47,7 +47,7 @@ def judge_request(request: ModelRequest) -> None:
 
 def judge_session(session: Session, requests: Sequence[ModelRequest] = ()) -> None:
     """Check a session as it stands, after every event of its log, and every request that it made."""
-    from tests.sessionkit import replay
+    from tests.support.sessions import replay
 
     judge(session.history)
     last: list[Message] = []

@@ -9,7 +9,7 @@ from typing import Any
 
 from halter import Session
 from halter.voice.voice_messages import echo
-from tests.sessionkit import agent_of, data_of, next_event
+from tests.support.sessions import agent_of, data_of, next_event
 
 
 @contextlib.asynccontextmanager

@@ -16,7 +16,7 @@ from halter.gateway import Gateway, Keys
 from halter.stores import MemoryStore, Store
 from halter.testing import ScriptedModel
 from halter.toolbox.browser.chromium import find_executable
-from tests.gateway.kit import OWN
+from tests.support.gateway_client import OWN
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

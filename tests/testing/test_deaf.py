@@ -8,7 +8,7 @@ import subprocess
 
 from halter import CancellationToken
 from halter.testing import DeafCoroutine, DeafTool, deaf_process
-from tests.helpers import is_alive, wait_dead
+from tests.support.processes import is_alive, wait_dead
 
 
 def test_a_deaf_tool_returns_when_it_is_released() -> None:

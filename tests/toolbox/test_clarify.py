@@ -18,21 +18,12 @@ from halter.session.subscription import Subscription
 from halter.stores import MemoryStore
 from halter.testing import Gate
 from halter.toolbox.clarify import Clarify
-from tests.helpers import wait_until
-from tests.historyjudge import judge_session
-from tests.sessionkit import (
-    Background,
-    HookedStore,
-    RunningTurn,
-    agent_of,
-    call,
-    data_of,
-    model_of,
-    said,
-    store_with,
-    wait_for,
-)
-from tests.tools.probe import Probe
+from tests.support.background import Background, RunningTurn
+from tests.support.batches import Probe
+from tests.support.hooked_store import HookedStore, store_with
+from tests.support.sessions import agent_of, call, data_of, model_of, said, wait_for
+from tests.support.valid_history import judge_session
+from tests.support.waiting import wait_until
 
 TOOLS = Clarify().tools
 ASK = call("clarify", "q1", json.dumps({"question": "Which colour?", "choices": ["Red", "Blue"]}))

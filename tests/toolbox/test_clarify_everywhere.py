@@ -13,8 +13,8 @@ from halter import CancellationToken, Session
 from halter.events import QuestionAsked
 from halter.testing import interrupt_everywhere
 from halter.toolbox.clarify import Clarify
-from tests.historyjudge import judge_session
-from tests.sessionkit import agent_of, call, data_of, model_of
+from tests.support.sessions import agent_of, call, data_of, model_of
+from tests.support.valid_history import judge_session
 
 ASK = call("clarify", "q1", json.dumps({"question": "Which colour?"}))
 TEXT = "dark green"

@@ -15,11 +15,12 @@ from halter.stores import MemoryStore
 from halter.testing import DeafTool, Gate, ScriptedModel
 from halter.toolbox.clarify import Clarify
 from halter.toolbox.delegate import Delegate
-from tests.helpers import wait_until
-from tests.historyjudge import judge_session
-from tests.sessionkit import RunningTurn, agent_of, call, data_of, kinds, model_of, wait_for
-from tests.tools.looped import looped
-from tests.tools.probe import Probe
+from tests.support.background import RunningTurn
+from tests.support.batches import Probe
+from tests.support.looped import looped
+from tests.support.sessions import agent_of, call, data_of, kinds, model_of, wait_for
+from tests.support.valid_history import judge_session
+from tests.support.waiting import wait_until
 
 
 def delegate(*tasks: str, call_id: str = "c1", background: bool = False) -> Any:
@@ -168,7 +169,7 @@ def test_a_stop_at_rest_begins_nobody(reason: str) -> None:
 @pytest.mark.parametrize("how", ["stop", "steer"])
 def test_a_stop_at_the_start_begins_no_request(how: str) -> None:
     """A stop that comes while the children are being made is not lost on any of them."""
-    from tests.sessionkit import HookedStore
+    from tests.support.hooked_store import HookedStore
 
     store = HookedStore()
     agent = named("a", "never", "never")
@@ -183,7 +184,7 @@ def test_a_stop_at_the_start_begins_no_request(how: str) -> None:
 @pytest.mark.parametrize("how", ["stop", "steer"])
 def test_a_stop_at_the_end_keeps_the_whole_answer(how: str) -> None:
     """A stop that comes when all children are done changes nothing of what they said."""
-    from tests.sessionkit import HookedStore
+    from tests.support.hooked_store import HookedStore
 
     store = HookedStore()
     with session_with(Delegate([named("a", "whole answer")]), delegate("a: x"), "ok", store=store) as session:

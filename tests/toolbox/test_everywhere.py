@@ -22,10 +22,10 @@ from halter.toolbox.web.search_providers import SearXNG
 from halter.toolbox.web.web import Web
 from halter.tools import collect_tools
 from halter.tools.run.batch import Batch, BatchEnvironment
-from tests.helpers import wait_until
-from tests.toolbox.leftovers import nothing_is_left  # noqa: F401  (for each test here)
-from tests.toolbox.slow_server import SlowServer
-from tests.toolbox.trial import text_of
+from tests.support.leftovers import nothing_is_left  # noqa: F401  (for each test here)
+from tests.support.slow_server import SlowServer
+from tests.support.trial import text_of
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from halter.models.types import Image, Text
 from halter.testing import FakeProvider, answer, hang_mid_stream
 from halter.toolbox.http.fetch import Net
 from halter.toolbox.images import Media
-from tests.toolbox.leftovers import nothing_is_left  # noqa: F401  (for each test here)
-from tests.toolbox.slow_server import SlowServer
-from tests.toolbox.trial import MOMENTS, REASONS, Trial, call, text_of
+from tests.support.leftovers import nothing_is_left  # noqa: F401  (for each test here)
+from tests.support.slow_server import SlowServer
+from tests.support.trial import MOMENTS, REASONS, Trial, call, text_of
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 10
 JPEG = b"\xff\xd8\xff\xe0" + b"pixels" * 10

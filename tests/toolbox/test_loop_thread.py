@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from halter.toolbox.loop_thread import LoopClosed, LoopThread
-from tests.helpers import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_work_is_done_over_there() -> None:

@@ -31,10 +31,11 @@ from halter.cancel.threads import pool
 from halter.models import ToolCall
 from halter.testing import ScriptedModel
 from halter.toolbox.browser.chromium import NAMES
-from tests.helpers import is_alive, open_descriptors, wait_until
-from tests.laws.turns import EVERY_POINT
-from tests.toolbox.leftovers import children, idle_workers
-from tests.toolbox.slow_server import SlowServer
+from tests.support.leftovers import children, idle_workers
+from tests.support.processes import is_alive, open_descriptors
+from tests.support.slow_server import SlowServer
+from tests.support.turn_scenarios import EVERY_POINT
+from tests.support.waiting import wait_until
 
 TURNS = 500 if EVERY_POINT in os.environ else 40
 WARM_UP = 20

@@ -16,9 +16,9 @@ from halter.models import ToolCall
 from halter.testing import ScriptedModel
 from halter.toolbox.memory import Memory, _parsed, _written
 from halter.toolbox.todo import Todo
-from tests.helpers import run_python
-from tests.toolbox.files.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
-from tests.tools.probe import Probe, run
+from tests.support.batches import Probe, run
+from tests.support.processes import run_python
+from tests.support.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
 
 
 def call(tool: Any, **arguments: Any) -> ToolOutcome:

@@ -19,7 +19,7 @@ from halter.models import ToolCall, UserMessage
 from halter.stores import MemoryStore, Write
 from halter.testing import ScriptedModel
 from halter.toolbox.session_search import SessionSearch, _terms
-from tests.toolbox.files.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
+from tests.support.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
 
 
 def talk(store: Any, session: str, *turns: tuple[str, str]) -> None:

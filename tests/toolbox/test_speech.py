@@ -20,11 +20,12 @@ from halter.models import ToolCall
 from halter.testing import ScriptedModel
 from halter.toolbox.speech import Speech
 from halter.tools.resources import SessionResources
-from tests.helpers import wait_dead, wait_until
-from tests.toolbox.leftovers import nothing_is_left  # noqa: F401  (for each test here)
-from tests.toolbox.slow_server import SlowServer
-from tests.toolbox.trial import MOMENTS, REASONS, Trial, call, text_of
-from tests.voice.sounds import SENTENCE, likeness, packed, spoken
+from tests.support.leftovers import nothing_is_left  # noqa: F401  (for each test here)
+from tests.support.processes import wait_dead
+from tests.support.slow_server import SlowServer
+from tests.support.sounds import SENTENCE, likeness, packed, spoken
+from tests.support.trial import MOMENTS, REASONS, Trial, call, text_of
+from tests.support.waiting import wait_until
 
 LONG = "The road goes on, and many words are said along it, one after the other. " * 200
 

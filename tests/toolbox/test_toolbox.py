@@ -9,7 +9,7 @@ import pytest
 from halter import Agent, toolbox
 from halter.models import ToolCall
 from halter.testing import ScriptedModel
-from tests.helpers import run_python
+from tests.support.processes import run_python
 
 
 @pytest.mark.parametrize("name", [name for name in toolbox.__all__ if name != "default"])

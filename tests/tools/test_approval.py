@@ -12,7 +12,7 @@ import pytest
 from halter import CancellationToken, Cancelled, checkpoint, current_token
 from halter.tools import Approval, ApprovalRequest, is_approved
 from halter.tools.approval import check_policy, why_to_ask
-from tests.tools.looped import looped
+from tests.support.looped import looped
 
 REQUEST = ApprovalRequest(call_id="c1", tool="rm", arguments={"path": "/"})
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from halter import CancellationToken, Cancelled, ToolContext, current_token, run_blocking_async
-from tests.tools.looped import looped
+from tests.support.looped import looped
 
 
 def context(token: CancellationToken, **options: Any) -> ToolContext:

@@ -11,7 +11,7 @@ from halter.models.types import ToolSpec
 from halter.tools import collect_tools
 from halter.tools.external import SpecTool
 from halter.tools.schema.arguments import BadArguments
-from tests.tools.probe import Probe, calls_of, run, statuses
+from tests.support.batches import Probe, calls_of, run, statuses
 
 SPEC = ToolSpec("remote", "Do it elsewhere.", {"type": "object", "properties": {"a": {"type": "integer"}}})
 

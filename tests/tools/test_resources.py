@@ -11,7 +11,7 @@ from halter.cancel import abandoned
 from halter.models import ToolCall
 from halter.testing import DeafTool, ScriptedModel
 from halter.tools.resources import SessionResources
-from tests.helpers import wait_until
+from tests.support.waiting import wait_until
 
 
 class Thing:

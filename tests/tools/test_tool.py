@@ -15,7 +15,7 @@ import pytest
 import halter
 from halter import tool
 from halter.tools import IsPath, Tool, ToolContext
-from tests.helpers import run_python
+from tests.support.processes import run_python
 
 
 @tool

@@ -14,7 +14,7 @@ from halter import Agent
 from halter.events import Event
 from halter.testing import Gate, ScriptedModel
 from halter.views.session_view import SessionDisplay
-from tests.views.dump import dump
+from tests.support.display_dump import dump
 
 FIXTURE = Path(__file__).parent / "fixture.json"
 CASES = json.loads(FIXTURE.read_text("utf-8"))

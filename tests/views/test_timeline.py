@@ -28,7 +28,7 @@ from halter.session.session import Session
 from halter.testing import Gate, ScriptedModel
 from halter.tools.approval import ApprovalRequest
 from halter.views.timeline import Span, Timeline, last_stop, render, seconds
-from tests.helpers import wait_until
+from tests.support.waiting import wait_until
 
 
 def span(timeline: Timeline, kind: str, name: str = "") -> Span:

@@ -9,7 +9,7 @@ import pytest
 
 from halter import CancellationToken, Cancelled, run_isolated
 from halter.voice.espeak import speak
-from tests.voice.isolated_speech import speak_until_stopped
+from tests.support.isolated_speech import speak_until_stopped
 
 
 def test_a_text_becomes_a_wav_file() -> None:

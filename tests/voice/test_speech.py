@@ -11,8 +11,8 @@ import pytest
 from halter import CancellationToken, Cancelled
 from halter.voice.speech import readable, speak_reply
 from halter.voice.transcriber import Transcriber
-from tests.tools.looped import looped
-from tests.voice.sounds import SENTENCE, likeness
+from tests.support.looped import looped
+from tests.support.sounds import SENTENCE, likeness
 
 
 @pytest.mark.parametrize(

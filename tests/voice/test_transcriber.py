@@ -24,9 +24,10 @@ from halter.cancel.isolation.api import Workers
 from halter.models.errors import ModelError
 from halter.voice.recognition import RATE, UnreadableAudio, _windows, decode
 from halter.voice.transcriber import RemoteTranscriber, Transcriber
-from tests.helpers import wait_dead, wait_until
-from tests.toolbox.slow_server import SlowServer
-from tests.voice.sounds import PACKINGS, likeness, packed, spoken
+from tests.support.processes import wait_dead
+from tests.support.slow_server import SlowServer
+from tests.support.sounds import PACKINGS, likeness, packed, spoken
+from tests.support.waiting import wait_until
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:

@@ -17,11 +17,12 @@ from halter.stores import MemoryStore, SQLiteStore
 from halter.testing import Gate
 from halter.views.stop_phrases import StopPhrases
 from halter.voice.voice_messages import TRANSCRIBING, VoiceMessages, echo
-from tests.helpers import run_python
-from tests.sessionkit import HookedStore, agent_of, data_of, kinds, model_of, said
-from tests.tools.looped import looped
-from tests.voice.scripted_transcriber import ScriptedTranscriber, sound
-from tests.voice.voicekit import done, echoes, heard, serving, until
+from tests.support.hooked_store import HookedStore
+from tests.support.looped import looped
+from tests.support.processes import run_python
+from tests.support.scripted_transcriber import ScriptedTranscriber, sound
+from tests.support.sessions import agent_of, data_of, kinds, model_of, said
+from tests.support.voice_sessions import done, echoes, heard, serving, until
 
 STOPS = ("stop", "never mind")
 
@@ -364,7 +365,7 @@ from halter import Agent
 from halter.stores import SQLiteStore
 from halter.testing import Gate, ScriptedModel
 from halter.voice.voice_messages import VoiceMessages
-from tests.voice.scripted_transcriber import ScriptedTranscriber, sound
+from tests.support.scripted_transcriber import ScriptedTranscriber, sound
 
 async def main():
     gate = Gate()

@@ -17,11 +17,11 @@ from halter.models import Audio, UserMessage
 from halter.testing import Gate
 from halter.voice.transcriber import Recording, RemoteTranscriber, Segment, Transcriber
 from halter.voice.voice_messages import VoiceMessages
-from tests.helpers import wait_until
-from tests.sessionkit import call, data_of, kinds, model_of, said
-from tests.toolbox.slow_server import SlowServer
-from tests.voice.sounds import likeness, packed, spoken
-from tests.voice.voicekit import done, echoes, heard, serving, until
+from tests.support.sessions import call, data_of, kinds, model_of, said
+from tests.support.slow_server import SlowServer
+from tests.support.sounds import likeness, packed, spoken
+from tests.support.voice_sessions import done, echoes, heard, serving, until
+from tests.support.waiting import wait_until
 
 BLUE = "Take the blue one."
 FORMATS = {"ogg": "audio/ogg", "webm": "audio/webm", "m4a": "audio/mp4", "mp3": "audio/mpeg", "wav": "audio/wav"}

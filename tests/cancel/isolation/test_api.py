@@ -24,8 +24,9 @@ from halter.cancel.isolation.api import IsolatedCall, Workers
 from halter.cancel.threads import blocking
 from halter.cancel.threads.blocking import BlockingCall, Late
 from halter.testing import assert_cancels_within
-from tests.cancel.isolation import isolated_functions as functions
-from tests.helpers import is_alive, run_python, wait_dead, wait_until
+from tests.support import isolated_functions as functions
+from tests.support.processes import is_alive, run_python, wait_dead
+from tests.support.waiting import wait_until
 
 Door = Callable[..., Any]
 
@@ -237,7 +238,7 @@ def test_what_the_function_prints_is_printed() -> None:
     """The worker writes to our own output, also when it has closed its own."""
     program = """
         from halter import run_isolated
-        from tests.cancel.isolation import isolated_functions as functions
+        from tests.support import isolated_functions as functions
         run_isolated(functions.say)
         run_isolated(functions.close_output)
         run_isolated(functions.pid)
@@ -344,7 +345,7 @@ def test_a_worker_that_cannot_start_is_a_clear_error(monkeypatch: pytest.MonkeyP
 def test_workers_die_with_their_parent(ready: Path) -> None:
     """Kill -9 of the parent, and the spinning worker is gone."""
     code = (
-        "import sys; from halter import run_isolated; from tests.cancel.isolation import isolated_functions as f; "
+        "import sys; from halter import run_isolated; from tests.support import isolated_functions as f; "
         "run_isolated(f.spin, sys.argv[1])"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(ready)], cwd=Path(__file__).parents[3])

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.helpers import is_alive, run_python, wait_dead, wait_until
+from tests.support.processes import is_alive, run_python, wait_dead
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and pidfd")
 

@@ -11,7 +11,7 @@ import pytest
 
 from halter import CancellationToken, run_process, run_process_blocking
 from halter.cancel.processes.output_buffer import OutputBuffer
-from tests.helpers import run_python, wait_dead
+from tests.support.processes import run_python, wait_dead
 
 
 def test_the_first_and_the_last_bytes_are_kept() -> None:

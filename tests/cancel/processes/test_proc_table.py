@@ -15,7 +15,8 @@ import pytest
 
 from halter.cancel.processes import proc_table
 from halter.cancel.processes.proc_table import scan
-from tests.helpers import run_python, wait_until
+from tests.support.processes import run_python
+from tests.support.waiting import wait_until
 
 MARK = "HALTER_TEST_MARK"
 

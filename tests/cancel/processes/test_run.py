@@ -23,7 +23,8 @@ from halter.cancel.processes.proc_table import children_of_thread
 from halter.cancel.scope import ends_on_cancel
 from halter.cancel.threads import pool
 from halter.testing import assert_cancels_within, deaf_process, interrupt_everywhere
-from tests.helpers import is_alive, open_descriptors, wait_dead, wait_until
+from tests.support.processes import is_alive, open_descriptors, wait_dead
+from tests.support.waiting import wait_until
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:

@@ -12,7 +12,8 @@ import pytest
 from halter import CancellationToken, ProcessResult, run_process_blocking
 from halter.cancel.processes import registry
 from halter.testing import deaf_process, interrupt_everywhere
-from tests.helpers import is_alive, run_python, wait_dead, wait_until
+from tests.support.processes import is_alive, run_python, wait_dead
+from tests.support.waiting import wait_until
 
 
 def test_a_command_runs_and_its_output_comes_back(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from halter.cancel.processes import registry, tree
 from halter.cancel.processes.tree import ProcessTree
 from halter.testing import deaf_process
-from tests.helpers import is_alive, run_python, wait_dead
+from tests.support.processes import is_alive, run_python, wait_dead
 
 
 def start_deaf(**options: object) -> tuple[subprocess.Popen[bytes], list[int]]:

@@ -18,7 +18,8 @@ from halter.cancel import TooManyAbandoned, abandoned
 from halter.cancel.threads import blocking, pool
 from halter.cancel.threads.blocking import BlockingCall, Late
 from halter.testing import DeafTool, assert_cancels_within, interrupt_everywhere
-from tests.helpers import run_python, wait_until
+from tests.support.processes import run_python
+from tests.support.waiting import wait_until
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 Door = Callable[..., Any]

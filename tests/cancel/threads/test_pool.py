@@ -8,7 +8,8 @@ import threading
 import pytest
 
 from halter.cancel.threads import pool
-from tests.helpers import run_python, wait_until
+from tests.support.processes import run_python
+from tests.support.waiting import wait_until
 
 
 def test_an_idle_thread_is_used_again_and_ends_when_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from halter import CancellationToken, Cancelled, run_blocking
 from halter.cancel import abandoned
 from halter.cancel.threads import unblock
 from halter.testing import deaf_process
-from tests.helpers import is_alive, run_python, wait_dead, wait_until
+from tests.support.processes import is_alive, run_python, wait_dead
+from tests.support.waiting import wait_until
 
 
 def call_in_thread(fn: object, token: CancellationToken) -> threading.Thread:

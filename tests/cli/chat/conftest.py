@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from halter.testing import FakeProvider
-from tests.cli.kit import Home
+from tests.support.cli_program import Home
 
 TOOLS = '''
 import asyncio, threading

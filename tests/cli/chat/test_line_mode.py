@@ -10,7 +10,7 @@ from halter.events import MessageAccepted, TurnFinished
 from halter.events.tools import ApprovalAnswered
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, slow_stream, status, tool_calls
-from tests.cli.kit import WAIT, Home, end, read_until
+from tests.support.cli_program import WAIT, Home, end, read_until
 
 
 def test_each_line_is_a_message(home: Home, provider: FakeProvider) -> None:

@@ -8,8 +8,8 @@ from halter.events import MessageApplied, QuestionAnswered
 from halter.events.tools import ApprovalAnswered
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
-from tests.cli.chat.screen import ALT_UP, CTRL_U, ENTER, ESC, ChatScreen
-from tests.cli.kit import Home
+from tests.support.chat_screen import ALT_UP, CTRL_U, ENTER, ESC, ChatScreen
+from tests.support.cli_program import Home
 
 ASK = ToolCall("1", "ask", "{}")
 LAUNCH = ToolCall("1", "launch", '{"what": "rocket"}')

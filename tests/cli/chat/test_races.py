@@ -14,10 +14,10 @@ from halter.events import MessageAccepted, MessageApplied, TurnFinished
 from halter.events.requests import RequestFinished
 from halter.testing import FakeProvider, SeenRequest, answer
 from halter.testing.replies import ScriptedReply
-from tests.cli.chat.screen import ENTER, ESC, ChatScreen
-from tests.cli.kit import Home
-from tests.helpers import wait_until
-from tests.laws.turns import EVERY_POINT
+from tests.support.chat_screen import ENTER, ESC, ChatScreen
+from tests.support.cli_program import Home
+from tests.support.turn_scenarios import EVERY_POINT
+from tests.support.waiting import wait_until
 
 ROUNDS = 500 if os.environ.get(EVERY_POINT) else 60
 DELAY = 0.004  # of each answer

@@ -12,9 +12,9 @@ import pytest
 from halter.events import MessageAccepted, TurnFinished, TurnStopping
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
-from tests.cli.chat.screen import CTRL_C, CTRL_D, ENTER, ChatScreen
-from tests.cli.kit import Home
-from tests.helpers import run_python
+from tests.support.chat_screen import CTRL_C, CTRL_D, ENTER, ChatScreen
+from tests.support.cli_program import Home
+from tests.support.processes import run_python
 
 # A tool that takes its time to obey, as long as a test needs, and one that stops the whole loop.
 SLOW = '''

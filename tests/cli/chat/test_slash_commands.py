@@ -10,8 +10,8 @@ import pytest
 from halter.cli.chat.slash_commands import COMMANDS, complete
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
-from tests.cli.chat.screen import ENTER, ESC, TAB, ChatScreen
-from tests.cli.kit import Home
+from tests.support.chat_screen import ENTER, ESC, TAB, ChatScreen
+from tests.support.cli_program import Home
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
-from tests.cli.chat.screen import CTRL_D, ENTER, ESC, ChatScreen
-from tests.cli.kit import Home
+from tests.support.chat_screen import CTRL_D, ENTER, ESC, ChatScreen
+from tests.support.cli_program import Home
 
 PAGE = """# A *title*
 

@@ -8,7 +8,7 @@ import tomllib
 
 from halter.cli.settings import Settings
 from halter.testing import FakeProvider
-from tests.cli.kit import WAIT, Ended, Home
+from tests.support.cli_program import WAIT, Ended, Home
 
 
 def test_path(home: Home) -> None:

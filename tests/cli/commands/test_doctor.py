@@ -10,8 +10,8 @@ import pytest
 
 from halter.cli.commands.doctor import findings
 from halter.testing import FakeProvider, answer, status
-from tests.cli.kit import Home, OnTerminal
-from tests.helpers import run_python
+from tests.support.cli_program import Home, OnTerminal
+from tests.support.processes import run_python
 
 not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 

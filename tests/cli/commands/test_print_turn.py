@@ -15,7 +15,7 @@ from halter.events import Event, TurnFinished
 from halter.models import TextDelta, ToolCall
 from halter.testing import FakeProvider, answer, drop, hang_mid_stream, raw, status, tool_calls
 from halter.views.event_json import encode_event
-from tests.cli.kit import Ended, Home, OnTerminal, end
+from tests.support.cli_program import Ended, Home, OnTerminal, end
 
 
 def texts(provider: FakeProvider, number: int = 0) -> list[str]:

@@ -13,8 +13,8 @@ from halter.events import MessageAccepted, TurnFinished, TurnStopping
 from halter.events.requests import RequestCancelled
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_before_first_byte, hang_mid_stream, slow_stream, tool_calls
-from tests.cli.kit import WAIT, Home, OnTerminal, end, read_until, wait_until_it_hears
-from tests.helpers import wait_dead
+from tests.support.cli_program import WAIT, Home, OnTerminal, end, read_until, wait_until_it_hears
+from tests.support.processes import wait_dead
 
 SIGNALS = [(signal.SIGINT, 130, "interrupt"), (signal.SIGTERM, 143, "shutdown"), (signal.SIGHUP, 129, "shutdown")]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from halter.testing import FakeProvider, answer
-from tests.cli.kit import Home, end, read_until
+from tests.support.cli_program import Home, end, read_until
 
 
 def get(url: str, key: str, body: object = None) -> tuple[int, Any]:

@@ -12,7 +12,7 @@ from halter.models import ToolCall
 from halter.stores import SQLiteStore
 from halter.testing import FakeProvider, ScriptedModel, answer, hang_mid_stream
 from halter.views.timeline import Timeline
-from tests.cli.kit import WAIT, Home, OnTerminal, end, read_until
+from tests.support.cli_program import WAIT, Home, OnTerminal, end, read_until
 
 
 def stop_one(home: Home, provider: FakeProvider, session: str = "stopped") -> None:

@@ -9,7 +9,7 @@ from halter.gateway.chat.conversations import Conversations
 from halter.gateway.chat.outgoing import OutgoingQueue
 from halter.gateway.chat.send_rate import SendRate
 from halter.gateway.token_bucket import TokenBucket
-from tests.tools.looped import looped
+from tests.support.looped import looped
 
 
 class Wall:

@@ -15,8 +15,8 @@ from halter.events import Event
 from halter.gateway.http import schemas
 from halter.gateway.http.errors import MEDIA_TYPE
 from halter.stores import MemoryStore
-from tests.gateway.kit import gateway_of, kinds, sqlite
-from tests.tools.looped import looped
+from tests.support.gateway_client import gateway_of, kinds, sqlite
+from tests.support.looped import looped
 
 WRONG: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/v1/sessions", {"id": ""}, 422, "id"),

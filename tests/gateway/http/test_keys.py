@@ -16,8 +16,8 @@ from halter.gateway.http.keys import SCOPES, Scope
 from halter.gateway.http.routes import ROUTES, Route
 from halter.stores import MemoryStore
 from halter.testing import ScriptedModel
-from tests.gateway.kit import OWN, Client, client_session, gateway_of, keys_of
-from tests.tools.looped import looped
+from tests.support.gateway_client import OWN, Client, client_session, gateway_of, keys_of
+from tests.support.looped import looped
 
 CLOSED = [route for route in ROUTES if route.scope is not None]
 

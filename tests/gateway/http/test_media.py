@@ -21,9 +21,9 @@ from halter.testing import ScriptedModel
 from halter.tools.outcome import LateEnd, ToolOutcome
 from halter.views.event_json import encode_event
 from halter.voice.voice_messages import VoiceMessages
-from tests.gateway.kit import gateway_of, sqlite
-from tests.tools.looped import looped
-from tests.voice.scripted_transcriber import ScriptedTranscriber
+from tests.support.gateway_client import gateway_of, sqlite
+from tests.support.looped import looped
+from tests.support.scripted_transcriber import ScriptedTranscriber
 
 _PICTURE = b"\x89PNG" + bytes(range(256)) * 4_000
 _SOUND = b"words|Tell me."

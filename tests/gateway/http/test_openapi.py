@@ -18,9 +18,9 @@ from halter import Agent
 from halter.gateway import Gateway, Keys, Limits
 from halter.gateway.http.routes import ROUTES
 from halter.stores import MemoryStore
-from tests.gateway.kit import OWN, Client, client_session, gateway_of
-from tests.gateway.program import Talking
-from tests.tools.looped import looped
+from tests.support.gateway_client import OWN, Client, client_session, gateway_of
+from tests.support.gateway_program import Talking
+from tests.support.looped import looped
 
 EXAMPLES = 300 if os.environ.get("HALTER_EVERY_POINT") else 12
 

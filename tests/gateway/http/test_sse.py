@@ -18,8 +18,8 @@ from halter.gateway.http import event_feed, sse, websocket
 from halter.models.types import TextDelta
 from halter.stores import MemoryStore
 from halter.testing import Gate
-from tests.gateway.kit import AT_MOST, OWN, gateway_of, kinds, numbers, sqlite
-from tests.tools.looped import looped
+from tests.support.gateway_client import AT_MOST, OWN, gateway_of, kinds, numbers, sqlite
+from tests.support.looped import looped
 
 
 @looped

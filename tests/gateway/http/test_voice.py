@@ -14,11 +14,11 @@ from halter.gateway import Limits
 from halter.testing import Gate
 from halter.voice.transcriber import Transcriber
 from halter.voice.voice_messages import VoiceMessages
-from tests.gateway.kit import Answer, Client, gateway_of, kinds, sqlite
-from tests.sessionkit import call
-from tests.tools.looped import looped
-from tests.voice.scripted_transcriber import ScriptedTranscriber, sound
-from tests.voice.sounds import packed
+from tests.support.gateway_client import Answer, Client, gateway_of, kinds, sqlite
+from tests.support.looped import looped
+from tests.support.scripted_transcriber import ScriptedTranscriber, sound
+from tests.support.sessions import call
+from tests.support.sounds import packed
 
 MESSAGES = "/v1/sessions/s/messages"
 

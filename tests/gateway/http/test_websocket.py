@@ -10,8 +10,8 @@ import aiohttp
 from halter import ToolContext, tool
 from halter.models import ToolCall
 from halter.testing import Gate
-from tests.gateway.kit import client_session, gateway_of, keys_of, kinds, numbers
-from tests.tools.looped import looped
+from tests.support.gateway_client import client_session, gateway_of, keys_of, kinds, numbers
+from tests.support.looped import looped
 
 
 class Wire:

@@ -23,8 +23,8 @@ from halter.gateway.observe import logs
 from halter.models import Backoff, ToolCall
 from halter.models.errors import ProviderError
 from halter.testing import Gate
-from tests.gateway.kit import OWN, gateway_of
-from tests.tools.looped import looped
+from tests.support.gateway_client import OWN, gateway_of
+from tests.support.looped import looped
 
 
 @looped

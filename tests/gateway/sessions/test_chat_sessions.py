@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from halter.gateway.chat.adapter import Button, Inbound, Incoming
 from halter.models import Audio
-from tests.gateway.kit import gateway_of
-from tests.tools.looped import looped
+from tests.support.gateway_client import gateway_of
+from tests.support.looped import looped
 
 
 class Recorder:

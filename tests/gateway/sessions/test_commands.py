@@ -18,9 +18,9 @@ from halter.models.types import Image, UserMessage
 from halter.stores import MemoryStore
 from halter.testing import Gate, ScriptedModel
 from halter.voice.voice_messages import VoiceMessages
-from tests.gateway.kit import Client, gateway_of, kinds
-from tests.tools.looped import looped
-from tests.voice.scripted_transcriber import ScriptedTranscriber
+from tests.support.gateway_client import Client, gateway_of, kinds
+from tests.support.looped import looped
+from tests.support.scripted_transcriber import ScriptedTranscriber
 
 
 @looped

@@ -14,8 +14,8 @@ from halter.gateway import Limits
 from halter.gateway.sessions.limits import per_minute
 from halter.models.types import ModelRequest
 from halter.testing import Gate, ScriptedModel
-from tests.gateway.kit import Answer, Client, client_session, gateway_of, keys_of, sqlite
-from tests.tools.looped import looped
+from tests.support.gateway_client import Answer, Client, client_session, gateway_of, keys_of, sqlite
+from tests.support.looped import looped
 
 
 def refused(answer: Answer, field: str) -> bool:

@@ -9,8 +9,8 @@ from halter import Agent
 from halter.gateway import Gateway, Keys
 from halter.stores import MemoryStore
 from halter.testing import Gate, ScriptedModel
-from tests.gateway.kit import OWN, Client, client_session, gateway_of, kinds, sqlite
-from tests.tools.looped import looped
+from tests.support.gateway_client import OWN, Client, client_session, gateway_of, kinds, sqlite
+from tests.support.looped import looped
 
 
 @looped

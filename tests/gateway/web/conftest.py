@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from halter.toolbox.browser.chromium import NAMES
-from tests.gateway.web.kit import House, Tab, context_of, launch
-from tests.voice.sounds import spoken
+from tests.support.sounds import spoken
+from tests.support.web_page import House, Tab, context_of, launch
 
 SPOKEN = "Please look at the other map."
 

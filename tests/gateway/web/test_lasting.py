@@ -21,8 +21,8 @@ from halter.models import ToolCall, UserMessage
 from halter.models.types import Audio, Image
 from halter.stores import MemoryStore, Write
 from halter.testing import Gate
-from tests.gateway.kit import OWN
-from tests.gateway.web.kit import House, Tab
+from tests.support.gateway_client import OWN
+from tests.support.web_page import House, Tab
 
 MakeHouse = Callable[..., House]
 MakeTab = Callable[..., Tab]

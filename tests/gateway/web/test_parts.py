@@ -11,8 +11,8 @@ from playwright.sync_api import Browser, Page, expect
 
 import halter.gateway
 from halter.testing import Gate
-from tests.gateway.web.kit import House, Tab, context_of
-from tests.helpers import wait_until
+from tests.support.waiting import wait_until
+from tests.support.web_page import House, Tab, context_of
 
 MakeHouse = Callable[..., House]
 MakeTab = Callable[..., Tab]

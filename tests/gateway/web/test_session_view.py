@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.gateway.web.kit import House, context_of
-from tests.views.dump import DUMP_JS
+from tests.support.display_dump import DUMP_JS
+from tests.support.web_page import House, context_of
 from tests.views.test_session_view import CASES
 
 

@@ -14,7 +14,7 @@ from halter import Agent, ToolContext, tool
 from halter.models import ToolCall
 from halter.testing import Gate, ScriptedModel
 from halter.views.timeline import timeline_of
-from tests.gateway.web.kit import House, Tab
+from tests.support.web_page import House, Tab
 
 MakeHouse = Callable[..., House]
 MakeTab = Callable[..., Tab]

@@ -15,8 +15,8 @@ from halter.events import MessageAccepted
 from halter.gateway import Limits
 from halter.models import Audio, ToolCall
 from halter.testing import Gate
-from tests.gateway.kit import OWN
-from tests.gateway.web.kit import House, Tab
+from tests.support.gateway_client import OWN
+from tests.support.web_page import House, Tab
 
 MakeHouse = Callable[..., House]
 MakeTab = Callable[..., Tab]

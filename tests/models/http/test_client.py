@@ -40,7 +40,7 @@ from halter.testing import (
     slow_stream,
     status,
 )
-from tests.models.wirekit import HELLO, WIRES, ask, collect, model_for, run, text_of
+from tests.support.wires import HELLO, WIRES, ask, collect, model_for, run, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

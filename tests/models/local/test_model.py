@@ -17,7 +17,7 @@ import pytest
 
 from halter.models import Finished, LocalModel, ModelError, ModelRequest, ToolSpec, UserMessage
 from halter.models.local.model import find_embedded_model
-from tests.models.wirekit import collect, run, text_of
+from tests.support.wires import collect, run, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

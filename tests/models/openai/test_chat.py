@@ -20,7 +20,7 @@ from halter.models import (
     UserMessage,
 )
 from halter.testing import FakeProvider, answer, raw, tool_calls
-from tests.models.wirekit import HELLO, ask, calls_of, model_for, text_of, thought_of
+from tests.support.wires import HELLO, ask, calls_of, model_for, text_of, thought_of
 
 DONE = b"data: [DONE]\n\n"
 

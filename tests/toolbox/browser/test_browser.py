@@ -30,9 +30,10 @@ from halter.toolbox.browser.chromium import NAMES, Chromium, find_executable
 from halter.toolbox.browser.proxy import FilteringProxy
 from halter.toolbox.http.addresses import Rules
 from halter.tools.resources import SessionResources
-from tests.helpers import is_alive, wait_dead, wait_until
-from tests.toolbox.browser.site import WEDGE, Site
-from tests.toolbox.one_call import MOMENTS, REASONS, OneCall
+from tests.support.one_call import MOMENTS, REASONS, OneCall
+from tests.support.processes import is_alive, wait_dead
+from tests.support.waiting import wait_until
+from tests.support.web_site import WEDGE, Site
 
 
 class Surfer:
@@ -469,7 +470,7 @@ def test_an_owner_that_is_killed_or_just_ends_leaves_nothing(site: Site, how: st
         import json, os, signal, sys
         sys.path.insert(0, sys.argv[2])
         from tests.toolbox.browser.test_browser import Surfer
-        from tests.toolbox.browser.site import Site
+        from tests.support.web_site import Site
         from halter.toolbox.browser.browser import Browser
         one = Surfer(Browser(allow_private=True), None)
         one.text("navigate", url=sys.argv[1])

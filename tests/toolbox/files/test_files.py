@@ -22,9 +22,10 @@ from halter.toolbox.files.backend import LocalBackend
 from halter.toolbox.files.files import Files
 from halter.toolbox.files.text_reader import show
 from halter.toolbox.files.workspace import Workspace
-from tests.helpers import run_python, wait_until
-from tests.toolbox.files.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
-from tests.tools.probe import Probe, run
+from tests.support.batches import Probe, run
+from tests.support.processes import run_python
+from tests.support.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from halter.toolbox.files.atomic import Draft, write_whole
 from halter.toolbox.files.workspace import NotRegular, OutsideWorkspace, Workspace
-from tests.helpers import open_descriptors
+from tests.support.processes import open_descriptors
 
 SECRET = b"outside"
 

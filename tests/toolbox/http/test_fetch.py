@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from halter.toolbox.http import fetch as fetch_module
 from halter.toolbox.http.addresses import why_not_public
 from halter.toolbox.http.fetch import FetchError, Net, Refused
-from tests.toolbox.http.support import Names, answering, get, local, redirecting
-from tests.toolbox.leftovers import nothing_is_left  # noqa: F401  (for each test here)
-from tests.toolbox.slow_server import SlowServer
+from tests.support.fetching import Names, answering, get, local, redirecting
+from tests.support.leftovers import nothing_is_left  # noqa: F401  (for each test here)
+from tests.support.slow_server import SlowServer
 
 
 @pytest.fixture

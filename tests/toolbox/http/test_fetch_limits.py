@@ -13,10 +13,11 @@ import trustme
 
 from halter import CancellationToken, Cancelled
 from halter.toolbox.http.fetch import FetchError, Net, Refused, TooLarge
-from tests.helpers import open_descriptors, wait_until
-from tests.toolbox.http.support import Names, answering, get, local
-from tests.toolbox.leftovers import nothing_is_left  # noqa: F401  (for each test here)
-from tests.toolbox.slow_server import SlowServer
+from tests.support.fetching import Names, answering, get, local
+from tests.support.leftovers import nothing_is_left  # noqa: F401  (for each test here)
+from tests.support.processes import open_descriptors
+from tests.support.slow_server import SlowServer
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

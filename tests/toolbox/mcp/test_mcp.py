@@ -19,11 +19,12 @@ from halter.models import Image, Text, ToolCall
 from halter.testing import ScriptedModel
 from halter.toolbox.mcp.connection import ServerFailed
 from halter.toolbox.mcp.mcp import MCP
-from tests.helpers import is_alive, run_python, wait_dead, wait_until
-from tests.toolbox.mcp.mcp_server import PIXEL
-from tests.toolbox.one_call import MOMENTS, REASONS, OneCall
+from tests.support.mcp_server import PIXEL
+from tests.support.one_call import MOMENTS, REASONS, OneCall
+from tests.support.processes import is_alive, run_python, wait_dead
+from tests.support.waiting import wait_until
 
-SERVER = str(Path(__file__).with_name("mcp_server.py"))
+SERVER = str(Path(__file__).parents[2] / "support" / "mcp_server.py")
 KINDS = ["stdio", "stdio legacy", "http", "http legacy"]
 
 

@@ -18,9 +18,10 @@ from halter.testing import ScriptedModel
 from halter.toolbox.python.execute_code import Code
 from halter.toolbox.terminal.terminal import Terminal
 from halter.tools.resources import SessionResources
-from tests.helpers import is_alive, wait_dead, wait_until
-from tests.toolbox.desk import MOMENTS, REASONS, Desk, Stop, nothing_left
-from tests.tools.probe import Probe
+from tests.support.batches import Probe
+from tests.support.desk import MOMENTS, REASONS, Desk, Stop, nothing_left
+from tests.support.processes import is_alive, wait_dead
+from tests.support.waiting import wait_until
 
 # Never ends, and never hears an interrupt; and yet gives other processes their turn.
 DEAF = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on')\nwhile True:\n    time.sleep(60)"

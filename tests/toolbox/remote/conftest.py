@@ -1,4 +1,4 @@
-"""A server, what a session keeps, and calls of the tools for that server: a plugin of their tests."""
+"""A server, what a session keeps, and calls of the tools for that server."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from halter.tools.resources import SessionResources
-from tests.toolbox.remote.ssh_server import SSHServer
-from tests.toolbox.remote.support import Work
+from tests.support.remote_calls import Work
+from tests.support.ssh_server import SSHServer
 
 
 @pytest.fixture

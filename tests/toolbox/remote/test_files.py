@@ -18,12 +18,10 @@ from halter import ToolOutcome
 from halter.toolbox.files.files import Files
 from halter.toolbox.remote.machine import ScriptResult
 from halter.toolbox.remote.ssh_process import collect
-from tests.helpers import wait_until
-from tests.toolbox.desk import MOMENTS, Desk, Stop
-from tests.toolbox.remote.ssh_server import PASSWORD, USER, SSHServer
-from tests.toolbox.remote.support import Work, machine_of, remote_of
-
-pytest_plugins = ["tests.toolbox.remote.fixtures"]
+from tests.support.desk import MOMENTS, Desk, Stop
+from tests.support.remote_calls import Work, machine_of, remote_of
+from tests.support.ssh_server import PASSWORD, USER, SSHServer
+from tests.support.waiting import wait_until
 
 FILES: dict[str, bytes] = {
     "a.txt": b"one\ntwo\nthree\n",

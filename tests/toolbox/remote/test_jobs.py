@@ -12,20 +12,10 @@ from halter import CancellationToken
 from halter.toolbox.remote.machine import Command, MachineError
 from halter.toolbox.remote.remote import Remote
 from halter.tools.resources import SessionResources
-from tests.helpers import is_alive, wait_dead, wait_until
-from tests.toolbox.remote.ssh_server import SSHServer
-from tests.toolbox.remote.support import (
-    COMMANDS,
-    Work,
-    judge_dead,
-    leftovers,
-    machine_of,
-    pids_in,
-    wait_for_pids,
-)
-
-pytest_plugins = ["tests.toolbox.remote.fixtures"]
-
+from tests.support.processes import is_alive, wait_dead
+from tests.support.remote_calls import COMMANDS, Work, judge_dead, leftovers, machine_of, pids_in, wait_for_pids
+from tests.support.ssh_server import SSHServer
+from tests.support.waiting import wait_until
 
 # -- jobs ----------------------------------------------------------------------------------------------------------
 

@@ -17,12 +17,11 @@ from halter.models.types import Image, Text
 from halter.toolbox.python import interpreter_main
 from halter.toolbox.remote import interpreter_supervisor
 from halter.toolbox.remote.remote import Remote
-from tests.helpers import is_alive, wait_dead, wait_until
-from tests.toolbox.desk import MOMENTS, Desk, Stop
-from tests.toolbox.remote.ssh_server import SSHServer
-from tests.toolbox.remote.support import judge_dead, machine_of, pids_in, remote_of, wait_for_pids
-
-pytest_plugins = ["tests.toolbox.remote.fixtures"]
+from tests.support.desk import MOMENTS, Desk, Stop
+from tests.support.processes import is_alive, wait_dead
+from tests.support.remote_calls import judge_dead, machine_of, pids_in, remote_of, wait_for_pids
+from tests.support.ssh_server import SSHServer
+from tests.support.waiting import wait_until
 
 # Notes its own process and one that leaves its session, and says "on".
 BUSY = """

@@ -16,23 +16,13 @@ from halter.testing import Gate
 from halter.toolbox.remote.remote import Remote
 from halter.toolbox.remote.ssh import SSHMachine
 from halter.tools.resources import SessionResources
-from tests.helpers import is_alive, wait_until
-from tests.historyjudge import judge_session
-from tests.sessionkit import RunningTurn, agent_of, data_of, model_of
-from tests.toolbox.remote.ssh_server import SSHServer
-from tests.toolbox.remote.support import (
-    COMMANDS,
-    Work,
-    ask,
-    judge_dead,
-    machine_of,
-    pids_in,
-    remote_of,
-    wait_for_pids,
-)
-
-pytest_plugins = ["tests.toolbox.remote.fixtures"]
-
+from tests.support.background import RunningTurn
+from tests.support.processes import is_alive
+from tests.support.remote_calls import COMMANDS, Work, ask, judge_dead, machine_of, pids_in, remote_of, wait_for_pids
+from tests.support.sessions import agent_of, data_of, model_of
+from tests.support.ssh_server import SSHServer
+from tests.support.valid_history import judge_session
+from tests.support.waiting import wait_until
 
 # -- terminal ------------------------------------------------------------------------------------------------------
 

@@ -13,22 +13,11 @@ import pytest
 from halter.events.tools import ToolProgress
 from halter.toolbox.remote.remote import Remote
 from halter.tools.resources import SessionResources
-from tests.helpers import is_alive, wait_dead, wait_until
-from tests.toolbox.remote.ssh_server import SSHServer
-from tests.toolbox.remote.support import (
-    COMMANDS,
-    Work,
-    ask,
-    judge_dead,
-    machine_of,
-    pids_in,
-    remote_of,
-    wait_for_pids,
-)
-from tests.tools.probe import Probe
-
-pytest_plugins = ["tests.toolbox.remote.fixtures"]
-
+from tests.support.batches import Probe
+from tests.support.processes import is_alive, wait_dead
+from tests.support.remote_calls import COMMANDS, Work, ask, judge_dead, machine_of, pids_in, remote_of, wait_for_pids
+from tests.support.ssh_server import SSHServer
+from tests.support.waiting import wait_until
 
 # -- stops ---------------------------------------------------------------------------------------------------------
 

@@ -19,8 +19,9 @@ from halter.testing import ScriptedModel, deaf_process
 from halter.toolbox.terminal.environment import is_secret, without_secrets
 from halter.toolbox.terminal.jobs import Jobs
 from halter.toolbox.terminal.terminal import Terminal
-from tests.helpers import is_alive, wait_dead, wait_until
-from tests.toolbox.desk import MOMENTS, REASONS, Desk, Stop, nothing_left
+from tests.support.desk import MOMENTS, REASONS, Desk, Stop, nothing_left
+from tests.support.processes import is_alive, wait_dead
+from tests.support.waiting import wait_until
 
 DEAF = shlex.join(deaf_process(escape=True))
 

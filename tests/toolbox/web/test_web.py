@@ -20,11 +20,12 @@ from halter.testing import ScriptedModel
 from halter.toolbox.http.fetch import Net
 from halter.toolbox.web.search_providers import Brave, Ddgs, SearXNG, Tavily, provider_named
 from halter.toolbox.web.web import Web
-from tests.helpers import open_descriptors, wait_until
-from tests.toolbox.leftovers import nothing_is_left  # noqa: F401  (for each test here)
-from tests.toolbox.slow_server import SlowServer
-from tests.toolbox.trial import MOMENTS, REASONS, Trial, call, text_of
-from tests.toolbox.web.search_proxy import SearchProxy
+from tests.support.leftovers import nothing_is_left  # noqa: F401  (for each test here)
+from tests.support.processes import open_descriptors
+from tests.support.search_proxy import SearchProxy
+from tests.support.slow_server import SlowServer
+from tests.support.trial import MOMENTS, REASONS, Trial, call, text_of
+from tests.support.waiting import wait_until
 
 ARTICLE = (
     "<html><head><title>On halters</title></head><body><nav>menu menu</nav><article><h1>On halters</h1>"

@@ -23,8 +23,8 @@ from halter.events.tools import (
 from halter.models.types import ToolCall
 from halter.testing import DeafTool
 from halter.tools.run.batch import Batch, BatchEnvironment
-from tests.helpers import wait_until
-from tests.tools.probe import Probe, add, calls_of, isolated_add, run, statuses
+from tests.support.batches import Probe, add, calls_of, isolated_add, run, statuses
+from tests.support.waiting import wait_until
 
 
 def test_results_come_in_the_order_of_the_calls() -> None:

@@ -22,8 +22,8 @@ from halter.events.tools import ToolFinished, ToolFinishedLate
 from halter.models.types import ToolCall
 from halter.testing import DeafTool
 from halter.tools.run.batch import Batch, BatchEnvironment
-from tests.helpers import wait_until
-from tests.tools.probe import STRANGER, Probe, Unspeakable, add, calls_of, run, statuses
+from tests.support.batches import STRANGER, Probe, Unspeakable, add, calls_of, run, statuses
+from tests.support.waiting import wait_until
 
 
 class Dumb:

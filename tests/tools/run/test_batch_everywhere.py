@@ -17,8 +17,8 @@ from halter.cancel.processes import registry
 from halter.models.types import ToolCall
 from halter.testing import interrupt_everywhere
 from halter.tools import Tool
-from tests.helpers import wait_until
-from tests.tools.probe import Probe, add, isolated_add
+from tests.support.batches import Probe, add, isolated_add
+from tests.support.waiting import wait_until
 
 
 @tool

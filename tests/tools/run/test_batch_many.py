@@ -15,8 +15,8 @@ from halter.cancel.threads import blocking
 from halter.models.types import Image, ToolCall
 from halter.tools.run.batch import Batch, BatchEnvironment
 from halter.tools.tool import Tool
-from tests.helpers import wait_until
-from tests.tools.probe import Probe, add, calls_of, run, statuses
+from tests.support.batches import Probe, add, calls_of, run, statuses
+from tests.support.waiting import wait_until
 
 
 def test_no_calls_a_thousand_calls_and_one_id_twice() -> None:

@@ -20,8 +20,8 @@ from halter.models.sanitize import clean_answer
 from halter.models.types import ToolCall
 from halter.testing import DeafTool
 from halter.tools.run.batch import Batch, BatchEnvironment
-from tests.helpers import wait_until
-from tests.tools.probe import Probe, calls_of, run, statuses
+from tests.support.batches import Probe, calls_of, run, statuses
+from tests.support.waiting import wait_until
 
 
 def test_a_call_starts_only_when_its_start_is_durable() -> None:

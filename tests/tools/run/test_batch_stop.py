@@ -23,8 +23,9 @@ from halter.events.tools import (
 from halter.models.types import ToolCall
 from halter.testing import DeafCoroutine, DeafTool
 from halter.tools.run import execution
-from tests.helpers import wait_dead, wait_until
-from tests.tools.probe import Probe, add, calls_of, run, spin, statuses
+from tests.support.batches import Probe, add, calls_of, run, spin, statuses
+from tests.support.processes import wait_dead
+from tests.support.waiting import wait_until
 
 
 def test_each_kind_is_stopped_in_its_way_and_finished_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

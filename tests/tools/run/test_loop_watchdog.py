@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from halter import tool
-from tests.helpers import wait_until
-from tests.tools.probe import Probe, run, statuses
+from tests.support.batches import Probe, run, statuses
+from tests.support.waiting import wait_until
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -15,8 +15,8 @@ from halter import Agent, CancellationToken, Cancelled, ToolContext, ToolOutcome
 from halter.models import ToolCall
 from halter.testing import DeafTool, ScriptedModel, interrupt_everywhere
 from halter.tools.run.tool_loop import ToolLoop, run_on_tool_loop, shared_tool_loop
-from tests.helpers import wait_until
-from tests.tools.probe import Probe, calls_of, run, statuses
+from tests.support.batches import Probe, calls_of, run, statuses
+from tests.support.waiting import wait_until
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("test", default="")
 

@@ -22,11 +22,11 @@ from halter.cli.settings import SettingsError, TelegramSettings, load
 from halter.events import MessageAccepted, MessageApplied, TurnFinished
 from halter.stores import MemoryStore, SQLiteStore
 from halter.testing import Gate
-from tests.cli.kit import Home
-from tests.gateway.chat.telegram.botkit import SESSION, bot_of
-from tests.gateway.chat.telegram.botserver import TOKEN, USER, BotServer, Call
-from tests.sessionkit import waiting_in
-from tests.tools.looped import looped
+from tests.support.cli_program import Home
+from tests.support.hooked_store import waiting_in
+from tests.support.looped import looped
+from tests.support.telegram_bot import SESSION, bot_of
+from tests.support.telegram_server import TOKEN, USER, BotServer, Call
 
 KILLS = 40 if os.environ.get("HALTER_EVERY_POINT") else 4
 
@@ -58,7 +58,7 @@ class _Bots:
 async def _bots(store: Path, server: BotServer) -> AsyncIterator[_Bots]:
     program = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "tests.gateway.chat.telegram.botprogram", str(store), server.url),
+        *("-m", "tests.support.telegram_program", str(store), server.url),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

@@ -7,8 +7,8 @@ from typing import Any
 from halter.events import MessageAccepted, TurnFinished
 from halter.models import Image, UserMessage
 from halter.testing import Gate
-from tests.gateway.chat.telegram.botkit import bot_of
-from tests.tools.looped import looped
+from tests.support.looped import looped
+from tests.support.telegram_bot import bot_of
 
 
 @looped

@@ -10,11 +10,11 @@ from halter.errors import StoreFull
 from halter.events import MessageAccepted
 from halter.gateway import Limits
 from halter.testing import Gate
-from tests.gateway.chat.telegram.botkit import bot_of
-from tests.gateway.chat.telegram.botserver import BotServer
-from tests.gateway.kit import Client, client_session
-from tests.sessionkit import HookedStore
-from tests.tools.looped import looped
+from tests.support.gateway_client import Client, client_session
+from tests.support.hooked_store import HookedStore
+from tests.support.looped import looped
+from tests.support.telegram_bot import bot_of
+from tests.support.telegram_server import BotServer
 
 
 @looped

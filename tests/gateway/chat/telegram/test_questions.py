@@ -5,10 +5,10 @@ from __future__ import annotations
 from halter import tool
 from halter.models import ToolCall
 from halter.tools import ToolContext
-from tests.gateway.chat.telegram.botkit import SESSION, bot_of
-from tests.gateway.chat.telegram.botserver import USER
-from tests.gateway.kit import Client, client_session
-from tests.tools.looped import looped
+from tests.support.gateway_client import Client, client_session
+from tests.support.looped import looped
+from tests.support.telegram_bot import SESSION, bot_of
+from tests.support.telegram_server import USER
 
 
 @tool(approval=True)

@@ -8,10 +8,10 @@ from halter.models import ToolCall
 from halter.models.errors import ProviderError
 from halter.stores import MemoryStore
 from halter.testing import Gate
-from tests.gateway.chat.telegram.botkit import SESSION, bot_of
-from tests.gateway.chat.telegram.botserver import BotServer
-from tests.gateway.kit import Client, client_session
-from tests.tools.looped import looped
+from tests.support.gateway_client import Client, client_session
+from tests.support.looped import looped
+from tests.support.telegram_bot import SESSION, bot_of
+from tests.support.telegram_server import BotServer
 
 
 @looped

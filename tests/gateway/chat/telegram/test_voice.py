@@ -15,11 +15,11 @@ from halter.stores import MemoryStore
 from halter.testing import Gate
 from halter.voice.transcriber import Transcriber
 from halter.voice.voice_messages import VoiceMessages
-from tests.gateway.chat.telegram.botkit import Desk, bot_of
-from tests.gateway.chat.telegram.botserver import BotServer
-from tests.tools.looped import looped
-from tests.voice.scripted_transcriber import ScriptedTranscriber, sound
-from tests.voice.sounds import packed
+from tests.support.looped import looped
+from tests.support.scripted_transcriber import ScriptedTranscriber, sound
+from tests.support.sounds import packed
+from tests.support.telegram_bot import Desk, bot_of
+from tests.support.telegram_server import BotServer
 
 
 async def speak(server: BotServer, data: bytes, name: str = "v", **fields: Any) -> int:

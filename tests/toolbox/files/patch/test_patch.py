@@ -18,7 +18,7 @@ from halter.toolbox.files.patch.apply import apply_patch
 from halter.toolbox.files.patch.hunks import apply_hunks, split_lines
 from halter.toolbox.files.patch.parser import PatchError, parse
 from halter.toolbox.files.workspace import Workspace
-from tests.toolbox.files.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
+from tests.support.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
 
 
 def block(old: str, new: str, name: str = "f") -> str:

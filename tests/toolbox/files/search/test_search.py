@@ -21,8 +21,8 @@ from halter.toolbox.files.search.globs import compile_glob
 from halter.toolbox.files.search.local import LocalSearch
 from halter.toolbox.files.search.search import Query, search
 from halter.toolbox.files.workspace import Workspace
-from tests.helpers import wait_until
-from tests.toolbox.files.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
+from tests.support.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
+from tests.support.waiting import wait_until
 
 
 def searched(root: Path, query: Query, path: str = ".") -> Iterator[str]:
