@@ -91,7 +91,12 @@ class Program:
         """Send the signals, wait for the end, and return the exit code."""
         for number in numbers:
             self.process.send_signal(number)
-        _, self.said = self.process.communicate(timeout=30)
+        try:
+            _, self.said = self.process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise
         return self.process.returncode
 
     def has_ended_within(self, seconds: float) -> bool:
