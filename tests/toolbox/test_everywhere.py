@@ -27,6 +27,8 @@ from tests.support.slow_server import SlowServer
 from tests.support.trial import text_of
 from tests.support.waiting import wait_until
 
+PATIENT = 30.0  # seconds of grace: a busy machine may take long to let a call obey
+
 
 @pytest.fixture
 def server() -> Iterator[SlowServer]:
@@ -42,7 +44,7 @@ def test_every_page_is_read_or_said_not_to_be(server: SlowServer) -> None:
 
     async def scenario(token: CancellationToken) -> None:
         calls = [ToolCall("1", "web_extract", json.dumps({"urls": urls}))]
-        batch = Batch(calls, BatchEnvironment(collect_tools([web.web_extract])), token=token)
+        batch = Batch(calls, BatchEnvironment(collect_tools([web.web_extract]), grace=PATIENT), token=token)
         [outcome] = await batch.run()
         outcomes.append(outcome)
 
@@ -83,7 +85,7 @@ def test_a_page_that_is_being_parsed_is_named(server: SlowServer) -> None:
     async def scenario(token: CancellationToken) -> None:
         calls = [ToolCall("1", "web_extract", json.dumps({"urls": [url]}))]
         told.clear()
-        around = BatchEnvironment(collect_tools([web.web_extract]), listener=told.append)
+        around = BatchEnvironment(collect_tools([web.web_extract]), listener=told.append, grace=PATIENT)
         outcomes.extend(await Batch(calls, around, token=token).run())
 
     def check() -> None:
