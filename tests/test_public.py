@@ -42,6 +42,8 @@ HALTER = {
     "SessionBusy",
     "SessionClosed",
     "Turn",
+    "TurnFailed",
+    "TurnInterrupted",
     "BadArguments",
     "CancellationToken",
     "Cancelled",
@@ -105,7 +107,7 @@ def test_type_checkers_see_what_users_get(package: str) -> None:
         assert getattr(importlib.import_module(home), name) is getattr(module, name)
 
 
-_NOT_EXPORTS = {"__future__", "typing", "halter._lazy"}
+_NOT_EXPORTS = {"__future__", "typing", "halter._lazy", "halter._version"}
 
 
 def _names_for_type_checkers(path: Path, package: str) -> Iterator[tuple[str, str]]:

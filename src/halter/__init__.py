@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halter._lazy import lazy_exports
+from halter._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from halter.agent import Agent as Agent
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from halter.session.inbox import Receipt as Receipt
     from halter.session.session import Session as Session
     from halter.session.turn import Turn as Turn
+    from halter.session.turn import TurnFailed as TurnFailed
+    from halter.session.turn import TurnInterrupted as TurnInterrupted
     from halter.tools import BadArguments as BadArguments
     from halter.tools import ToolContext as ToolContext
     from halter.tools import ToolOutcome as ToolOutcome
@@ -55,7 +58,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "errors": ["HalterError", "NothingToDo", "SessionBusy", "SessionClosed"],
         "session.inbox": ["Receipt"],
         "session.session": ["Session"],
-        "session.turn": ["Turn"],
+        "session.turn": ["Turn", "TurnFailed", "TurnInterrupted"],
         "tools": ["BadArguments", "ToolContext", "ToolOutcome", "tool"],
     },
 )

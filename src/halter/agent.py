@@ -59,13 +59,16 @@ class Agent:
         id: str | None = None,  # noqa: A002  (the contract's word)
         store: Store | None = None,
         *,
+        deps: object = None,
         prepares: Collection[str] = (),
     ) -> Session:
         """Open a session: a new one, or the one of this id that the store has. Without a store it is kept in memory.
+
+        *deps* is what tools find as `ctx.deps`, such as a database connection; sub-agents get it too. It is not stored.
 
         *prepares* names what its user goes on with, such as "transcribing", if an end of the program has cut it off:
         messages that wait for that go on waiting. Others go on as they are.
         """
         from halter.session.session import Session
 
-        return Session(self, id, store, prepares=prepares)
+        return Session(self, id, store, deps=deps, prepares=prepares)

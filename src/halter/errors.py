@@ -1,10 +1,14 @@
 """What can go wrong with a session and its store; what can go wrong with a model is in `halter.models.errors`.
 
+`TurnInterrupted` and `TurnFailed` are in `halter.session.turn`, since they have a turn.
+
 HalterError
 ├── SessionBusy           a turn is running, or somebody serves the session; nothing was accepted
 ├── NothingToDo           the inbox is empty, and the last turn was done
 ├── SessionClosed         the session was closed; open it again to go on
 ├── LimitReached          the turn came to a limit: steps, or the length of an answer
+├── TurnInterrupted       `turn.raise_for_error()`: the turn was stopped; `.turn` has what it did until then
+├── TurnFailed            `turn.raise_for_error()`: the turn failed; the cause is its `__cause__`
 └── StoreError            the store could not do it; what it held before is unharmed
     ├── SessionOwned      another session object, here or in another process, owns this session
     ├── WriteRefused      events of one session were not written; `.session` names it

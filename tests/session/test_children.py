@@ -276,3 +276,20 @@ def test_usage_of_children_counts() -> None:
         assert data_of(session, "turn.finished")[0].usage == turn.usage
         used = data_of(session, "child.finished")[0].usage
         assert (used.input_tokens, used.output_tokens) == (3100, 310)
+
+
+def test_tools_find_what_the_session_was_given() -> None:
+    """`agent.session(deps=…)` is `ctx.deps` in tools, and in those of an agent that does a part."""
+    seen: list[Any] = []
+
+    @tool
+    def look(ctx: ToolContext) -> str:
+        seen.append(ctx.deps)
+        return "ok"
+
+    child = agent_of(call("look"), "child's answer", tools=[look])
+    agent = agent_of([call("look", "c1"), call("hand_over", "c2")], "ok", tools=[look, delegating(child)])
+    database = object()
+    with agent.session(deps=database) as session:
+        assert session.run("x").status == "done"
+    assert seen == [database, database]

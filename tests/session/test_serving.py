@@ -10,10 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from halter import (
-    NothingToDo,
-    SessionBusy,
-)
+from halter import CancellationToken, NothingToDo, SessionBusy
 from halter.errors import LeaseLost, StoreFull
 from halter.models import ReasoningDelta, TextDelta
 from halter.models.errors import ProviderError
@@ -48,7 +45,7 @@ async def test_stream_gives_the_events_of_one_turn() -> None:
 async def test_leaving_a_stream_stops_its_turn() -> None:
     """Whoever leaves stream() early stops the turn, and it is sealed when the generator is closed."""
     async with session_of(["one ", Gate()]) as session:
-        async with contextlib.aclosing(session.stream("x")) as events:  # type: ignore[type-var]
+        async with contextlib.aclosing(session.stream("x")) as events:
             async for event in events:
                 if event.kind == "text.delta":
                     break
@@ -131,7 +128,7 @@ async def test_a_cancellation_while_a_stream_is_being_left_is_not_eaten() -> Non
         reader = asyncio.current_task()
         assert reader is not None
         asyncio.get_running_loop().call_soon(reader.cancel)  # it comes in the middle of aclose()
-        await events.aclose()  # type: ignore[attr-defined]
+        await events.aclose()
         left.append(1)
 
     left: list[int] = []
@@ -342,3 +339,50 @@ async def test_serve_ends_when_another_has_taken_the_session() -> None:
     with pytest.raises(LeaseLost):
         await serving
     await session.aclose()
+
+
+def test_stream_sync_gives_the_events_of_one_turn_to_a_thread() -> None:
+    """A program without an event loop reads the same events, one after the other."""
+    with session_of(["one ", "two"]) as session:
+        told = list(session.stream_sync("x"))
+        assert told == session.events()
+        assert session.text == "one two"
+        with pytest.raises(NothingToDo):
+            list(session.stream_sync())
+
+
+def test_leaving_stream_sync_stops_its_turn() -> None:
+    """A `break` in a plain `for` loop stops the turn, which is sealed when the generator is closed."""
+    with session_of(["one ", Gate()], "next") as session:
+        events = session.stream_sync("x")
+        for event in events:
+            if event.kind == "text.delta":
+                break
+        with pytest.raises(SessionBusy):
+            session.run("too early")
+        events.close()
+        assert session.turn is not None
+        assert (session.turn.status, session.turn.reason, session.turn.text) == ("interrupted", "disconnect", "one ")
+        assert session.run("y").text == "next"
+        judge_session(session)
+
+
+def test_a_token_stops_stream_sync() -> None:
+    """The turn belongs to the token of the code that reads: its deadline ends the loop, and the turn says why."""
+    token = CancellationToken()
+    with session_of(["one ", Gate()]) as session, token.bind():
+        for event in session.stream_sync("x"):
+            if event.kind == "text.delta":
+                token.cancel("deadline of the job")
+        assert session.turn is not None
+        assert (session.turn.status, session.turn.reason) == ("interrupted", "deadline of the job")
+
+
+def test_without_asyncio_the_error_names_the_other_way() -> None:
+    """Under trio the error was "no running event loop", which says nothing about what to do."""
+    with session_of("x") as session:
+        coroutine = session.arun("hello")
+        with pytest.raises(RuntimeError, match=r"trio\.to_thread\.run_sync\(session\.run"):
+            coroutine.send(None)
+        assert not session.inbox
+        assert session.run("hello").status == "done"

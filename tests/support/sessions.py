@@ -12,7 +12,7 @@ from halter.session.log import SessionState, SessionView
 from halter.session.subscription import Subscription
 from halter.testing import ScriptedModel
 
-AT_MOST = 10.0
+AT_MOST = 30.0
 
 
 def agent_of(*script: Any, tools: Sequence[Any] = (), **options: Any) -> Agent:

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from halter._version import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -26,7 +28,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     if options.version:
-        print(f"halter {version()}")
+        print(f"halter {__version__}")
         return 0
     if options.command is None:
         if options.json:
@@ -43,20 +45,6 @@ def run(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _PIPE_CLOSED
     return code
-
-
-def version() -> str:
-    """The installed version."""
-    # Like importlib.metadata, whose import would take half of the whole start.
-    for place in sys.path:
-        try:
-            names = os.listdir(place or ".")  # noqa: PTH208  (pathlib is another import)
-        except OSError:
-            continue
-        for name in names:
-            if name.startswith("halter-") and name.endswith(".dist-info"):
-                return name.removeprefix("halter-").removesuffix(".dist-info")
-    return "(from source, not installed)"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -6,22 +6,24 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from halter.cancel.context import current_token
 from halter.cancel.registration import wake_on_cancel
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER, CancellationToken
 from halter.errors import LeaseLost, NothingToDo, SessionClosed, StoreError
 from halter.events import Missed
 from halter.models.backoff import Backoff
+from halter.session import background_loop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Generator
 
     from halter.events import Event
     from halter.session.inbox import Content
     from halter.session.session import Session
     from halter.session.turn import Turn
 
-__all__ = ["serve", "stream"]
+__all__ = ["serve", "stream", "stream_sync"]
 
 _log = logging.getLogger(__name__)
 _BACKOFF: Final = Backoff(base=0.1, longest=10.0)
@@ -43,6 +45,25 @@ async def stream(session: Session, text: Content | None) -> AsyncGenerator[Event
             await task
         finally:
             await _end(session, task)
+
+
+def stream_sync(session: Session, text: Content | None) -> Generator[Event, None, None]:
+    """Run one turn on Halter's own event loop, and give its events to this thread. Leaving early stops the turn."""
+    caller = current_token().child("stream_sync")
+    events = session.stream(text)
+
+    def leave(exc: BaseException) -> None:
+        caller.cancel("interrupt", detail=type(exc).__name__)
+
+    try:
+        while True:
+            with caller.bind():  # not across the yield: it is the caller's context
+                event = background_loop.run(lambda: anext(events, None), leave)
+            if event is None:
+                return
+            yield event
+    finally:
+        background_loop.run(events.aclose, leave)
 
 
 async def _read_missed(session: Session, missed: Missed) -> list[Event]:

@@ -35,7 +35,7 @@ from halter.tools.run.batch import GRACE, BatchEnvironment
 from halter.tools.run.tool_loop import shared_tool_loop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection
+    from collections.abc import AsyncGenerator, Callable, Collection, Generator
     from types import TracebackType
     from typing import Self
 
@@ -69,6 +69,7 @@ class Session:
         "_resources",
         "_turn",
         "agent",
+        "deps",
         "id",
         "inbox",
         "token",
@@ -84,9 +85,11 @@ class Session:
         grace: float = GRACE,
         above: Questions | None = None,
         prepares: Collection[str] = (),
+        deps: Any = None,
     ) -> None:
         self.id = id or secrets.token_hex(8)
         self.agent = agent
+        self.deps = deps
         self.token = parent.child("session")
         store = MemoryStore() if store is None else store
         writer = writer_of(store)
@@ -235,7 +238,7 @@ class Session:
         finally:
             self._permit.append(True)
 
-    async def stream(self, text: Content | None = None) -> AsyncIterator[Event]:
+    async def stream(self, text: Content | None = None) -> AsyncGenerator[Event, None]:
         """Run one turn as `arun()` does, and yield its events. Leaving early stops the turn (reason "disconnect")."""
         self._take_permit()
         try:
@@ -244,6 +247,13 @@ class Session:
                     yield event
         finally:
             self._permit.append(True)
+
+    def stream_sync(self, text: Content | None = None) -> Generator[Event, None, None]:
+        """Run one turn on Halter's own event loop, as `run()` does, and yield its events to this thread.
+
+        Leaving the loop early stops the turn (reason "disconnect").
+        """
+        return serving.stream_sync(self, text)
 
     async def serve(self) -> None:
         """Run turn after turn, as messages arrive, until `close()`. Errors of the store are retried."""
@@ -277,6 +287,7 @@ class Session:
         return BatchEnvironment(
             self.agent.tools,
             session_id=self.id,
+            deps=self.deps,
             approve=self.agent.approve,
             ask_approval=self._questions.ask_approval,
             ask=self._questions.ask,
@@ -290,6 +301,11 @@ class Session:
     def _take_permit(self) -> None:
         """Take the permit to run turns. Popping from a list is atomic, so only one caller gets it."""
         self._check_open()
+        if closing.running_loop() is None:
+            raise RuntimeError(
+                "arun(), stream() and serve() need asyncio's event loop, and none is running here. Call run() or "
+                "stream_sync() instead; under trio: await trio.to_thread.run_sync(session.run, text)"
+            )
         try:
             self._permit.pop()
         except IndexError:
@@ -540,7 +556,9 @@ class Session:
 
     async def _open_child(self, agent: Agent, name: str, token: CancellationToken, grace: float) -> Session:
         def open_it() -> Session:
-            return Session(agent, name, self._log.store, parent=token, grace=grace, above=self._questions)
+            return Session(
+                agent, name, self._log.store, parent=token, grace=grace, above=self._questions, deps=self.deps
+            )
 
         return await run_blocking_async(open_it, token=NEVER) if self._log.store.blocks else open_it()
 

@@ -6,14 +6,33 @@ from typing import TYPE_CHECKING
 
 from halter.cancel.one_shot_event import OneShotEvent
 from halter.cancel.token import CancellationToken
+from halter.errors import HalterError
 from halter.models.types import Usage
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from halter.events import TurnStatus
     from halter.session.history import PastTurn
     from halter.tools.outcome import ToolOutcome
 
-__all__ = ["Turn"]
+__all__ = ["Turn", "TurnFailed", "TurnInterrupted"]
+
+
+class TurnInterrupted(HalterError):
+    """A turn was stopped. What it has done until then is in the history, and run() goes on from there."""
+
+    def __init__(self, message: str, turn: Turn) -> None:
+        super().__init__(message)
+        self.turn = turn
+
+
+class TurnFailed(HalterError):
+    """A turn failed. What it has done until then is in the history."""
+
+    def __init__(self, message: str, turn: Turn) -> None:
+        super().__init__(message)
+        self.turn = turn
 
 
 class Turn:
@@ -46,6 +65,17 @@ class Turn:
     def is_stopping(self) -> bool:
         """Whether it is still running and was told to stop."""
         return self.token.is_cancelled and self.status == "running"
+
+    def raise_for_error(self) -> Self:
+        """Return this turn if it is done. Raises `TurnInterrupted` if it was stopped, `TurnFailed` if it failed."""
+        if self.status == "running":
+            raise RuntimeError("the turn is still running; wait for it with turn.ended.wait()")
+        if self.status == "done":
+            return self
+        why = ": ".join(filter(None, (self.reason, self.detail)))
+        if self.status == "interrupted":
+            raise TurnInterrupted(f"the turn was stopped ({why})", self)
+        raise TurnFailed(f"the turn failed ({why})", self) from self.error
 
     @classmethod
     def from_log(cls, past: PastTurn) -> Turn:

@@ -36,6 +36,7 @@ class ToolContext:
         *,
         call_id: str,
         session_id: str = "",
+        deps: Any = None,
         is_async: bool,
         loop: asyncio.AbstractEventLoop | None = None,
         report: Callable[[str], object] | None = None,
@@ -48,6 +49,7 @@ class ToolContext:
         """For the code that runs the call. *report* is called in the tool's own thread, the others run in *loop*."""
         self.call_id = call_id
         self.session_id = session_id
+        self.deps = deps  # what `agent.session(deps=…)` was given
         self._token = token
         self._is_async = is_async
         self._loop = loop

@@ -13,7 +13,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from halter.cli.main import version
+from halter._version import __version__
 from halter.cli.model_choice import DEFAULTS, ModelChoice, NoModel, choose_model, has_local_model, ollama_models
 from halter.cli.settings import Configuration, SettingsError, load
 
@@ -65,7 +65,7 @@ def examine(options: argparse.Namespace) -> int:
 def findings(flags: dict[str, str | None], *, online: bool = False) -> Iterator[Finding]:
     """Do the checks."""
     yield _python()
-    yield Finding("ok", "halter", version())
+    yield Finding("ok", "halter", __version__)
     try:
         configuration = load(flags)
     except SettingsError as error:

@@ -44,6 +44,7 @@ class BatchEnvironment:
 
     tools: Mapping[str, Tool[..., Any]]
     session_id: str = ""
+    deps: Any = None
     approve: Policy = None
     # Puts an approval to a person, for the policy "ask". Whoever does that also reports that it was asked and answered.
     ask_approval: Ask | None = None

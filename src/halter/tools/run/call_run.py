@@ -128,6 +128,7 @@ class CallRun:
             token,
             call_id=self.request.id,
             session_id=environment.session_id,
+            deps=environment.deps,
             is_async=tool.kind in ("coroutine", "async_generator"),
             loop=asyncio.get_running_loop(),
             report=lambda text: environment.emit(ToolProgress(self.request.id, tool.name, text)),
