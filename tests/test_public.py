@@ -35,6 +35,8 @@ CANCEL = {
 HALTER = {
     "NEVER",
     "Agent",
+    "Limits",
+    "ModelSettings",
     "HalterError",
     "NothingToDo",
     "Receipt",

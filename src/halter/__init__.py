@@ -9,6 +9,7 @@ from halter._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from halter.agent import Agent as Agent
+    from halter.agent import Limits as Limits
     from halter.cancel import NEVER as NEVER
     from halter.cancel import CancellationToken as CancellationToken
     from halter.cancel import Cancelled as Cancelled
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from halter.errors import NothingToDo as NothingToDo
     from halter.errors import SessionBusy as SessionBusy
     from halter.errors import SessionClosed as SessionClosed
+    from halter.models.types import ModelSettings as ModelSettings
     from halter.session.inbox import Receipt as Receipt
     from halter.session.session import Session as Session
     from halter.session.turn import Turn as Turn
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "agent": ["Agent"],
+        "agent": ["Agent", "Limits"],
         "cancel": [
             "NEVER",
             "CancellationToken",
@@ -56,6 +58,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "run_process_blocking",
         ],
         "errors": ["HalterError", "NothingToDo", "SessionBusy", "SessionClosed"],
+        "models.types": ["ModelSettings"],
         "session.inbox": ["Receipt"],
         "session.session": ["Session"],
         "session.turn": ["Turn", "TurnFailed", "TurnInterrupted"],

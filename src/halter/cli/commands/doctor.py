@@ -134,11 +134,11 @@ def _online(choice: ModelChoice) -> Finding:
     """Ask the model for one word. A boundary: any error is the result of the check."""
     import asyncio
 
-    from halter.models import ModelRequest, UserMessage
+    from halter.models import ModelRequest, ModelSettings, UserMessage
     from halter.models.registry import find_model
 
     async def ask() -> None:
-        request = ModelRequest([UserMessage.of("Say: ok")], max_tokens=16)
+        request = ModelRequest([UserMessage.of("Say: ok")], settings=ModelSettings(max_output_tokens=16))
         async with asyncio.timeout(_PATIENCE):
             async for _ in find_model(choice.model).stream(request):
                 pass

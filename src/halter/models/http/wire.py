@@ -112,7 +112,7 @@ class HTTPModel(ABC):
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer `request`, event by event."""
-        body = {key: value for key, value in (self.body(request) | request.extra).items() if value is not None}
+        body = {key: value for key, value in (self.body(request) | request.settings.extra).items() if value is not None}
         reply = await post(self.url(), headers=self._headers(), body=msgspec.json.encode(body), tls=self._ssl)
         try:
             if reply.status >= FIRST_FAILURE:

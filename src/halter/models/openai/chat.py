@@ -23,6 +23,7 @@ from halter.models.types import (
     Image,
     ModelEvent,
     ModelRequest,
+    ModelSettings,
     Part,
     Reasoning,
     ReasoningDelta,
@@ -140,16 +141,24 @@ class OpenAIModel(HTTPModel):
                 }
                 for tool in request.tools
             ]
-        if request.max_tokens is not None:
-            # OpenAI's newer models refuse the old name; most other servers do not know the new one.
-            key = "max_completion_tokens" if self.base_url == _OPENAI_URL else "max_tokens"
-            body[key] = request.max_tokens
-        if request.temperature is not None:
-            body["temperature"] = request.temperature
+        body |= self._settings(request.settings)
         if self.streaming:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
         return body
+
+    def _settings(self, settings: ModelSettings) -> dict[str, Any]:
+        # OpenAI's newer models refuse the old name of the limit; most other servers do not know the new one.
+        limit = "max_completion_tokens" if self.base_url == _OPENAI_URL else "max_tokens"
+        named = {
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            limit: settings.max_output_tokens,
+            "reasoning_effort": settings.reasoning,
+            "stop": settings.stop or None,
+            "seed": settings.seed,
+        }
+        return {name: value for name, value in named.items() if value is not None}
 
 
 class _Reader:
