@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import gc
 import logging
+import queue
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -50,6 +54,30 @@ def test_the_result_and_the_error_of_the_function_come_back(door: Door) -> None:
     assert door(int, "ff", base=16) == 255
     with pytest.raises(ZeroDivisionError):
         door(lambda: 1 / 0)
+
+
+def test_a_function_that_raised_is_freed_without_a_garbage_collection() -> None:
+    """Once its error is handled, the call and its token are gone: nothing in its thread refers to them."""
+    freed: queue.SimpleQueue[None] = queue.SimpleQueue()
+    tokens: list[weakref.ref[CancellationToken]] = []
+
+    def fail() -> None:
+        tokens.append(weakref.ref(current_token(), lambda _: freed.put(None)))
+        raise ValueError("on purpose")
+
+    async def main() -> None:  # the error is handled in the task: asyncio.run() itself would make a cycle of it
+        with contextlib.suppress(ValueError):
+            await run_blocking_async(fail)
+
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            run_blocking(fail)
+        freed.get(timeout=10)  # the thread of the function may be the last that refers to the call
+        asyncio.run(main())
+        freed.get(timeout=10)
+    finally:
+        gc.enable()
 
 
 def test_the_function_runs_in_the_callers_context(door: Door) -> None:

@@ -158,6 +158,7 @@ class BlockingCall:
                 end_of_call()
         if begins:
             self._deliver(value, error)
+        del error  # it refers to this frame, and this frame to the call: only a garbage collection would free them
         self._mark_ended()
         self._wake()
 
