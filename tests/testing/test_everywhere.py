@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 
 import pytest
 
 from halter import CancellationToken, Cancelled, run_blocking
 from halter.testing import InterruptFailure, interrupt_everywhere
+from halter.testing.everywhere import points_of
 
 
 def test_every_line_of_the_scenario_is_a_point() -> None:
@@ -119,6 +121,37 @@ def test_a_scenario_that_hangs_is_reported_with_its_stack() -> None:
             interrupt_everywhere(scenario, timeout=0.2)
     finally:
         release.set()
+
+
+def test_a_finalizer_that_runs_while_a_point_is_counted_is_a_point_too() -> None:
+    """A garbage collection may come at any allocation, also inside the kit: it hung there, waiting for its own lock."""
+    finalized = 0
+
+    class Garbage:
+        """Its finalizer is traced, as Halter's own are, and leaves new garbage, so that there is always some."""
+
+        def __init__(self) -> None:
+            self.myself = self
+
+        def __del__(self) -> None:
+            nonlocal finalized
+            finalized += 1
+            if finalized < 2000:
+                Garbage()
+
+    async def scenario(_: CancellationToken) -> None:
+        gc.set_threshold(1)
+        Garbage()
+        for _step in range(200):
+            await asyncio.sleep(0)
+
+    before = gc.get_threshold()
+    try:
+        points = points_of(scenario, timeout=10)
+    finally:
+        gc.set_threshold(*before)
+    assert any("Garbage.__del__" in point.place for point in points)
+    assert finalized > 100
 
 
 def test_a_broken_invariant_is_a_failure_of_its_point() -> None:
