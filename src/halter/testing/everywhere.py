@@ -175,8 +175,8 @@ class _Watch:
         self._counts: Counter[str] = Counter()
         self._is_ours: dict[int, bool] = {}
         self._has_points: dict[int, bool] = {}
-        # Held only to count, never while the token is cancelled. Re-entrant, because a finalizer may run while its thread
-        # holds it, and pass points itself.
+        # Held only to count, never while the token is cancelled. Re-entrant: a finalizer may run while its thread holds
+        # it, and pass points itself.
         self._lock = threading.RLock()
 
     def is_ours(self, code: CodeType) -> bool:

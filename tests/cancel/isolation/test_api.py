@@ -222,6 +222,31 @@ def test_a_late_kill_does_not_hit_the_next_call() -> None:
     assert run_isolated(functions.add, 1) == 2
 
 
+def test_a_late_stop_does_not_hit_the_next_call(ready: Path) -> None:
+    """A call that ends just as it is stopped: its stop comes when another call runs in the same process."""
+    idle = worker_process.IdleWorkers(1)
+    first = IsolatedCall(functions.pid, (), {}, 0.0, idle)
+    next_one = IsolatedCall(functions.obey_with, (str(ready), "stopped by "), {}, 30.0, idle)
+    tokens = [CancellationToken(), CancellationToken()]
+
+    def stop_both() -> None:
+        for call, token, reason in zip((first, next_one), tokens, ("late", "itself"), strict=True):
+            token.cancel(reason)
+            call._cancel_and_kill()
+
+    try:
+        with tokens[0].bind():
+            pid = first.run()
+        stopper = threading.Thread(target=lambda: (numbers(ready), stop_both()))
+        stopper.start()
+        with tokens[1].bind():
+            assert next_one.run() == "stopped by itself"
+        stopper.join()
+        assert numbers(ready) == [pid]
+    finally:
+        idle.close()
+
+
 def test_a_worker_that_was_doomed_while_it_answered_is_not_kept() -> None:
     """The answer counts; the process, which is being killed, is not used again."""
     run_isolated(functions.pid)
@@ -231,7 +256,8 @@ def test_a_worker_that_was_doomed_while_it_answered_is_not_kept() -> None:
     process.kill(owner)
     process.release()
     assert process not in worker_process._idle
-    process.cancel(CancellationToken(), 0.01)  # the pipe is closed: nothing happens
+    process._owner = owner
+    process.cancel(owner, CancellationToken(), 0.01)  # the pipe is closed: nothing happens
 
 
 def test_what_the_function_prints_is_printed() -> None:
@@ -256,6 +282,15 @@ def test_a_message_for_an_earlier_call_is_ignored() -> None:
     assert run_isolated(functions.pid) == pid
     worker_process._idle.pop(process)
     assert process.end() == "ended with code 0"
+
+
+def test_a_worker_that_cannot_read_a_request_ends_and_is_replaced() -> None:
+    """It stayed without the thread that reads, and the next call in it was never begun: its caller waited for ever."""
+    pid = run_isolated(functions.pid)
+    process = next(process for process in worker_process._idle if process._process.pid == pid)
+    process._requests.write(("cancel", process._number, None, ""))  # a token is not cancelled without a reason
+    wait_dead(pid)
+    assert run_isolated(functions.pid) != pid
 
 
 def call_of(fn: object, *args: object, main: str | None = None) -> worker_main.WorkerCall:

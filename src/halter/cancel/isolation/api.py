@@ -138,7 +138,7 @@ class IsolatedCall:
     def _cancel_and_kill(self) -> None:
         worker = self._worker
         if worker is not None:
-            worker.cancel(self._token, self.grace)
+            worker.cancel(self, self._token, self.grace)
             if not self._has_ended.wait(self.grace):
                 self.was_killed = True
                 worker.kill(self)

@@ -15,7 +15,7 @@ import runpy
 import sys
 import threading
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 from halter.cancel.isolation.pipe_messages import MessageReader, MessageWriter
 from halter.cancel.token import CancellationToken, Cancelled
@@ -96,12 +96,25 @@ class Worker:
             self._answers.write((call.number, kind, body))
 
     def _read_requests(self) -> None:
+        """Read until the parent is gone, or has closed the pipe to end us.
+
+        A boundary: whatever ends this thread ends the process, which could not read the next call. The parent would
+        wait for it for ever.
+        """
+        code = 0
+        try:
+            self._take_requests()
+        except (EOFError, OSError):
+            pass
+        except BaseException:  # noqa: BLE001  (a boundary)
+            code = 1
+            traceback.print_exc()
+        os._exit(code)
+
+    def _take_requests(self) -> NoReturn:
         call: WorkerCall | None = None
         while True:
-            try:
-                kind, number, *rest = self._requests.read()
-            except (EOFError, OSError):
-                os._exit(0)  # the parent is gone, or has closed the pipe to end us
+            kind, number, *rest = self._requests.read()
             if kind == "call":
                 call = WorkerCall(number, *rest)
                 self._calls.put(call)

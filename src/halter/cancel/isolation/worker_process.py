@@ -98,8 +98,8 @@ class WorkerProcess:
         registry.add(self._tree)
         self._number = 0
         self._is_new = True
-        # The call that may kill this process. Checked and changed under the lock, so that a late kill cannot hit the
-        # next call of a process that is reused.
+        # The call that may cancel its function and kill this process. Checked and changed under the lock, so that a
+        # late stop cannot hit the next call of a process that is reused.
         self._lock = threading.Lock()
         self._owner: object = None
         self._was_killed = False
@@ -137,10 +137,17 @@ class WorkerProcess:
         _, kind, body = self._answers.read()
         return kind, body
 
-    def cancel(self, token: CancellationToken, timeout: float) -> None:
-        """Cancel the token of the function in the worker. Has no effect if the process is dead or does not read."""
+    def cancel(self, owner: object, token: CancellationToken, timeout: float) -> None:
+        """Cancel the token of the function in the worker, if it still runs the call *owner*.
+
+        Has no effect if the process is dead or does not read.
+        """
+        with self._lock:
+            if self._owner is not owner:
+                return
+            number = self._number  # the worker ignores it if that call has ended until it arrives
         with contextlib.suppress(OSError, ValueError):  # ValueError: the pipe is closed on our side
-            self._requests.write(("cancel", self._number, token.reason, token.detail), timeout)
+            self._requests.write(("cancel", number, token.reason, token.detail), timeout)
 
     def release(self) -> None:
         """The call has ended: keep the process for the next one."""
