@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import gc
 import logging
+import os
 import queue
 import signal
 import threading
@@ -78,6 +79,19 @@ def test_a_function_that_raised_is_freed_without_a_garbage_collection() -> None:
         freed.get(timeout=10)
     finally:
         gc.enable()
+
+
+def test_a_system_that_refuses_what_a_call_needs_is_an_error_of_that_call(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a filter of system calls: it was logged in the worker thread, and the caller waited for ever."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("no waitid here")
+
+    monkeypatch.setattr(os, "waitid", refuse)
+    with pytest.raises(PermissionError, match="no waitid here"):
+        door(lambda: None, token=CancellationToken(timeout=10))
 
 
 def test_the_function_runs_in_the_callers_context(door: Door) -> None:

@@ -121,6 +121,22 @@ def test_a_thread_that_had_children_before_knows_them() -> None:
     assert unblock._children_now() <= before
 
 
+def test_a_call_that_has_ended_has_no_children() -> None:
+    """The stop of a call that ends at that moment comes late: the next call on its thread keeps its own child."""
+    ended = unblock.ThreadWaits()
+    unblock.end_of_call()
+    unblock.ThreadWaits()
+    child = subprocess.Popen(["sleep", "30"])
+    try:
+        assert not ended.can_unblock(time.monotonic())
+        ended.unblock()
+        assert child.poll() is None
+    finally:
+        unblock.end_of_call()
+        child.kill()
+        child.wait()
+
+
 def test_without_proc_no_child_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the children of a thread are not listed, the call is abandoned and that is all."""
     monkeypatch.setattr(unblock, "HAS_PROC", False)

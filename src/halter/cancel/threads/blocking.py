@@ -147,9 +147,9 @@ class BlockingCall:
         """Run the function. A boundary: whatever it raises is its outcome."""
         value = error = None
         with self.token.bind():
-            self.waits = ThreadWaits()
             begins = _pop(self._start_claim)  # else the caller has left, and has reported it
             try:
+                self.waits = ThreadWaits()
                 if begins and not self.token.is_cancelled:  # nothing starts after the stop
                     value = self.fn(*self._args, **self._kwargs)
             except BaseException as exc:  # noqa: BLE001

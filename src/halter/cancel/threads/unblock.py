@@ -43,6 +43,7 @@ class ThreadWaits:
         self._thread = threading.get_native_id()
         self._children_before = _children_now()
         self._sockets: list[weakref.ref[socket.socket]] = []
+        self.is_over = False  # the call has ended, and its thread may run the next one
         _here.waits = self
 
     def can_unblock(self, stopped_at: float) -> bool:
@@ -59,13 +60,16 @@ class ThreadWaits:
 
     def _open_sockets(self) -> list[socket.socket]:
         sockets = [reference() for reference in list(self._sockets)]
-        return [connection for connection in sockets if connection is not None and connection.fileno() >= 0]
+        found = [connection for connection in sockets if connection is not None and connection.fileno() >= 0]
+        return [] if self.is_over else found
 
     def children(self) -> set[int]:
-        """The child processes of the call, except those that the registry ends."""
+        """The child processes of the call, except those that the registry ends; none once the call has ended."""
         if not HAS_PROC:
             return set()
-        return set(children_of_thread(self._thread)) - self._children_before - registry.roots()
+        found = set(children_of_thread(self._thread)) - self._children_before - registry.roots()
+        # Listed first, then checked: while the call runs, its thread has no children of the next call.
+        return set() if self.is_over else found
 
 
 class _Here(threading.local):
@@ -86,8 +90,10 @@ def cut_sockets() -> None:
 
 
 def end_of_call() -> None:
-    """The call of this thread has ended: sockets that are opened from now on do not belong to it."""
-    _here.waits = None
+    """The call of this thread has ended: what the thread opens or starts from now on does not belong to it."""
+    waits, _here.waits = _here.waits, None
+    if waits is not None:
+        waits.is_over = True
 
 
 def _note_socket(event: str, args: tuple[Any, ...]) -> None:
