@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from halter.cancel.threads.frames import frame_of
 from halter.cancel.threads.pool import end_idle_threads
 from halter.cancel.token import CancellationToken, Cancelled
 
@@ -337,5 +338,5 @@ def _others(runner: threading.Thread) -> str:
 
 
 def _stack_of(thread: threading.Thread) -> str:
-    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001  (documented)
+    frame = frame_of(thread.ident or 0)
     return "".join(traceback.format_stack(frame)) if frame is not None else "(it has just ended)"

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-import sys
 import threading
 import time
 import types
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halter.cancel.threads import pool
+from halter.cancel.threads.frames import frame_of
 from halter.cancel.token import CancellationToken
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class WatchedCall:
     def log(self, thread: int) -> None:
         """Log where the thread is, in the code of the tool."""
         self.was_logged = True
-        frame = innermost = sys._current_frames().get(thread)  # noqa: SLF001  (documented)
+        frame = innermost = frame_of(thread)
         code = getattr(inspect.unwrap(self._fn), "__code__", None)
         while frame is not None and frame.f_code is not code:
             frame = frame.f_back
