@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import threading
 
@@ -117,10 +118,40 @@ def test_a_scenario_that_hangs_is_reported_with_its_stack() -> None:
             release.wait(30)
 
     try:
-        with pytest.raises(InterruptFailure, match=r"hangs when stopped at(.|\n)*release.wait"):
+        with pytest.raises(InterruptFailure, match=r"hangs when stopped at(.|\n)*release.wait(.|\n)*has not ended"):
             interrupt_everywhere(scenario, timeout=0.2)
     finally:
         release.set()
+
+
+def test_a_scenario_that_is_only_slow_is_reported_as_that() -> None:
+    """It is a failure too, but not a deadlock: the report says that it ended."""
+    release = threading.Event()
+
+    class ReportedTask(asyncio.Task[bool]):
+        """A task whose stack is asked for once the time is over."""
+
+        def print_stack(self, **_: object) -> None:
+            release.set()
+
+    async def scenario(_: CancellationToken) -> None:
+        task = ReportedTask(asyncio.Event().wait(), loop=asyncio.get_running_loop())
+        release.wait(30)
+        task.cancel()
+
+    with pytest.raises(InterruptFailure, match=r"hangs without any stop; after 2 s(.|\n)*ended since: it is slow"):
+        points_of(scenario, timeout=2.0)
+
+
+def test_a_time_in_which_everything_stood_still_does_not_count() -> None:
+    """A machine that is suspended, or code that keeps the interpreter to itself, is not a scenario that hangs."""
+
+    def scenario(_: CancellationToken) -> None:
+        threading.Event().wait(0.2)  # the kit waits now
+        ctypes.PyDLL(None).sleep(3)  # without giving the interpreter lock to another thread
+        threading.Event().wait(0.2)  # the kit runs again, and finds the scenario still at work
+
+    assert points_of(scenario, timeout=2.0)
 
 
 def test_a_finalizer_that_runs_while_a_point_is_counted_is_a_point_too() -> None:

@@ -22,6 +22,7 @@ import inspect
 import io
 import sys
 import threading
+import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _PACKAGE: Final = Path(__file__).resolve().parent.parent
 _TESTING: Final = Path(__file__).resolve().parent
+_PARTS: Final = 30  # see _join()
 
 
 class InterruptFailure(AssertionError):
@@ -131,11 +133,19 @@ class _Explorer:
         failure: list[BaseException] = []
         end_idle_threads()  # threads that run already would not be traced
         runner = threading.Thread(target=self._run_once, args=(token, watch, failure), daemon=True)
+        processor = time.process_time()
         with _watching(watch):
             runner.start()
-            runner.join(self._timeout)
+            _join(runner, self._timeout)
         if runner.is_alive():
-            msg = f"the scenario hangs{_stopped_at(target)}; it is here:\n{_stack_of(runner)}{_others(runner)}"
+            processor = time.process_time() - processor
+            stacks = f"{_stack_of(runner)}{_others(runner)}"
+            _join(runner, self._timeout)  # to tell what is blocked from what is slow, or was starved by other programs
+            since = "It has not ended since." if runner.is_alive() else "It has ended since: it is slow, not blocked."
+            msg = (
+                f"the scenario hangs{_stopped_at(target)}; after {self._timeout:g} s, in which this process used "
+                f"{processor:.2f} s of processor time, it was here:\n{stacks}\n{since}"
+            )
             raise InterruptFailure(msg)
         if failure:
             msg = f"the scenario failed{_stopped_at(target)}: {failure[0]!r}"
@@ -317,6 +327,17 @@ def _frames_of(awaitable: Any) -> Iterator[FrameType]:
         if frame is not None:
             yield frame
         awaitable = getattr(awaitable, "cr_await", None) or getattr(awaitable, "ag_await", None)
+
+
+def _join(thread: threading.Thread, seconds: float) -> None:
+    """Wait for the end of a thread. A time in which the whole process or machine stood still does not count.
+
+    So this waits in parts, and a standstill of any length is one of them at most.
+    """
+    for _ in range(_PARTS):
+        thread.join(seconds / _PARTS)
+        if not thread.is_alive():
+            return
 
 
 def _stopped_at(target: Point | None) -> str:
