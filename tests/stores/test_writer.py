@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from halter.errors import StoreFull, WriteRefused
+from halter.errors import StoreError, StoreFull, WriteRefused
 from halter.events import MessageAccepted
 from halter.models.types import UserMessage
 from halter.session.log import EventLog, Transaction
@@ -205,6 +206,42 @@ def test_a_failed_commit_leaves_memory_equal_to_the_store(watched: Watched) -> N
     assert ids(logs[1]) == ["after"]
     assert [event.seq for event in heard] == [2]
     subscription.close()
+
+
+def test_a_store_that_raises_anything_else_fails_as_well(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    """A defect of a store: it was tried again for ever, and the callers waited. They are told, and the log has it."""
+    log = watched.log("a")
+    watched.error = ZeroDivisionError("a defect")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="ZeroDivisionError: a defect"):
+            Background(lambda: log.run(says("lost"))).result()
+    assert "a store failed" in caplog.text
+    watched.error = None
+    log.run(says("after"))
+    assert ids(log) == ["after"]
+
+
+def test_ctrl_c_while_a_store_breaks_leaves_nobody_waiting(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows whether the interrupted write is in the store: it is tried again, and its callers are told."""
+    log = watched.log("a")
+    log.run(says("before"))
+
+    def broken(*_: object, **__: object) -> None:
+        raise StoreFull("it is broken")
+
+    def interrupted(_: Sequence[Write]) -> None:
+        monkeypatch.setattr(watched.store, "read", broken)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watched.store, "commit", interrupted)
+    command = log.command(says("lost"))
+    with contextlib.suppress(KeyboardInterrupt):
+        log.writer.submit(command)
+    with pytest.raises(StoreFull, match="it is broken"):
+        Background(lambda: log.writer.wait(command)).result()
+    monkeypatch.undo()
+    log.run(says("after"))
+    assert ids(log) == ["before", "after"]
 
 
 def test_the_refused_write_of_one_session_does_not_fail_another(watched: Watched) -> None:

@@ -389,7 +389,10 @@ class Writer:
                 refused[log] = WriteRefused(f"another command failed: {error}", log.lease.session)
 
     def _commit(self, transactions: dict[Log, Transaction], refused: dict[Log, Exception]) -> None:
-        """Write it all, but for the sessions whose events are refused; those are added to *refused*."""
+        """Write it all, but for the sessions whose events are refused; those are added to *refused*.
+
+        A boundary: the store may be a user's own, and whatever it raises is what the callers are told.
+        """
         logs = [log for log, transaction in transactions.items() if transaction.events and log not in refused]
         while logs:
             writes = [Write(log.lease, transactions[log].events, transactions[log].waiting) for log in logs]
@@ -401,6 +404,10 @@ class Writer:
                 logs = [log for log in logs if log not in refused]
             except StoreError as error:
                 refused.update(dict.fromkeys(logs, error))
+                return
+            except Exception as error:  # noqa: BLE001
+                _log.exception("a store failed with what is not a StoreError")
+                refused.update(dict.fromkeys(logs, StoreError(f"the store failed: {type(error).__name__}: {error}")))
                 return
             else:
                 return
@@ -442,12 +449,18 @@ def _run_job(command: Command[Any]) -> None:
 
 
 def _is_written(batch: _Batch, log: Log) -> bool:
-    """Whether the events of a session are in the store, though the writing was interrupted."""
+    """Whether the events of a session are in the store, though the writing was interrupted.
+
+    A boundary: False if the store cannot be read. Then the commands are tried again, and their callers are told why.
+    """
     transaction = batch.transactions.get(log)
     if transaction is None or not batch.is_decided or log in batch.refused:
         return False
     last = transaction.events[-1].seq if transaction.events else 0
-    return not last or bool(log.store.read(log.lease.session, last - 1, limit=1))
+    try:
+        return not last or bool(log.store.read(log.lease.session, last - 1, limit=1))
+    except Exception:  # noqa: BLE001
+        return False
 
 
 def _settle(commands: list[Command[Any]]) -> None:
