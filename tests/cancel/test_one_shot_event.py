@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from halter import CancellationToken
 from halter.cancel.one_shot_event import OneShotEvent
 from tests.support.ctrl_c import CtrlC
 from tests.support.processes import run_python
@@ -63,6 +64,23 @@ def test_waiting_ends_when_it_is_set_or_the_time_is_over() -> None:
     assert asyncio.run(wait()) == (False, True)
     assert event.wait()
     assert asyncio.run(wait()) == (True, True)
+
+
+def test_a_task_that_waits_can_be_stopped_and_others_wait_on() -> None:
+    """The wait of one ends with its token; the event is not set by that, and keeps nothing of the wait."""
+    event, token = OneShotEvent(), CancellationToken()
+
+    async def wait() -> list[bool]:
+        stopped = asyncio.ensure_future(event.wait_async(token=token))
+        other = asyncio.ensure_future(event.wait_async(token=CancellationToken()))
+        await asyncio.sleep(0)  # both wait
+        threading.Thread(target=token.cancel).start()
+        ends = [await stopped, await event.wait_async(token=token), other.done()]
+        threading.Thread(target=event.set).start()
+        return [*ends, await other, await event.wait_async(token=token)]
+
+    assert asyncio.run(wait()) == [False, False, False, True, True]
+    assert not event._callbacks
 
 
 def test_ctrl_c_in_set_loses_no_callback() -> None:

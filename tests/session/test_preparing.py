@@ -12,7 +12,7 @@ from halter import Session, ToolContext, tool
 from halter.models import Audio, UserMessage
 from halter.stores import SQLiteStore
 from halter.testing import Gate
-from tests.support.background import RunningTurn
+from tests.support.background import Background, RunningTurn
 from tests.support.looped import looped
 from tests.support.sessions import (
     AT_MOST,
@@ -27,6 +27,7 @@ from tests.support.sessions import (
     wait_for,
 )
 from tests.support.valid_history import judge_session
+from tests.support.waiting import wait_until
 
 SOUND = Audio(b"sound", "audio/ogg")
 
@@ -124,6 +125,30 @@ def test_a_stop_ends_the_wait_for_a_steer_that_is_being_prepared() -> None:
         assert voice.state == "held"
         assert [letter.text for letter in session.inbox] == ["first", "second"]
         assert len(model_of(session).requests) == 1
+
+
+def test_an_interrupt_while_it_is_waited_for_leaves_the_loop_free() -> None:
+    """Whoever serves waits for the next message: it never came to wait, and nothing else ran in its loop any more."""
+    gate = Gate()
+    with session_of(["one ", gate], "done") as session, session.subscribe() as listener:
+        serving = Background(lambda: asyncio.run(session.serve()))
+        session.queue("begin")
+        gate.wait_reached()
+        voice = session.post(SOUND, "steer", preparing="transcribing")
+        session.steer("second")
+        wait_until(lambda: "" in session._log._watched)  # the turn waits for the transcript
+        control = session._log.control
+        assert control is not None
+        assert session.interrupt().stopped
+        wait_for(listener, "turn.finished")
+        answers = threading.Event()
+        control.loop.call_soon_threadsafe(answers.set)
+        assert answers.wait(AT_MOST)
+        session.prepared(voice.id, "first")
+        wait_for(listener, "turn.finished")
+        assert last_lines(session) == ["begin", "first", "second"]
+        session.close()
+        serving.result()
 
 
 def test_it_answers_an_open_question_as_a_text_does() -> None:

@@ -16,11 +16,13 @@ import logging
 import queue
 from typing import TYPE_CHECKING
 
-from halter.cancel.registration import call_in_loop
+from halter.cancel.registration import call_in_loop, wake_loop_on_cancel
 from halter.cancel.threads import pool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from halter.cancel.token import CancellationToken
 
 _log = logging.getLogger(__name__)
 _keys = itertools.count()
@@ -88,10 +90,10 @@ class OneShotEvent:
             unregister()
         return self.is_set
 
-    async def wait_async(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109  (as its twin)
-        """Suspend this task until it is set. False if *timeout* seconds passed first."""
-        if self.is_set:
-            return True
+    async def wait_async(self, timeout: float | None = None, *, token: CancellationToken | None = None) -> bool:  # noqa: ASYNC109  (as its twin)
+        """Suspend this task until it is set. False if *timeout* seconds passed or *token* was cancelled first."""
+        if self.is_set or (token is not None and token.is_cancelled):
+            return self.is_set
         import asyncio  # only now: it is slow to import, and cannot be imported when the interpreter ends
 
         loop = asyncio.get_running_loop()
@@ -102,11 +104,14 @@ class OneShotEvent:
                 woken.set_result(None)
 
         unregister = self.on_set(lambda: call_in_loop(loop, wake))
+        registration = None if token is None else wake_loop_on_cancel(token, loop, wake)
         timer = None if timeout is None else loop.call_later(timeout, wake)
         try:
             await woken
         finally:
             unregister()
+            if registration is not None:
+                registration()
             if timer is not None:
                 timer.cancel()
         return self.is_set

@@ -260,7 +260,10 @@ class EventLog:
     # -- readers -----------------------------------------------------------------------------------------------------
 
     def watch(self, message_id: str = "") -> OneShotEvent:
-        """A one-shot event: set when this message (or, without an id, any message) changes, or the log is closed."""
+        """A one-shot event: set when this message (or, without an id, any message) changes, or the log is closed.
+
+        Others wait for the same event, so only the log sets it.
+        """
         return self._watched.setdefault(message_id, OneShotEvent())
 
     def subscribe(

@@ -7,7 +7,6 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.context import current_token
-from halter.cancel.registration import wake_on_cancel
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER, CancellationToken
 from halter.errors import LeaseLost, NothingToDo, SessionClosed, StoreError
@@ -116,6 +115,5 @@ async def _has_work(session: Session) -> bool:
         changed = session._log.watch()
         if session.inbox.ready():
             return True
-        with wake_on_cancel(session.token, changed.set):
-            await changed.wait_async()
+        await changed.wait_async(token=session.token)
     return False

@@ -154,8 +154,7 @@ class TurnRunner:
             steers = [each for each in self._log.view.inbox if each.mode == "steer" and each.state == "accepted"]
             if not steers or not steers[0].preparing or all(each.preparing for each in steers):
                 return
-            with wake_on_cancel(token, changed.set):
-                await changed.wait_async()
+            await changed.wait_async(token=token)
 
     # -- the request -------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from halter.cancel.fork import after_fork
 from halter.cancel.loop_bridge import LoopJob
 from halter.cancel.one_shot_event import OneShotEvent
-from halter.cancel.registration import call_in_loop, wake_on_cancel
+from halter.cancel.registration import call_in_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -115,7 +115,7 @@ async def run_on_tool_loop(
         tool_loop = get_loop()
         job = LoopJob(tool_loop.loop, in_tool_loop)
         job.start()
-        await _wait(job.started, token=token, timeout=_START_TIMEOUT)
+        await job.started.wait_async(_START_TIMEOUT, token=token)
         if token.is_cancelled and job.revoke():
             return
         if job.started.is_set or not job.revoke():
@@ -124,10 +124,10 @@ async def run_on_tool_loop(
         tool_loop.retire()
     answered: OneShotEvent | None = None
     try:
-        await _wait(job.ended, token=token)
+        await job.ended.wait_async(token=token)
         if not job.ended.is_set:
             answered = tool_loop.ping()
-            await _wait(job.ended, timeout=max(grace, _MIN_GRACE))
+            await job.ended.wait_async(max(grace, _MIN_GRACE))
     finally:  # also if our own task is cancelled, perhaps before the ping: then the next call finds out
         if not job.ended.is_set:
             on_left()
@@ -136,20 +136,6 @@ async def run_on_tool_loop(
     if job.ended.is_set and not job.is_done:
         msg = "the loop of the async tools has ended"
         raise RuntimeError(msg)
-
-
-async def _wait(event: OneShotEvent, *, token: CancellationToken | None = None, timeout: float | None = None) -> None:  # noqa: ASYNC109
-    """Wait for the event, the stop, or *timeout* seconds."""
-    woken = OneShotEvent()
-    unregister = event.on_set(woken.set)
-    try:
-        with wake_on_cancel(token, woken.set) if token is not None else contextlib.nullcontext():
-            async with asyncio.timeout(timeout):
-                await woken.wait_async()
-    except TimeoutError:
-        pass
-    finally:
-        unregister()
 
 
 def _after_fork() -> None:
