@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import subprocess
 import sys
@@ -168,3 +169,9 @@ def _run(program: str) -> str:
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
+
+
+def test_the_testing_kit_exports_no_module() -> None:
+    """A module that is named like a function of the package would replace it as soon as it is imported."""
+    testing = importlib.import_module("halter.testing")
+    assert not [name for name in testing.__all__ if inspect.ismodule(getattr(testing, name))]

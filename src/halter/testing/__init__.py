@@ -17,13 +17,16 @@ from halter.testing.replies import (
 )
 from halter.testing.scripted import Gate, ScriptedModel, SeenStream
 from halter.testing.server_record import SeenConnection, SeenRequest
+from halter.testing.stopped_calls import MOMENTS, Moment, Stop, ToolCalls
 
 __all__ = [
+    "MOMENTS",
     "DeafCoroutine",
     "DeafTool",
     "FakeProvider",
     "Gate",
     "InterruptFailure",
+    "Moment",
     "Point",
     "Report",
     "ScriptedModel",
@@ -31,6 +34,8 @@ __all__ = [
     "SeenConnection",
     "SeenRequest",
     "SeenStream",
+    "Stop",
+    "ToolCalls",
     "answer",
     "assert_cancels_within",
     "deaf_process",
