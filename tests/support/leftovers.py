@@ -1,16 +1,18 @@
-"""After each test of a module that imports `nothing_is_left`, nothing may be left running."""
+"""What a test has left running: after each test of a module that imports `nothing_is_left`, or after a block."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from halter.cancel import abandoned
 from halter.cancel.isolation import worker_process
-from tests.support.processes import is_alive
+from halter.cancel.processes import guardian, registry
+from tests.support.processes import is_alive, open_descriptors
 from tests.support.waiting import wait_until
 
 
@@ -37,3 +39,13 @@ def nothing_is_left() -> Iterator[None]:
     wait_until(lambda: len(abandoned) == 0)
     wait_until(lambda: children() <= idle_workers())
     wait_until(lambda: not [each for each in threading.enumerate() if each.name == "halter-aside"])
+
+
+@contextmanager
+def leaves_nothing() -> Iterator[None]:
+    """Check that a block leaves no process, descriptor or unsettled process tree behind."""
+    guardian.ensure()  # it starts with the first process, and stays
+    roots, descriptors = registry.roots(), open_descriptors()
+    yield
+    wait_until(lambda: registry.roots() <= roots)
+    wait_until(lambda: open_descriptors() <= descriptors)

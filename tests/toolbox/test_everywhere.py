@@ -12,22 +12,17 @@ import pytest
 
 from halter import CancellationToken, ToolOutcome
 from halter.cancel import abandoned
-from halter.events.tools import ToolEvent, ToolProgress
 from halter.models.types import ToolCall
-from halter.testing import interrupt_everywhere
+from halter.testing import Stop, ToolCalls, interrupt_everywhere
 from halter.toolbox.files.media import save_file
 from halter.toolbox.files.workspace import Workspace
 from halter.toolbox.http.fetch import Net
 from halter.toolbox.web.search_providers import SearXNG
 from halter.toolbox.web.web import Web
-from halter.tools import collect_tools
-from halter.tools.run.batch import Batch, BatchEnvironment
 from tests.support.leftovers import nothing_is_left  # noqa: F401  (for each test here)
 from tests.support.slow_server import SlowServer
-from tests.support.trial import text_of
+from tests.support.stopped_calls import PATIENT, text_of
 from tests.support.waiting import wait_until
-
-PATIENT = 30.0  # seconds of grace: a busy machine may take long to let a call obey
 
 
 @pytest.fixture
@@ -40,13 +35,12 @@ def test_every_page_is_read_or_said_not_to_be(server: SlowServer) -> None:
     """Wherever the stop lands: a page is given, or named as not read, or the count tells that one is missing."""
     urls = [server.page(f"/{name}", f"text {name}", "text/plain") for name in ("one", "two")]
     web = Web(SearXNG(server.url), net=Net(allow=["127.0.0.1"]))
+    calls = ToolCalls(web.web_extract, grace=PATIENT)
     outcomes: list[ToolOutcome] = []
 
     async def scenario(token: CancellationToken) -> None:
-        calls = [ToolCall("1", "web_extract", json.dumps({"urls": urls}))]
-        batch = Batch(calls, BatchEnvironment(collect_tools([web.web_extract]), grace=PATIENT), token=token)
-        [outcome] = await batch.run()
-        outcomes.append(outcome)
+        call = ToolCall("1", "web_extract", json.dumps({"urls": urls}))
+        outcomes.append(await calls.run(call, Stop("stop", token)))
 
     def check() -> None:
         outcome = outcomes.pop()
@@ -79,25 +73,27 @@ def test_a_page_that_is_being_parsed_is_named(server: SlowServer) -> None:
         "/page", "<html><body><article>" + "<p>Some words of a page.</p>" * 30 + "</article></body></html>"
     )
     web = Web(SearXNG(server.url), net=Net(allow=["127.0.0.1"]))
+    calls = ToolCalls(web.web_extract, grace=PATIENT)
     outcomes: list[ToolOutcome] = []
-    told: list[ToolEvent] = []
 
     async def scenario(token: CancellationToken) -> None:
-        calls = [ToolCall("1", "web_extract", json.dumps({"urls": [url]}))]
-        told.clear()
-        around = BatchEnvironment(collect_tools([web.web_extract]), listener=told.append, grace=PATIENT)
-        outcomes.extend(await Batch(calls, around, token=token).run())
+        call = ToolCall("1", "web_extract", json.dumps({"urls": [url]}))
+        outcomes.append(await calls.run(call, Stop("stop", token)))
 
     def check() -> None:
         outcome = outcomes.pop()
         text = text_of(outcome)
         assert outcome.status in ("completed", "partial", "cancelled", "not_started"), outcome
-        if any(isinstance(event, ToolProgress) for event in told):  # it had begun
+        if calls.reports:  # it had begun
             assert ("Some words" in text) is not ("Stopped before these were read" in text)
         wait_until(lambda: len(abandoned) == 0)
 
-    places = ("toolbox/web", "cancel/isolate.py")
-    interrupt_everywhere(scenario, check=check, repeat=1, only=lambda place: any(each in place for each in places))
+    places = ("toolbox/web", "cancel/isolation/")
+    report = interrupt_everywhere(
+        scenario, check=check, repeat=1, only=lambda place: any(each in place for each in places)
+    )
+    for each in places:
+        assert any(each in point.place for point in report.points), each
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -14,12 +14,20 @@ from aiohttp import web
 from halter.cancel import abandoned
 from halter.models.http.endpoint import Form, Upload
 from halter.models.types import Image, Text
-from halter.testing import FakeProvider, answer, hang_mid_stream
+from halter.testing import FakeProvider, Moment, Stop, ToolCalls, answer, hang_mid_stream
 from halter.toolbox.http.fetch import Net
 from halter.toolbox.images import Media
 from tests.support.leftovers import nothing_is_left  # noqa: F401  (for each test here)
 from tests.support.slow_server import SlowServer
-from tests.support.trial import MOMENTS, REASONS, Trial, call, text_of
+from tests.support.stopped_calls import (
+    IN_THE_MIDDLE,
+    PATIENT,
+    STOP_OR_STEER,
+    call,
+    check_obeys,
+    every_moment,
+    text_of,
+)
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 10
 JPEG = b"\xff\xd8\xff\xe0" + b"pixels" * 10
@@ -148,10 +156,12 @@ def test_a_directory_swapped_for_a_link_leads_nowhere(server: SlowServer, tmp_pa
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
+@every_moment
 @pytest.mark.parametrize("where", ["answer", "body", "address"])
-def test_making_a_picture_is_stopped(server: SlowServer, tmp_path: Path, where: str, moment: str, reason: str) -> None:
+def test_making_a_picture_is_stopped(
+    server: SlowServer, tmp_path: Path, where: str, moment: Moment, reason: str
+) -> None:
     """Whenever the stop comes: the server sees the end of the request, and no file is left."""
     waiting = GENERATE
     if moment == "end":
@@ -165,11 +175,13 @@ def test_making_a_picture_is_stopped(server: SlowServer, tmp_path: Path, where: 
         serve(server, {"url": f"{server.url}/trickle?type=image/png"})
     base = "/trickle" if waiting.startswith("/trickle/") else "/v1"
     tools = Media(server.url + base, "none", workspace=tmp_path)
-    trial = Trial(tools.image_generate, reason, prompt="a horse", path="horse.png")
-    outcome = asyncio.run(trial.outcome_at(moment, lambda: is_there(server, waiting)))
+    with ToolCalls(tools.image_generate, grace=PATIENT) as calls:
+        stop = Stop(reason, moment, wait=lambda: is_there(server, waiting))
+        outcome = calls.call_stopped(stop, "image_generate", prompt="a horse", path="horse.png")
+    check_obeys(outcome, moment, reason)
     if moment == "rest":
         assert not server.requests
-    if moment in ("middle", "twice"):
+    if moment in IN_THE_MIDDLE:
         assert outcome.status == "cancelled"
         server.wait_for_close(waiting)
     assert [each.name for each in tmp_path.iterdir()] == (["horse.png"] if moment == "end" else [])
@@ -231,20 +243,22 @@ def test_what_is_no_picture_is_not_sent(tmp_path: Path) -> None:
         assert words in outcome.detail
 
 
-@pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_looking_is_stopped_with_what_was_said(tmp_path: Path, moment: str, reason: str) -> None:
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
+@every_moment
+def test_looking_is_stopped_with_what_was_said(tmp_path: Path, moment: Moment, reason: str) -> None:
     """Whenever the stop comes: the words so far are kept, and the provider sees the end."""
     (tmp_path / "a.png").write_bytes(PNG)
     with FakeProvider() as provider:
         whole = "one two three four five"
         provider.script(answer(whole) if moment == "end" else hang_mid_stream(after=3, text=whole))
         tools = Media(provider.openai_url, "none", workspace=tmp_path)
-        trial = Trial(tools.vision_analyze, reason, image="a.png", question="count")
-        outcome = asyncio.run(trial.outcome_at(moment, lambda: provider.wait_for_pieces(3)))
+        with ToolCalls(tools.vision_analyze, grace=PATIENT) as calls:
+            stop = Stop(reason, moment, wait=lambda: provider.wait_for_pieces(3))
+            outcome = calls.call_stopped(stop, "vision_analyze", image="a.png", question="count")
+        check_obeys(outcome, moment, reason)
         if moment == "rest":
             assert not provider.requests
-        if moment in ("middle", "twice"):
+        if moment in IN_THE_MIDDLE:
             assert (whole * 9).startswith(text_of(outcome))
             provider.wait_for_close()
             assert len(provider.requests) == 1

@@ -13,16 +13,12 @@ from hypothesis import strategies as st
 
 from halter import Agent, ToolOutcome
 from halter.models import ToolCall
-from halter.testing import ScriptedModel
+from halter.testing import Moment, ScriptedModel
 from halter.toolbox.memory import Memory, _parsed, _written
 from halter.toolbox.todo import Todo
 from tests.support.batches import Probe, run
-from tests.support.processes import run_python
-from tests.support.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
-
-
-def call(tool: Any, **arguments: Any) -> ToolOutcome:
-    return Stopped(tool, arguments).at("end", "stop")
+from tests.support.processes import open_files, run_python
+from tests.support.stopped_calls import call, call_stopped, check, every_moment, every_reason, stop_everywhere
 
 
 def test_a_list_lasts_as_long_as_its_session() -> None:
@@ -65,9 +61,9 @@ def test_what_a_list_cannot_do_is_told(arguments: dict[str, Any], words: str) ->
 
 @every_reason
 @every_moment
-def test_a_list_that_is_stopped(moment: str, reason: str) -> None:
+def test_a_list_that_is_stopped(moment: Moment, reason: str) -> None:
     """A stop finds a change of the list done or not begun."""
-    outcome = Stopped(Todo().todo, {"add": ["one"]}).at(moment, reason)
+    outcome = call_stopped(Todo().todo, moment, reason, add=["one"])
     check(outcome, moment, reason)
     assert outcome.content in ("", "[ ] 1. one\n(1 of 1 left)")
 
@@ -166,16 +162,16 @@ def test_a_note_is_whole_or_not_made(tmp_path: Path, reason: str) -> None:
             assert str(outcome.content).startswith("Done." if is_done else "Nothing was changed")
 
     before = open_files()
-    assert everywhere(prepare, verify, reason) > 50
+    assert stop_everywhere(prepare, verify, reason) > 50
     assert open_files() == before
 
 
 @every_reason
 @every_moment
-def test_a_note_that_is_stopped(tmp_path: Path, moment: str, reason: str) -> None:
+def test_a_note_that_is_stopped(tmp_path: Path, moment: Moment, reason: str) -> None:
     """Whenever a note is stopped, the file is whole."""
     (tmp_path / "m").write_text("- old\n")
-    outcome = Stopped(Memory(tmp_path / "m").memory, {"action": "add", "text": "new"}).at(moment, reason)
+    outcome = call_stopped(Memory(tmp_path / "m").memory, moment, reason, action="add", text="new")
     check(outcome, moment, reason)
     assert (tmp_path / "m").read_text() in ("- old\n", "- old\n- new\n")
     assert os.listdir(tmp_path) == ["m"]

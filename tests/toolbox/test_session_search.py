@@ -17,9 +17,10 @@ from halter import Agent, CancellationToken, ToolContext, ToolOutcome
 from halter.events import Event, MessageAccepted
 from halter.models import ToolCall, UserMessage
 from halter.stores import MemoryStore, Write
-from halter.testing import ScriptedModel
+from halter.testing import Moment, ScriptedModel
 from halter.toolbox.session_search import SessionSearch, _terms
-from tests.support.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
+from tests.support.processes import open_files
+from tests.support.stopped_calls import call, call_stopped, check, every_moment, every_reason, stop_everywhere
 
 
 def talk(store: Any, session: str, *turns: tuple[str, str]) -> None:
@@ -30,7 +31,7 @@ def talk(store: Any, session: str, *turns: tuple[str, str]) -> None:
 
 
 def told(search: SessionSearch, query: str, **arguments: Any) -> str:
-    outcome = Stopped(search.session_search, {"query": query, **arguments}).at("end", "stop")
+    outcome = call(search.session_search, query=query, **arguments)
     assert outcome.status == "completed", outcome
     assert isinstance(outcome.content, str)
     return outcome.content
@@ -139,7 +140,7 @@ def test_an_index_that_broke_in_the_middle_is_made_again(tmp_path: Path) -> None
     with index.open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(index.stat().st_size - 4096))
-    outcome = Stopped(search.session_search, {"query": '"needle 7"'}).at("end", "stop")
+    outcome = call(search.session_search, query='"needle 7"')
     assert outcome.status == "failed"
     assert "will be rebuilt: search again" in outcome.detail
     assert len(told(search, '"needle 7"').splitlines()) == 2
@@ -173,7 +174,7 @@ def test_no_query_is_an_error_of_ours(query: str) -> None:
         with search._index.connected() as connection:
             assert search._index.find(connection, " ".join(_terms(query)), None, "", 10) == []
     else:
-        outcome = Stopped(search.session_search, {"query": query}).at("end", "stop")
+        outcome = call(search.session_search, query=query)
         assert "the query has no words" in outcome.detail
 
 
@@ -193,14 +194,14 @@ def test_sessions_in_a_file_are_found(tmp_path: Path) -> None:
 @every_reason
 @every_moment
 @pytest.mark.parametrize("is_file", [True, False])
-def test_a_search_that_is_stopped(tmp_path: Path, moment: str, reason: str, is_file: bool) -> None:
+def test_a_search_that_is_stopped(tmp_path: Path, moment: Moment, reason: str, is_file: bool) -> None:
     """Whenever a search is stopped while it makes its index, nothing stays open, and the next goes on from there."""
     store = MemoryStore()
     fill(store, 5, 1000)
     search = SessionSearch(store, tmp_path / "index" if is_file else None)
     before = open_files()
-    stopped = Stopped(search.session_search, {"query": '"needle 999"'})
-    outcome = stopped.at(moment, reason, middle=(tmp_path / "index").exists if is_file else None)
+    middle = (tmp_path / "index").exists if is_file else None
+    outcome = call_stopped(search.session_search, moment, reason, middle=middle, query='"needle 999"')
     check(outcome, moment, reason)
     assert open_files() == before
     assert len(told(search, '"needle 999"').splitlines()) == 5
@@ -225,5 +226,5 @@ def test_a_search_can_be_stopped_everywhere(tmp_path: Path, reason: str) -> None
 
     context = ToolContext(CancellationToken(), call_id="again", is_async=False)
     before = open_files()
-    assert everywhere(prepare, verify, reason) > 50
+    assert stop_everywhere(prepare, verify, reason) > 50
     assert open_files() == before

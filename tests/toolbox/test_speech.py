@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import threading
@@ -17,14 +16,23 @@ from halter import Agent
 from halter.cancel import abandoned
 from halter.cancel.isolation import worker_process
 from halter.models import ToolCall
-from halter.testing import ScriptedModel
+from halter.testing import Moment, ScriptedModel, Stop, ToolCalls
 from halter.toolbox.speech import Speech
 from halter.tools.resources import SessionResources
 from tests.support.leftovers import nothing_is_left  # noqa: F401  (for each test here)
 from tests.support.processes import wait_dead
 from tests.support.slow_server import SlowServer
 from tests.support.sounds import SENTENCE, likeness, packed, spoken
-from tests.support.trial import MOMENTS, REASONS, Trial, call, text_of
+from tests.support.stopped_calls import (
+    BEFORE_THE_END,
+    IN_THE_MIDDLE,
+    PATIENT,
+    STOP_OR_STEER,
+    call,
+    check_obeys,
+    every_moment,
+    text_of,
+)
 from tests.support.waiting import wait_until
 
 LONG = "The road goes on, and many words are said along it, one after the other. " * 200
@@ -88,13 +96,14 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "pip install 'halter[voice]'" in call(speech.transcribe, path="a.wav").detail
 
 
-@pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_speaking_is_stopped(tmp_path: Path, moment: str, reason: str) -> None:
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
+@every_moment
+def test_speaking_is_stopped(tmp_path: Path, moment: Moment, reason: str) -> None:
     """Whenever the stop comes: a file is there whole, or none is, not even a temporary one."""
     text = "Hello." if moment == "end" else LONG
-    trial = Trial(Speech(tmp_path).text_to_speech, reason, text=text, path="it.wav")
-    asyncio.run(trial.outcome_at(moment, lambda: wait_until(lambda: trial.progress)))
+    calls = ToolCalls(Speech(tmp_path).text_to_speech, grace=PATIENT)
+    stop = Stop(reason, moment, wait=lambda: wait_until(lambda: calls.reports))
+    check_obeys(calls.call_stopped(stop, "text_to_speech", text=text, path="it.wav"), moment, reason)
     wait_until(lambda: len(abandoned) == 0)
     if moment == "end":
         with wave.open(str(tmp_path / "it.wav")) as file:
@@ -103,13 +112,15 @@ def test_speaking_is_stopped(tmp_path: Path, moment: str, reason: str) -> None:
         assert names(tmp_path) == []
 
 
-@pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_listening_is_stopped(tmp_path: Path, resources: SessionResources, moment: str, reason: str) -> None:
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
+@every_moment
+def test_listening_is_stopped(tmp_path: Path, resources: SessionResources, moment: Moment, reason: str) -> None:
     """Whenever the stop comes, control is back, and no thread is left behind."""
     (tmp_path / "it.ogg").write_bytes(packed("ogg"))
-    trial = Trial(Speech(tmp_path).transcribe, reason, resources, path="it.ogg")
-    outcome = asyncio.run(trial.outcome_at(moment, lambda: wait_until(lambda: trial.progress)))
+    calls = ToolCalls(Speech(tmp_path).transcribe, resources=resources, grace=PATIENT)
+    stop = Stop(reason, moment, wait=lambda: wait_until(lambda: calls.reports))
+    outcome = calls.call_stopped(stop, "transcribe", path="it.ogg")
+    check_obeys(outcome, moment, reason)
     if moment == "end":
         assert likeness(text_of(outcome)) >= 0.6
     wait_until(lambda: len(abandoned) == 0)
@@ -117,18 +128,12 @@ def test_listening_is_stopped(tmp_path: Path, resources: SessionResources, momen
 
 def test_what_was_understood_until_the_stop_is_kept(tmp_path: Path) -> None:
     """Of a long recording a stop keeps the beginning, and says that there is more."""
-    own = SessionResources()
     (tmp_path / "long.wav").write_bytes(spoken(SENTENCE * 5))
-    trial = Trial(Speech(tmp_path).transcribe, "stop", own, path="long.wav")
-
-    def middle() -> None:
-        wait_until(lambda: any("seconds transcribed" in text for text in trial.progress), 60)
-
-    outcome = asyncio.run(trial.outcome_at("middle", middle))
-    assert outcome.status == "partial"
+    with ToolCalls(Speech(tmp_path).transcribe, grace=PATIENT) as calls:
+        outcome = calls.call_stopped(Stop("stop", report="seconds transcribed"), "transcribe", path="long.wav")
+    assert (outcome.status, outcome.reason) == ("partial", "stop")
     assert likeness(text_of(outcome)) >= 0.5
     assert "Stopped here" in text_of(outcome)
-    own.close()
 
 
 def test_a_server_speaks_and_listens(server: SlowServer, tmp_path: Path) -> None:
@@ -144,23 +149,24 @@ def test_a_server_speaks_and_listens(server: SlowServer, tmp_path: Path) -> None
     assert "must end in" in call(speech.text_to_speech, text="hi", path="a.txt").detail
 
 
-@pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.parametrize("moment", ["rest", "start", "middle", "twice"])
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
+@pytest.mark.parametrize("moment", BEFORE_THE_END)
 @pytest.mark.parametrize("name", ["text_to_speech", "transcribe"])
 def test_a_request_to_a_server_is_closed_by_a_stop(
-    server: SlowServer, tmp_path: Path, name: str, moment: str, reason: str
+    server: SlowServer, tmp_path: Path, name: str, moment: Moment, reason: str
 ) -> None:
     """As the server sees it, and no file is left."""
     (tmp_path / "a.mp3").write_bytes(b"sound")
     speech = Speech(tmp_path, base_url=f"{server.url}/hang", api_key="key")
-    tool = getattr(speech, name)
     path = "/hang/audio/speech" if name == "text_to_speech" else "/hang/audio/transcriptions"
     arguments: dict[str, Any] = {"text": "hi", "path": "b.mp3"} if name == "text_to_speech" else {"path": "a.mp3"}
-    trial = Trial(tool, reason, **arguments)
-    outcome = asyncio.run(trial.outcome_at(moment, lambda: server.wait_for_request(path)))
+    with ToolCalls(getattr(speech, name), grace=PATIENT) as calls:
+        stop = Stop(reason, moment, wait=lambda: server.wait_for_request(path))
+        outcome = calls.call_stopped(stop, name, **arguments)
+    check_obeys(outcome, moment, reason)
     if moment == "rest":
         assert not server.requests
-    if moment in ("middle", "twice"):
+    if moment in IN_THE_MIDDLE:
         assert outcome.status == "cancelled"
         server.wait_for_close(path)
     assert names(tmp_path) == ["a.mp3"]

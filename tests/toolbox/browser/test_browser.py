@@ -24,14 +24,14 @@ from halter import Agent, ToolOutcome
 from halter.cancel.processes.tree import ProcessTree
 from halter.events.tools import ToolStarted
 from halter.models import Image, ToolCall
-from halter.testing import ScriptedModel
+from halter.testing import MOMENTS, Moment, ScriptedModel, Stop, ToolCalls
 from halter.toolbox.browser.browser import Browser
 from halter.toolbox.browser.chromium import NAMES, Chromium, find_executable
 from halter.toolbox.browser.proxy import FilteringProxy
 from halter.toolbox.http.addresses import Rules
 from halter.tools.resources import SessionResources
-from tests.support.one_call import MOMENTS, REASONS, OneCall
 from tests.support.processes import is_alive, wait_dead
+from tests.support.stopped_calls import IN_THE_MIDDLE, PATIENT, STOP_OR_STEER
 from tests.support.waiting import wait_until
 from tests.support.web_site import WEDGE, Site
 
@@ -48,11 +48,10 @@ class Surfer:
     def chromium(self) -> Chromium:
         return self.resources.keep(self.browser._open)
 
-    def call(self, name: str, **arguments: Any) -> OneCall:
-        return OneCall(list(self.browser.tools), f"browser_{name}", json.dumps(arguments), self.resources)
-
-    def run(self, name: str, **arguments: Any) -> ToolOutcome:
-        return self.call(name, **arguments).run_now()
+    def run(self, name: str, stop: Stop | None = None, **arguments: Any) -> ToolOutcome:
+        calls = ToolCalls(*self.browser.tools, resources=self.resources, grace=PATIENT)
+        self.calls = calls
+        return calls.call_stopped(stop, f"browser_{name}", **arguments)
 
     def text(self, name: str, **arguments: Any) -> str:
         outcome = self.run(name, **arguments)
@@ -320,32 +319,32 @@ CALLS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def stopped_in_turn(surfer: Surfer, call: OneCall, moment: str, reason: str) -> ToolOutcome:
-    """Stop it when it has the page, which hangs."""
-    return call.stopped(
-        moment,
-        reason,
-        lambda: any(isinstance(event, ToolStarted) for event in call.events) and surfer.chromium._lock.locked(),
-    )
+def stop_with_page(surfer: Surfer, moment: Moment, reason: str) -> Stop:
+    """A stop in whose middle the call has the page, which hangs."""
+
+    def has_page() -> bool:
+        is_started = any(isinstance(event, ToolStarted) for event in surfer.calls.events)
+        return is_started and surfer.chromium._lock.locked()
+
+    return Stop(reason, moment, wait=lambda: wait_until(has_page))
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_stop_at_any_moment_leaves_the_browser_usable(surfer: Surfer, name: str, reason: str) -> None:
     """Before it starts, as it starts, in the middle of a page that hangs, at the end: the next call finds it well."""
     for moment in MOMENTS:
         field = ref_of('textbox "search"', surfer.home())
-        is_met = moment in ("in the middle", "twice")
-        if is_met:
+        if moment in IN_THE_MIDDLE:
             surfer.wedge()
-        outcome = stopped_in_turn(surfer, surfer.call(name, **CALLS[name](field)), moment, reason)
-        expected = {"at rest": {"not_started"}, "at the end": {"completed"}, "at start": {"cancelled", "partial"}}
+        outcome = surfer.run(name, stop_with_page(surfer, moment, reason), **CALLS[name](field))
+        expected = {"rest": {"not_started"}, "end": {"completed"}, "start": {"cancelled", "partial"}}
         assert outcome.status in expected.get(moment, {"cancelled"}), (moment, outcome)
-        assert outcome.reason == (None if moment == "at the end" else reason)
+        assert outcome.reason == (None if moment == "end" else reason)
     assert "Page: Home" in surfer.home()
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
 def test_a_stop_while_a_page_loads(surfer: Surfer, reason: str) -> None:
     """A page that had answered is told of as partial, one that had not gives nothing; the next one opens."""
     site = surfer.site
@@ -353,20 +352,21 @@ def test_a_stop_while_a_page_loads(surfer: Surfer, reason: str) -> None:
         for path, status in (("/endless", "partial"), ("/hang", "cancelled")):
             surfer.home()
             site.seen.clear()
-            call = surfer.call("navigate", url=f"{site.url}{path if moment != 'at the end' else '/two'}")
 
-            def is_there(path: str = path, call: OneCall = call) -> bool:
-                return path in site.seen and (path == "/hang" or any("Opened" in each for each in call.reports))
+            def is_there(path: str = path) -> bool:
+                is_told = any("Opened" in each for each in surfer.calls.reports)
+                return path in site.seen and (path == "/hang" or is_told)
 
-            outcome = call.stopped(moment, reason, is_there)
-            expected = {"at rest": "not_started", "at start": "cancelled", "at the end": "completed"}
+            stop = Stop(reason, moment, wait=lambda: wait_until(is_there))
+            outcome = surfer.run("navigate", stop, url=f"{site.url}{path if moment != 'end' else '/two'}")
+            expected = {"rest": "not_started", "start": "cancelled", "end": "completed"}
             assert outcome.status == expected.get(moment, status), (moment, path, outcome)
             if outcome.status == "partial":
                 assert outcome.content == f"Opened {site.url}/endless (HTTP 200)"
     assert "Page: Home" in surfer.home()
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
 def test_a_stop_on_the_way_back(surfer: Surfer, reason: str) -> None:
     """Going back to a page that does not answer this time can be stopped, and another one opened."""
     site = surfer.site
@@ -375,10 +375,11 @@ def test_a_stop_on_the_way_back(surfer: Surfer, reason: str) -> None:
         site.seen.clear()
         surfer.text("navigate", url=f"{site.url}/hang-again")
         surfer.home()
-        if moment == "at the end":
+        if moment == "end":
             site.seen.clear()
-        outcome = surfer.call("back").stopped(moment, reason, lambda: site.seen.count("/hang-again") == 2)
-        expected = {"at rest": "not_started", "at the end": "completed"}
+        stop = Stop(reason, moment, wait=lambda: wait_until(lambda: site.seen.count("/hang-again") == 2))
+        outcome = surfer.run("back", stop)
+        expected = {"rest": "not_started", "end": "completed"}
         assert outcome.status == expected.get(moment, "cancelled"), (moment, outcome)
     assert "Page: Home" in surfer.home()
 
@@ -388,8 +389,8 @@ def test_a_click_that_still_waits_is_never_made(surfer: Surfer) -> None:
     site = surfer.site
     snapshot = surfer.home()
     site.seen.clear()
-    call = surfer.call("click", ref=ref_of('button "not yet"', snapshot))
-    assert stopped_in_turn(surfer, call, "in the middle", "stop").status == "cancelled"
+    stop = stop_with_page(surfer, "middle", "stop")
+    assert surfer.run("click", stop, ref=ref_of('button "not yet"', snapshot)).status == "cancelled"
     surfer.text("console", expression="document.getElementById('late').disabled = false, 1")
     surfer.text("console", expression="new Promise(done => setTimeout(() => done(1), 300))")
     assert "/clicked" not in site.seen
@@ -397,8 +398,8 @@ def test_a_click_that_still_waits_is_never_made(surfer: Surfer) -> None:
 
 def test_a_stop_while_the_browser_starts(fresh: Surfer) -> None:
     """The start goes on for the next call, and closing in the middle of it leaves nothing."""
-    call = fresh.call("navigate", url=fresh.site.url)
-    outcome = call.stopped("in the middle", "stop", lambda: fresh.chromium._life is not None)
+    stop = Stop("stop", wait=lambda: wait_until(lambda: fresh.chromium._life is not None))
+    outcome = fresh.run("navigate", stop, url=fresh.site.url)
     assert outcome.status == "cancelled"
     assert "Page: Home" in fresh.home()
 
@@ -423,9 +424,8 @@ def test_closing_leaves_nothing(fresh: Surfer) -> None:
 
 def test_closing_while_it_starts_leaves_nothing(fresh: Surfer) -> None:
     """A session that is closed while its browser starts leaves no process behind."""
-    call = fresh.call("snapshot")
     found: list[ToolOutcome] = []
-    thread = threading.Thread(target=lambda: found.append(call.run_now()))
+    thread = threading.Thread(target=lambda: found.append(fresh.run("snapshot")))
     thread.start()
     wait_until(lambda: fresh.chromium._life is not None)
     life = fresh.chromium._life

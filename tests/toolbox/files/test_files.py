@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from halter import Agent, ToolOutcome
 from halter.models import Image, ToolCall
-from halter.testing import ScriptedModel
+from halter.testing import Moment, ScriptedModel
 from halter.toolbox.files import atomic
 from halter.toolbox.files.atomic import Draft
 from halter.toolbox.files.backend import LocalBackend
@@ -23,19 +23,14 @@ from halter.toolbox.files.files import Files
 from halter.toolbox.files.text_reader import show
 from halter.toolbox.files.workspace import Workspace
 from tests.support.batches import Probe, run
-from tests.support.processes import run_python
-from tests.support.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
+from tests.support.processes import open_files, run_python
+from tests.support.stopped_calls import call, call_stopped, check, every_moment, every_reason, stop_everywhere
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
-
-
-def call(tool: Any, **arguments: Any) -> ToolOutcome:
-    """Run one call as the product does."""
-    return Stopped(tool, arguments).at("end", "stop")
 
 
 def text(tool: Any, **arguments: Any) -> str:
@@ -144,12 +139,19 @@ def test_what_is_read_is_what_is_there(tmp_path_factory: pytest.TempPathFactory,
 
 @every_reason
 @every_moment
-def test_a_read_that_is_stopped_gives_what_it_has(files: Files, tmp_path: Path, moment: str, reason: str) -> None:
+def test_a_read_that_is_stopped_gives_what_it_has(files: Files, tmp_path: Path, moment: Moment, reason: str) -> None:
     """Whenever a read of a large file is stopped, what it gives are lines of the file, and nothing stays open."""
     (tmp_path / "f").write_bytes(b"line\n" * 3_000_000)
     before = open_files()
-    stopped = Stopped(files.read_file, {"path": "f", "start": 2_990_000, "lines": 5000})
-    outcome = stopped.at(moment, reason, middle=lambda: str(tmp_path / "f") in open_files())
+    outcome = call_stopped(
+        files.read_file,
+        moment,
+        reason,
+        middle=lambda: str(tmp_path / "f") in open_files(),
+        path="f",
+        start=2_990_000,
+        lines=5000,
+    )
     check(outcome, moment, reason)
     assert isinstance(outcome.content, str)
     assert all(line.endswith("\tline") or line.startswith("[") for line in outcome.content.splitlines())
@@ -168,7 +170,7 @@ def test_a_read_can_be_stopped_everywhere(files: Files, tmp_path: Path, reason: 
         assert whole.startswith(outcome.content)
         assert open_files() == before
 
-    assert everywhere(lambda: (files.read_file, {"path": "f", "lines": 220}), verify, reason) > 50
+    assert stop_everywhere(lambda: (files.read_file, {"path": "f", "lines": 220}), verify, reason) > 50
 
 
 # -- writing -------------------------------------------------------------------------------------
@@ -240,17 +242,17 @@ def test_a_write_is_whole_or_not_done(
             assert ("Nothing was changed" in outcome.content) == (not is_written)
 
     before = open_files()
-    assert everywhere(prepare, verify, reason) > 50
+    assert stop_everywhere(prepare, verify, reason) > 50
     assert open_files() == before
 
 
 @every_reason
 @every_moment
-def test_a_write_that_is_stopped(files: Files, tmp_path: Path, moment: str, reason: str) -> None:
+def test_a_write_that_is_stopped(files: Files, tmp_path: Path, moment: Moment, reason: str) -> None:
     """Whenever a large write is stopped, the file is the old one or the new one, whole."""
     (tmp_path / "f").write_text("old")
     content = "new\n" * 2_000_000
-    outcome = Stopped(files.write_file, {"path": "f", "content": content}).at(moment, reason)
+    outcome = call_stopped(files.write_file, moment, reason, path="f", content=content)
     check(outcome, moment, reason)
     now = (tmp_path / "f").read_text()
     assert now == content if outcome.status == "completed" else now in ("old", content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -14,14 +15,14 @@ from typing import Any
 import pytest
 from mcp.types import Tool, ToolExecution
 
-from halter import Agent
+from halter import Agent, ToolOutcome
 from halter.models import Image, Text, ToolCall
-from halter.testing import ScriptedModel
+from halter.testing import Moment, ScriptedModel, Stop, ToolCalls
 from halter.toolbox.mcp.connection import ServerFailed
 from halter.toolbox.mcp.mcp import MCP
 from tests.support.mcp_server import PIXEL
-from tests.support.one_call import MOMENTS, REASONS, OneCall
 from tests.support.processes import is_alive, run_python, wait_dead
+from tests.support.stopped_calls import IN_THE_MIDDLE, PATIENT, STOP_OR_STEER, every_moment
 from tests.support.waiting import wait_until
 
 SERVER = str(Path(__file__).parents[2] / "support" / "mcp_server.py")
@@ -51,8 +52,16 @@ class Served:
     def has_noted(self, name: str) -> bool:
         return (self.notes / name).exists()
 
-    def call(self, name: str, arguments: str = "{}") -> OneCall:
-        return OneCall(list(self.tools), name, arguments)
+    def calls(self) -> ToolCalls:
+        return ToolCalls(*self.tools, grace=PATIENT)
+
+    def call(self, name: str, /, **arguments: Any) -> ToolOutcome:
+        return self.calls().call(name, **arguments)
+
+    def call_stopped(self, until: str, name: str, /, **arguments: Any) -> ToolOutcome:
+        """Stop a call when the server has noted something."""
+        stop = Stop("stop", wait=lambda: wait_until(lambda: self.has_noted(until)))
+        return self.calls().call_stopped(stop, name, **arguments)
 
     def kill(self) -> None:
         if self.process is not None:
@@ -86,77 +95,74 @@ def test_tools_are_as_the_server_describes_them(served: Served) -> None:
     assert specs["add"].parameters["properties"]["a"]["type"] == "integer"
     assert specs["add"].parameters["required"] == ["a", "b"]
     assert "odd_name_here" in specs
-    assert served.call("odd_name_here").run_now().content == "odd"
+    assert served.call("odd_name_here").content == "odd"
 
 
 def test_results_are_text_pictures_and_errors(served: Served) -> None:
     """Text stays text, a picture is a part with its bytes, and what the server calls an error is a failed outcome."""
-    assert served.call("add", '{"a": 2, "b": 3}').run_now().content == "5"
-    assert served.call("picture").run_now().content == [Text("one pixel:"), Image(PIXEL, media_type="image/png")]
-    failed = served.call("wrong").run_now()
+    assert served.call("add", a=2, b=3).content == "5"
+    assert served.call("picture").content == [Text("one pixel:"), Image(PIXEL, media_type="image/png")]
+    failed = served.call("wrong")
     assert failed.status == "failed"
     assert "the cupboard is bare" in failed.detail
-    refused = served.call("add", '{"a": "x"}').run_now()
+    refused = served.call("add", a="x")
     assert refused.status == "failed"
     assert "Field required" in refused.detail
 
 
 def test_arguments_that_are_no_object_never_reach_the_server(served: Served) -> None:
     """What is no JSON object is refused here, with words for the model."""
-    outcome = served.call("add", "[1, 2]").run_now()
+    outcome = asyncio.run(served.calls().run(ToolCall("1", "add", "[1, 2]")))
     assert outcome.status == "failed"
     assert "must be one JSON object" in outcome.detail
 
 
 def test_progress_is_reported(served: Served) -> None:
     """The server's notifications of progress become reports of the call, in order."""
-    call = served.call("steps", '{"count": 3}')
-    assert call.run_now().content == "all steps done"
-    assert call.reports == ["step 1 (1 of 3)", "step 2 (2 of 3)", "step 3 (3 of 3)"]
+    calls = served.calls()
+    assert calls.call("steps", count=3).content == "all steps done"
+    assert calls.reports == ["step 1 (1 of 3)", "step 2 (2 of 3)", "step 3 (3 of 3)"]
 
 
-@pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_stop_at_any_moment_leaves_the_server_usable(served: Served, moment: str, reason: str) -> None:
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
+@every_moment
+def test_a_stop_at_any_moment_leaves_the_server_usable(served: Served, moment: Moment, reason: str) -> None:
     """Control is back with what there is, the server is told of the stop, and it answers the next call."""
-    name = f"{moment}-{reason}".replace(" ", "-")
-    if moment == "at the end":
-        call = served.call("add", '{"a": 1, "b": 1}')
-        outcome = call.stopped(moment, reason, lambda: True)
+    name = f"{moment}-{reason}"
+    calls = served.calls()
+    stop = Stop(reason, moment, wait=lambda: wait_until(lambda: served.has_noted(f"{name}-begun") and calls.reports))
+    if moment == "end":
+        outcome = calls.call_stopped(stop, "add", a=1, b=1)
         assert (outcome.status, outcome.content) == ("completed", "2")
     else:
-        call = served.call("slow", f'{{"name": "{name}"}}')
-        outcome = call.stopped(moment, reason, lambda: served.has_noted(f"{name}-begun") and call.reports)
-        assert outcome.status == ("not_started" if moment == "at rest" else "cancelled")
+        outcome = calls.call_stopped(stop, "slow", name=name)
+        assert outcome.status == ("not_started" if moment == "rest" else "cancelled")
         assert outcome.reason == reason
-    if moment in ("in the middle", "twice"):
+    if moment in IN_THE_MIDDLE:
         wait_until(lambda: served.has_noted(f"{name}-cancelled"))
-        assert call.reports == ["looking (1 of 3)"]
+        assert calls.reports == ["looking (1 of 3)"]
     elif served.has_noted(f"{name}-begun"):  # it may have been told before the stop was heard
         wait_until(lambda: served.has_noted(f"{name}-cancelled"))
-    assert served.call("add", '{"a": 1, "b": 2}').run_now().content == "3"
+    assert served.call("add", a=1, b=2).content == "3"
 
 
 def test_a_late_answer_is_ignored(served: Served) -> None:
     """A server that does not listen to the cancellation answers when it likes, and nobody takes it for another's."""
-    call = served.call("deaf", '{"name": "late"}')
-    outcome = call.stopped("in the middle", "stop", lambda: served.has_noted("late-begun"))
+    outcome = served.call_stopped("late-begun", "deaf", name="late")
     assert (outcome.status, outcome.content) == ("cancelled", "")
     (served.notes / "late-go").touch()
     wait_until(lambda: served.has_noted("late-ended"))
-    assert served.call("add", '{"a": 3, "b": 4}').run_now().content == "7"
+    assert served.call("add", a=3, b=4).content == "7"
     assert outcome.late is None
 
 
 def test_calls_side_by_side_are_stopped_alone(served: Served) -> None:
     """Of two calls on two loops the stop of one leaves the other at work."""
-    other = served.call("deaf", '{"name": "other"}')
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(other.run_now()))
+    thread = threading.Thread(target=lambda: found.append(served.call("deaf", name="other")))
     thread.start()
     wait_until(lambda: served.has_noted("other-begun"))
-    call = served.call("slow", '{"name": "one"}')
-    assert call.stopped("in the middle", "stop", lambda: served.has_noted("one-begun")).status == "cancelled"
+    assert served.call_stopped("one-begun", "slow", name="one").status == "cancelled"
     (served.notes / "other-go").touch()
     thread.join(30)
     assert found[0].content == "the late answer of other"
@@ -164,35 +170,35 @@ def test_calls_side_by_side_are_stopped_alone(served: Served) -> None:
 
 def test_a_server_that_died_is_started_again(child: Served) -> None:
     """The call in whose middle it dies fails and tells its last words; the next one finds a new server."""
-    first = child.call("number").run_now().content
-    outcome = child.call("crash").run_now()
+    first = child.call("number").content
+    outcome = child.call("crash")
     assert outcome.status == "failed"
     assert "was lost during the call" in outcome.detail
     assert "the last words" in outcome.detail
-    second = child.call("number").run_now().content
+    second = child.call("number").content
     assert first != second
 
 
 def test_a_server_that_died_in_between_harms_no_call(child: Served) -> None:
     """One that was killed while nobody called it is replaced before the next call."""
-    pid = int(str(child.call("number").run_now().content))
+    pid = int(str(child.call("number").content))
     connection = child.mcp._link._connection
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: connection is not None and connection.is_dead)
-    assert child.call("number").run_now().status == "completed"
+    assert child.call("number").status == "completed"
 
 
 def test_a_server_that_was_restarted_is_found_again(tmp_path: Path) -> None:
     """Over HTTP a call fails while the server is away, and the next one after its return works."""
     served = Served("http legacy", tmp_path)
     try:
-        assert served.call("add", '{"a": 1, "b": 2}').run_now().content == "3"
+        assert served.call("add", a=1, b=2).content == "3"
         served.kill()
-        gone = served.call("add", '{"a": 1, "b": 2}').run_now()
+        gone = served.call("add", a=1, b=2)
         assert gone.status == "failed"
         assert "127.0.0.1" in gone.detail
         served.start_http(served.port)
-        assert served.call("add", '{"a": 1, "b": 2}').run_now().content == "3"
+        assert served.call("add", a=1, b=2).content == "3"
     finally:
         served.close()
 
@@ -203,7 +209,7 @@ def test_a_forgotten_session_is_opened_again(tmp_path: Path) -> None:
     try:
         served.kill()
         served.start_http(served.port)
-        assert served.call("add", '{"a": 1, "b": 2}').run_now().content == "3"
+        assert served.call("add", a=1, b=2).content == "3"
     finally:
         served.close()
 
@@ -214,27 +220,26 @@ def test_only_named_variables_are_passed_on(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("NAMED_SECRET", "two")
     arguments = [SERVER, "stdio", str(tmp_path)]
     with MCP.stdio(sys.executable, arguments, env={"GIVEN": "three"}, inherit=["NAMED_SECRET", "NOT_SET"]) as server:
-        names = str(OneCall(list(server.tools()), "environment").run_now().content).split()
+        names = str(ToolCalls(*server.tools()).call("environment").content).split()
     assert {"GIVEN", "NAMED_SECRET", "PATH"} <= set(names)
     assert "SOME_SECRET" not in names
 
 
 def test_closing_ends_the_server_and_is_final(child: Served) -> None:
     """The server's process is gone when close() is back; closing again does nothing; a call then fails clearly."""
-    pid = int(str(child.call("number").run_now().content))
+    pid = int(str(child.call("number").content))
     child.mcp.close()
     assert not is_alive(pid)
     child.mcp.close()
-    outcome = child.call("number").run_now()
+    outcome = child.call("number")
     assert outcome.status == "failed"
     assert "was closed" in outcome.detail
 
 
 def test_closing_in_the_middle_of_a_call_ends_it(child: Served) -> None:
     """Whoever waits for an answer is told that there will be none."""
-    call = child.call("slow", '{"name": "closed"}')
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(call.run_now()))
+    thread = threading.Thread(target=lambda: found.append(child.call("slow", name="closed")))
     thread.start()
     wait_until(lambda: child.has_noted("closed-begun"))
     child.mcp.close()
@@ -323,13 +328,13 @@ def test_the_tools_work_in_a_session(child: Served) -> None:
 
 def test_a_byte_that_is_not_text_ends_nothing(child: Served) -> None:
     """A server that prints bytes that are not UTF-8 among its messages still answers this call and the next."""
-    assert child.call("noisy").run_now().content == "done"
-    assert child.call("add", '{"a": 2, "b": 3}').run_now().content == "5"
+    assert child.call("noisy").content == "done"
+    assert child.call("add", a=2, b=3).content == "5"
 
 
 def test_a_text_that_comes_as_a_blob_is_a_text(served: Served) -> None:
     """What a server packs is unpacked; bytes that are no text are named."""
-    content = served.call("blobs").run_now().content
+    content = served.call("blobs").content
     assert content == "a text\n(file:///data: 2 bytes of text/plain, which is not text)"
 
 
@@ -348,9 +353,9 @@ def test_helpers_of_all_connections_end_with_close(tmp_path: Path) -> None:
     helper = f"sleep 1000 <&- >/dev/null 2>&1 & echo $! >> {tmp_path}/helpers"
     launcher = f"trap '' TERM; {helper}; exec {sys.executable} {SERVER} stdio {tmp_path}"
     with MCP.stdio("sh", ["-c", launcher]) as server:
-        tools = list(server.tools())
-        assert OneCall(tools, "crash").run_now().status == "failed"
-        assert OneCall(tools, "add", '{"a": 2, "b": 3}').run_now().content == "5"
+        calls = ToolCalls(*server.tools())
+        assert calls.call("crash").status == "failed"
+        assert calls.call("add", a=2, b=3).content == "5"
     pids = [int(pid) for pid in (tmp_path / "helpers").read_text().split()]
     assert len(pids) == 2
     assert not [pid for pid in pids if is_alive(pid)]

@@ -14,26 +14,27 @@ import pytest
 from halter import Agent, ToolContext, ToolOutcome, tool
 from halter.cancel import abandoned
 from halter.models import Image, Text, ToolCall
-from halter.testing import ScriptedModel
+from halter.testing import Moment, ScriptedModel, Stop, ToolCalls
 from halter.toolbox.python.execute_code import Code
 from halter.toolbox.terminal.terminal import Terminal
 from halter.tools.resources import SessionResources
 from tests.support.batches import Probe
-from tests.support.desk import MOMENTS, REASONS, Desk, Stop, nothing_left
+from tests.support.leftovers import leaves_nothing
 from tests.support.processes import is_alive, wait_dead
+from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, REASONS, kept_by
 from tests.support.waiting import wait_until
 
 # Never ends, and never hears an interrupt; and yet gives other processes their turn.
 DEAF = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('on')\nwhile True:\n    time.sleep(60)"
 
 
-def desk_in(path: Path, *tools: Any, **options: Any) -> Desk:
+def calls_in(path: Path, *tools: Any, **options: Any) -> ToolCalls:
     grace = options.pop("grace", 0.2)
-    return Desk(*Code(path, tools, grace=grace, **options).tools, approve=None)
+    return ToolCalls(*Code(path, tools, grace=grace, **options).tools, approve=None)
 
 
-def run(desk: Desk, code: str, **arguments: Any) -> ToolOutcome:
-    return desk.call("execute_code", code=code, **arguments)
+def run(calls: ToolCalls, code: str, **arguments: Any) -> ToolOutcome:
+    return calls.call("execute_code", code=code, **arguments)
 
 
 def calls_with(*codes: str) -> list[ToolCall]:
@@ -48,26 +49,28 @@ def text_of(outcome: ToolOutcome) -> str:
 
 def test_code_is_run_as_an_interpreter_would(tmp_path: Path) -> None:
     """What is printed comes back in order, then the last value; variables, imports and functions stay."""
-    with nothing_left(), desk_in(tmp_path) as desk:
-        outcome = run(desk, "import sys\nprint('a')\nprint('b', file=sys.stderr)\nx = 20\nx + 1")
+    with leaves_nothing(), calls_in(tmp_path) as calls:
+        outcome = run(calls, "import sys\nprint('a')\nprint('b', file=sys.stderr)\nx = 20\nx + 1")
         assert (outcome.status, outcome.content) == ("completed", "a\nb\n21\n")
-        assert run(desk, "def f(y): return x * y").content == ""
-        assert run(desk, "f(2)").content == "40\n"
-        assert run(desk, "_ + 1").content == "41\n"
-        assert run(desk, "None").content == ""
-        assert run(desk, "").content == ""
-        assert run(desk, "import os; os.getcwd()").content == f"{str(tmp_path)!r}\n"
-        assert run(desk, "import sys; sys.stdin.read()").content == "''\n"
+        assert run(calls, "def f(y): return x * y").content == ""
+        assert run(calls, "f(2)").content == "40\n"
+        assert run(calls, "_ + 1").content == "41\n"
+        assert run(calls, "None").content == ""
+        assert run(calls, "").content == ""
+        assert run(calls, "import os; os.getcwd()").content == f"{str(tmp_path)!r}\n"
+        assert run(calls, "import sys; sys.stdin.read()").content == "''\n"
 
 
 def test_code_cannot_break_its_interpreter_by_names(tmp_path: Path) -> None:
     """Code may use any name, also those that the interpreter itself is made of."""
-    with desk_in(tmp_path) as desk:
-        run(desk, "queue = json = os = signal = wire = main = uninterrupted = 1")
-        assert run(desk, "queue + json").content == "2\n"
+    with calls_in(tmp_path) as calls:
+        run(calls, "queue = json = os = signal = wire = main = uninterrupted = 1")
+        assert run(calls, "queue + json").content == "2\n"
         (tmp_path / "code.py").write_text("value = 7")
-        assert run(desk, "import code; code.value").content == "7\n"
-        assert run(desk, "import pickle\nclass A: pass\ntype(pickle.loads(pickle.dumps(A()))) is A").content == "True\n"
+        assert run(calls, "import code; code.value").content == "7\n"
+        assert (
+            run(calls, "import pickle\nclass A: pass\ntype(pickle.loads(pickle.dumps(A()))) is A").content == "True\n"
+        )
 
 
 @pytest.mark.parametrize(
@@ -81,115 +84,115 @@ def test_code_cannot_break_its_interpreter_by_names(tmp_path: Path) -> None:
 )
 def test_errors_are_told_cleanly(tmp_path: Path, code: str, words: str) -> None:
     """An error fails the call with its words, and its traceback shows the code and nothing of ours."""
-    with desk_in(tmp_path) as desk:
-        outcome = run(desk, code)
+    with calls_in(tmp_path) as calls:
+        outcome = run(calls, code)
         assert outcome.status == "failed"
         assert words in outcome.detail
         assert text_of(outcome).startswith("so far\n")
         assert "interpreter.py" not in text_of(outcome)
-        assert run(desk, "'on'").content == "'on'\n"
-        broken = run(desk, "x = (")
+        assert run(calls, "'on'").content == "'on'\n"
+        broken = run(calls, "x = (")
         assert "SyntaxError" in broken.detail
         assert text_of(broken).startswith('  File "<code')
 
 
 def test_output_is_bounded_and_reported(tmp_path: Path) -> None:
     """A flood is cut in the middle, and what is printed is told while the code runs."""
-    with desk_in(tmp_path, limit=1000) as desk:
-        text = text_of(run(desk, "print('first')\nfor n in range(100000): print(n)\nprint('last')"))
+    with calls_in(tmp_path, limit=1000) as calls:
+        text = text_of(run(calls, "print('first')\nfor n in range(100000): print(n)\nprint('last')"))
         assert text.startswith("first\n0\n")
         assert text.endswith("99999\nlast\n")
         assert "bytes left out" in text
-        outcome = desk.call_stopped(Stop(word="two"), "execute_code", code="print('two')\nimport time; time.sleep(60)")
+        outcome = calls.call_stopped(
+            Stop(report="two"), "execute_code", code="print('two')\nimport time; time.sleep(60)"
+        )
         assert outcome.status == "partial"
-        assert desk.progress().strip() == "two"
+        assert "".join(calls.reports).strip() == "two"
 
 
 @pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.parametrize(("moment", "statuses"), MOMENTS)
+@pytest.mark.parametrize("moment", BEFORE_THE_END)
 @pytest.mark.parametrize("busy", ["while True: pass", "import time; time.sleep(60)"])
-def test_a_stop_interrupts_and_variables_stay(
-    tmp_path: Path, reason: str, moment: str, statuses: set[str], busy: str
-) -> None:
+def test_a_stop_interrupts_and_variables_stay(tmp_path: Path, reason: str, moment: Moment, busy: str) -> None:
     """Whenever the stop comes, what was printed is given back; code that is interrupted leaves its variables."""
-    with nothing_left(), desk_in(tmp_path, grace=5) as desk:
-        run(desk, "kept = 1")
-        stop = Stop(reason, at=moment, word="on" if moment in ("middle", "twice") else "", twice=moment == "twice")
-        outcome = desk.call_stopped(stop, "execute_code", code=f"print('on')\n{busy}")
-        assert outcome.status in statuses
+    with leaves_nothing(), calls_in(tmp_path, grace=5) as calls:
+        run(calls, "kept = 1")
+        stop = Stop(reason, moment, report="on")
+        outcome = calls.call_stopped(stop, "execute_code", code=f"print('on')\n{busy}")
+        assert outcome.status in GIVES_BACK[moment]
         assert outcome.reason == reason
-        if moment in ("middle", "twice"):
+        if moment in IN_THE_MIDDLE:
             assert text_of(outcome).startswith("on")
-        assert run(desk, "kept").content == "1\n"
+        assert run(calls, "kept").content == "1\n"
 
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_stop_at_the_very_end(tmp_path: Path, reason: str) -> None:
     """A stop that races with the end of the code is never carried over to the next."""
-    with nothing_left(), desk_in(tmp_path, grace=5) as desk:
+    with leaves_nothing(), calls_in(tmp_path, grace=5) as calls:
         for number in range(10):
             mark = tmp_path / f"{reason}{number}"
             code = f"print('said')\nopen({str(mark)!r}, 'w').close()"
-            outcome = desk.call_stopped(Stop(reason, when=mark.exists), "execute_code", code=code)
+            outcome = calls.call_stopped(Stop(reason, wait=lambda: wait_until(mark.exists)), "execute_code", code=code)
             assert outcome.status in {"completed", "partial"}
             if outcome.status == "completed":
                 assert text_of(outcome) == "said\n"
-            assert run(desk, f"{number}").content == f"{number}\n"
+            assert run(calls, f"{number}").content == f"{number}\n"
 
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_deaf_code_is_killed(tmp_path: Path, reason: str) -> None:
     """Code that does not hear its interrupt dies with its interpreter; the next call gets a new one and is told."""
-    with nothing_left(), desk_in(tmp_path) as desk:
-        pid = int(text_of(run(desk, "kept = 1\nimport os; os.getpid()")))
-        outcome = desk.call_stopped(Stop(reason, word="on"), "execute_code", code=DEAF)
+    with leaves_nothing(), calls_in(tmp_path) as calls:
+        pid = int(text_of(run(calls, "kept = 1\nimport os; os.getpid()")))
+        outcome = calls.call_stopped(Stop(reason, report="on"), "execute_code", code=DEAF)
         assert outcome.status == "partial"
         assert text_of(outcome).startswith("on\n[interrupted, but it has not ended yet")
         wait_dead(pid)
-        fresh = run(desk, "'kept' in globals()")
+        fresh = run(calls, "'kept' in globals()")
         assert "was killed; this is a new one" in text_of(fresh)
         assert text_of(fresh).endswith("False\n")
-        assert run(desk, "2").content == "2\n"
+        assert run(calls, "2").content == "2\n"
 
 
 def test_what_interrupted_code_has_started_is_ended(tmp_path: Path) -> None:
     """The interpreter stays, and its children do not: not even those that moved to a session of their own."""
     start = "import subprocess, time\np = subprocess.Popen(['setsid', 'sleep', '60'])"
     code = f"{start}\nprint(f'pid {{p.pid}} on')\ntime.sleep(60)"
-    with nothing_left(), desk_in(tmp_path, grace=5) as desk:
-        outcome = desk.call_stopped(Stop(word=" on"), "execute_code", code=code)
+    with leaves_nothing(), calls_in(tmp_path, grace=5) as calls:
+        outcome = calls.call_stopped(Stop(report=" on"), "execute_code", code=code)
         pid = int(text_of(outcome).split()[1])
-        assert run(desk, "p.wait() != 0").content == "True\n"
+        assert run(calls, "p.wait() != 0").content == "True\n"
         assert not is_alive(pid)
 
 
 def test_code_has_its_time(tmp_path: Path) -> None:
     """Code that takes too long is interrupted, and fails with what it had printed."""
-    with nothing_left(), desk_in(tmp_path) as desk:
-        outcome = run(desk, "kept = 1\nprint('on')\nimport time; time.sleep(60)", timeout=0.5)
+    with leaves_nothing(), calls_in(tmp_path) as calls:
+        outcome = run(calls, "kept = 1\nprint('on')\nimport time; time.sleep(60)", timeout=0.5)
         assert outcome.status == "failed"
         assert "took longer than 0.5 s" in outcome.detail
         assert text_of(outcome).startswith("on\n")
-        assert run(desk, "kept").content == "1\n"
+        assert run(calls, "kept").content == "1\n"
 
 
 @pytest.mark.parametrize(("code", "words"), [("os._exit(3)", "exit code 3"), ("os.kill(os.getpid(), 9)", "SIGKILL")])
 def test_an_interpreter_that_dies(tmp_path: Path, code: str, words: str) -> None:
     """Code that takes its interpreter with it fails and says so, and so does the next call."""
-    with nothing_left(), desk_in(tmp_path) as desk:
-        outcome = run(desk, f"import os\nprint('said')\n{code}")
+    with leaves_nothing(), calls_in(tmp_path) as calls:
+        outcome = run(calls, f"import os\nprint('said')\n{code}")
         assert outcome.status == "failed"
         assert words in outcome.detail
         assert outcome.content == "said\n"
-        assert "this is a new one" in text_of(run(desk, "1"))
-        assert run(desk, "1").content == "1\n"
+        assert "this is a new one" in text_of(run(calls, "1"))
+        assert run(calls, "1").content == "1\n"
 
 
 def test_a_fork_of_the_interpreter_does_not_speak_for_it(tmp_path: Path) -> None:
     """A forked child that comes to the end of the code just ends."""
-    with nothing_left(), desk_in(tmp_path) as desk:
-        assert run(desk, "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\n'on'").status == "completed"
-        assert run(desk, "'still on'").content == "'still on'\n"
+    with leaves_nothing(), calls_in(tmp_path) as calls:
+        assert run(calls, "import os\npid = os.fork()\nif pid: os.waitpid(pid, 0)\n'on'").status == "completed"
+        assert run(calls, "'still on'").content == "'still on'\n"
 
 
 def test_code_calls_other_tools(tmp_path: Path) -> None:
@@ -210,17 +213,17 @@ def test_code_calls_other_tools(tmp_path: Path) -> None:
         """Paint."""
         return ["a picture:", Image(b"\x89PNG1")]
 
-    with nothing_left(), desk_in(tmp_path, greet, fail, paint, *Terminal(tmp_path).tools) as desk:
-        assert run(desk, "tools.greet(name='you', times=2)").content == "'hello youhello you'\n"
-        assert "LookupError: not there" in run(desk, "tools.fail()").detail
-        assert "times" in run(desk, "tools.greet(name='you', times='x')").detail
-        assert "no tool named 'nosuch'" in run(desk, "tools.nosuch()").detail
-        assert run(desk, "tools.terminal(command='echo hi')").content == repr("hi\n[exit code 0]") + "\n"
-        assert "not allowed" in run(desk, "tools.terminal(command='rm -rf x')").detail
-        assert run(desk, "try:\n    tools.fail()\nexcept ToolError as e:\n    print('caught')").content == "caught\n"
-        shown = run(desk, "show(tools.paint()[1])")
+    with leaves_nothing(), calls_in(tmp_path, greet, fail, paint, *Terminal(tmp_path).tools) as calls:
+        assert run(calls, "tools.greet(name='you', times=2)").content == "'hello youhello you'\n"
+        assert "LookupError: not there" in run(calls, "tools.fail()").detail
+        assert "times" in run(calls, "tools.greet(name='you', times='x')").detail
+        assert "no tool named 'nosuch'" in run(calls, "tools.nosuch()").detail
+        assert run(calls, "tools.terminal(command='echo hi')").content == repr("hi\n[exit code 0]") + "\n"
+        assert "not allowed" in run(calls, "tools.terminal(command='rm -rf x')").detail
+        assert run(calls, "try:\n    tools.fail()\nexcept ToolError as e:\n    print('caught')").content == "caught\n"
+        shown = run(calls, "show(tools.paint()[1])")
         assert shown.content == [Image(b"\x89PNG1")]
-        assert "fail, greet, paint, process, terminal" in text_of(run(desk, "tools"))
+        assert "fail, greet, paint, process, terminal" in text_of(run(calls, "tools"))
 
 
 def test_a_tool_that_code_calls_asks_for_approval(tmp_path: Path) -> None:
@@ -233,8 +236,8 @@ def test_a_tool_that_code_calls_asks_for_approval(tmp_path: Path) -> None:
 
     (tmp_path / "x").mkdir()
     code = Code(tmp_path, Terminal(tmp_path).tools)
-    with Desk(*code.tools, approve="ask", ask_approval=yes) as desk:
-        assert run(desk, "tools.terminal(command='rm -rf x')").status == "completed"
+    with ToolCalls(*code.tools, approve="ask", ask_approval=yes) as calls:
+        assert run(calls, "tools.terminal(command='rm -rf x')").status == "completed"
         assert asked == ["terminal"]
         assert not (tmp_path / "x").exists()
 
@@ -251,13 +254,13 @@ def test_a_stop_reaches_the_tools_that_code_calls(tmp_path: Path, reason: str) -
         ctx.token.wait(60)
         seen.append(ctx.token.reason)
 
-    with nothing_left(), desk_in(tmp_path, wait, grace=5) as desk:
-        outcome = desk.call_stopped(Stop(reason, word="waiting"), "execute_code", code="kept = 1\ntools.wait()")
+    with leaves_nothing(), calls_in(tmp_path, wait, grace=5) as calls:
+        outcome = calls.call_stopped(Stop(reason, report="waiting"), "execute_code", code="kept = 1\ntools.wait()")
         assert outcome.status == "partial"
         # Whichever the code hears of first: its own interrupt, or the end of the tool that it waits for.
         text = text_of(outcome)
         assert "while it waited for wait" in text or "wait: This call was stopped" in text
-        assert run(desk, "kept").content == "1\n"
+        assert run(calls, "kept").content == "1\n"
         wait_until(lambda: seen == [reason])
     wait_until(lambda: len(abandoned) == 0)
 
@@ -277,7 +280,7 @@ def test_calls_take_turns(tmp_path: Path) -> None:
         assert sorted(outcome.status for outcome in outcomes) == ["cancelled", "partial"]
         resources.close()
 
-    with nothing_left():
+    with leaves_nothing():
         asyncio.run(asyncio.wait_for(main(), 60))
 
 
@@ -302,16 +305,16 @@ def test_figures_come_back_as_pictures(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__init__.py").write_text("")
     (package / "pyplot.py").write_text(FAKE_PYPLOT)
-    with nothing_left(), desk_in(tmp_path) as desk:
-        outcome = run(desk, "import matplotlib.pyplot as plt\nplt.plot(1)\nprint('drawn')")
+    with leaves_nothing(), calls_in(tmp_path) as calls:
+        outcome = run(calls, "import matplotlib.pyplot as plt\nplt.plot(1)\nprint('drawn')")
         assert outcome.content == [Text("drawn\n"), Image(b"\x89PNGfigure")]
-        assert run(desk, "1").content == "1\n"
+        assert run(calls, "1").content == "1\n"
         thing = "class Thing:\n    def _repr_png_(self): return b'\\x89PNGthing'\nThing()"
-        assert run(desk, thing).content == [Image(b"\x89PNGthing")]
+        assert run(calls, thing).content == [Image(b"\x89PNGthing")]
         jpeg = Image(b"\xff\xd8\xff", media_type="image/jpeg")
-        assert run(desk, "show(b'\\xff\\xd8\\xff')").content == [jpeg]
-        assert "expects an image" in run(desk, "show(3)").detail
-        many = run(desk, "for _ in range(20): show(b'\\x89PNG')")
+        assert run(calls, "show(b'\\xff\\xd8\\xff')").content == [jpeg]
+        assert "expects an image" in run(calls, "show(3)").detail
+        many = run(calls, "for _ in range(20): show(b'\\x89PNG')")
         assert isinstance(many.content, list)
         assert "4 more images left out" in text_of(many)
 
@@ -319,8 +322,8 @@ def test_figures_come_back_as_pictures(tmp_path: Path) -> None:
 def test_the_real_matplotlib(tmp_path: Path) -> None:
     """With matplotlib installed, a plot is a PNG."""
     pytest.importorskip("matplotlib")
-    with nothing_left(), desk_in(tmp_path) as desk:
-        content = run(desk, "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nNone").content
+    with leaves_nothing(), calls_in(tmp_path) as calls:
+        content = run(calls, "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nNone").content
         picture = content[-1]
         assert isinstance(picture, Image)
         assert (picture.data or b"").startswith(b"\x89PNG")
@@ -346,17 +349,17 @@ def later():
 threading.Thread(target=later, daemon=True).start()
 threading.Timer(0.05, go.set).start()
 """
-    with desk_in(tmp_path, ping) as desk:
-        run(desk, code)
-        kernel = desk.kept()
+    with calls_in(tmp_path, ping) as calls:
+        run(calls, code)
+        kernel = kept_by(calls)
         wait_until(lambda: kernel._output.size)
-        assert "only while a call of execute_code runs" in text_of(run(desk, "done.wait(30)"))
+        assert "only while a call of execute_code runs" in text_of(run(calls, "done.wait(30)"))
 
 
 def test_code_that_destroys_needs_approval(tmp_path: Path) -> None:
     """Code that deletes a tree is not run without a yes."""
-    with desk_in(tmp_path) as desk:
-        outcome = run(desk, "import shutil; shutil.rmtree('x')")
+    with calls_in(tmp_path) as calls:
+        outcome = run(calls, "import shutil; shutil.rmtree('x')")
         assert outcome.status == "denied"
         assert "rmtree" in outcome.detail
 
@@ -365,9 +368,9 @@ def test_secrets_are_not_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     """The code does not see keys of ours, unless they were named."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     monkeypatch.setenv("MY_TOKEN", "t-2")
-    with desk_in(tmp_path, pass_env=["MY_TOKEN"]) as desk:
+    with calls_in(tmp_path, pass_env=["MY_TOKEN"]) as calls:
         code = "import os; os.environ.get('OPENAI_API_KEY'), os.environ.get('MY_TOKEN')"
-        assert run(desk, code).content == "(None, 't-2')\n"
+        assert run(calls, code).content == "(None, 't-2')\n"
 
 
 def test_the_interpreter_ends_with_its_session(tmp_path: Path) -> None:
@@ -398,8 +401,8 @@ def test_the_interpreter_ends_with_its_session(tmp_path: Path) -> None:
 
 def test_a_closed_session_runs_nothing(tmp_path: Path) -> None:
     """After the end of the session, code is refused."""
-    with nothing_left(), desk_in(tmp_path) as desk:
-        run(desk, "1")
-        kernel = desk.kept()
+    with leaves_nothing(), calls_in(tmp_path) as calls:
+        run(calls, "1")
+        kernel = kept_by(calls)
         kernel.close()
-        assert "session is closed" in run(desk, "1").detail
+        assert "session is closed" in run(calls, "1").detail

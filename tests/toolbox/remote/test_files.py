@@ -15,12 +15,13 @@ import asyncssh
 import pytest
 
 from halter import ToolOutcome
+from halter.testing import Moment, Stop, ToolCalls
 from halter.toolbox.files.files import Files
 from halter.toolbox.remote.machine import ScriptResult
 from halter.toolbox.remote.ssh_process import collect
-from tests.support.desk import MOMENTS, Desk, Stop
 from tests.support.remote_calls import Work, machine_of, remote_of
 from tests.support.ssh_server import PASSWORD, USER, SSHServer
+from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, OBEYS, is_over
 from tests.support.waiting import wait_until
 
 FILES: dict[str, bytes] = {
@@ -57,7 +58,7 @@ class Twins:
         self.work = work
         self.here = here
         self.there = there
-        self.local = Desk(*Files(here).tools)
+        self.local = ToolCalls(*Files(here).tools)
         self.details = ("", "")
         self.plant()
         for root in (here, there):
@@ -278,42 +279,35 @@ def forest(server: SSHServer, trees: Path) -> Iterator[Forest]:
 
 
 @pytest.mark.parametrize("reason", ["stop", "steer"])
-@pytest.mark.parametrize(("moment", "statuses"), [*MOMENTS[:2], ("middle", {"cancelled"}), ("twice", {"cancelled"})])
-def test_a_stopped_read_gives_control_back(
-    server: SSHServer, tmp_path: Path, reason: str, moment: str, statuses: set[str]
-) -> None:
+@pytest.mark.parametrize("moment", BEFORE_THE_END)
+def test_a_stopped_read_gives_control_back(server: SSHServer, tmp_path: Path, reason: str, moment: Moment) -> None:
     """A read that the machine does not answer ends at its stop, and the connection is used again."""
     (tmp_path / "file").write_text("there")
     held = Held(server, "tail", 1)
     try:
-        with Desk(*remote_of(server).tools) as desk:
-            when = held.is_waiting if moment in ("middle", "twice") else None
-            outcome = desk.call_stopped(
-                Stop(reason, at=moment, when=when, twice=moment == "twice"), "read_file", path="file"
-            )
-            assert outcome.status in statuses
+        with ToolCalls(*remote_of(server).tools) as calls:
+            stop = Stop(reason, moment, wait=lambda: wait_until(held.is_waiting))
+            outcome = calls.call_stopped(stop, "read_file", path="file")
+            assert outcome.status in ({"cancelled"} if moment in IN_THE_MIDDLE else OBEYS[moment])
             assert outcome.reason == reason
-            assert desk.call("terminal", command="echo on").content == "on\n[exit code 0]"
+            assert calls.call("terminal", command="echo on").content == "on\n[exit code 0]"
             assert server.connections == 1
     finally:
         held.let_go()
 
 
 @pytest.mark.parametrize("reason", ["stop", "steer"])
-@pytest.mark.parametrize(("moment", "statuses"), MOMENTS)
-def test_a_stopped_search_gives_its_matches(
-    server: SSHServer, forest: Forest, reason: str, moment: str, statuses: set[str]
-) -> None:
+@pytest.mark.parametrize("moment", BEFORE_THE_END)
+def test_a_stopped_search_gives_its_matches(server: SSHServer, forest: Forest, reason: str, moment: Moment) -> None:
     """Whenever the stop comes, a search gives what it has found by then, and the connection is used again."""
-    with Desk(*remote_of(server).tools) as desk:
-        is_middle = moment in ("middle", "twice")
-        stop = Stop(reason, at=moment, when=forest.held.is_waiting if is_middle else None, twice=moment == "twice")
-        outcome = desk.call_stopped(stop, "search_files", pattern="need.e", path=str(forest.trees))
-        assert outcome.status in statuses
+    with ToolCalls(*remote_of(server).tools) as calls:
+        stop = Stop(reason, moment, wait=lambda: wait_until(forest.held.is_waiting))
+        outcome = calls.call_stopped(stop, "search_files", pattern="need.e", path=str(forest.trees))
+        assert outcome.status in GIVES_BACK[moment]
         assert outcome.reason == reason
-        if is_middle:
+        if moment in IN_THE_MIDDLE:
             assert str(outcome.content).splitlines() == forest.found
-        assert desk.call("terminal", command="echo on").content == "on\n[exit code 0]"
+        assert calls.call("terminal", command="echo on").content == "on\n[exit code 0]"
         assert server.connections == 1
 
 
@@ -334,17 +328,14 @@ def test_a_lost_connection_keeps_the_matches(work: Work, server: SSHServer, fore
 
 
 @pytest.mark.parametrize("reason", ["stop", "steer"])
-@pytest.mark.parametrize(("moment", "statuses"), MOMENTS)
-def test_a_stopped_patch_is_whole_or_not_done(
-    server: SSHServer, tmp_path: Path, reason: str, moment: str, statuses: set[str]
-) -> None:
+@pytest.mark.parametrize("moment", BEFORE_THE_END)
+def test_a_stopped_patch_is_whole_or_not_done(server: SSHServer, tmp_path: Path, reason: str, moment: Moment) -> None:
     """Whenever the stop comes, both files are as they were or as they shall be, and no draft is left."""
-    with Desk(*remote_of(server).tools) as desk:
+    with ToolCalls(*remote_of(server).tools) as calls:
         pair = Pair(tmp_path)
-        when = pair.has_draft if moment in ("middle", "twice") else None
-        stop = Stop(reason, at=moment, when=when, twice=moment == "twice")
-        outcome = desk.call_stopped(stop, "patch", changes=pair.changes)
-        assert outcome.status in statuses | ({"completed"} if when else set()), outcome
+        stop = Stop(reason, moment, wait=lambda: wait_until(lambda: pair.has_draft() or is_over(calls)))
+        outcome = calls.call_stopped(stop, "patch", changes=pair.changes)
+        assert outcome.status in GIVES_BACK[moment] | ({"completed"} if moment in IN_THE_MIDDLE else set()), outcome
         is_new = pair.judge()
         if outcome.status in ("not_started", "cancelled", "completed"):
             assert is_new == (outcome.status == "completed")

@@ -14,13 +14,14 @@ import pytest
 
 from halter import ToolOutcome
 from halter.models.types import Image, Text
+from halter.testing import Moment, Stop, ToolCalls
 from halter.toolbox.python import interpreter_main
 from halter.toolbox.remote import interpreter_supervisor
 from halter.toolbox.remote.remote import Remote
-from tests.support.desk import MOMENTS, Desk, Stop
 from tests.support.processes import is_alive, wait_dead
 from tests.support.remote_calls import judge_dead, machine_of, pids_in, remote_of, wait_for_pids
 from tests.support.ssh_server import SSHServer
+from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, kept_by
 from tests.support.waiting import wait_until
 
 # Notes its own process and one that leaves its session, and says "on".
@@ -34,13 +35,13 @@ DEAF = f"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{BUSY}\nwh
 
 
 @pytest.fixture
-def desk(server: SSHServer) -> Iterator[Desk]:
-    with Desk(*remote_of(server).tools) as desk:
-        yield desk
+def calls(server: SSHServer) -> Iterator[ToolCalls]:
+    with ToolCalls(*remote_of(server).tools) as calls:
+        yield calls
 
 
-def run(desk: Desk, code: str, **arguments: Any) -> ToolOutcome:
-    return desk.call("execute_code", code=code, **arguments)
+def run(calls: ToolCalls, code: str, **arguments: Any) -> ToolOutcome:
+    return calls.call("execute_code", code=code, **arguments)
 
 
 def text_of(outcome: ToolOutcome) -> str:
@@ -48,96 +49,92 @@ def text_of(outcome: ToolOutcome) -> str:
     return content if isinstance(content, str) else "".join(part.text for part in content if isinstance(part, Text))
 
 
-def test_code_is_run_as_an_interpreter_would(desk: Desk, server: SSHServer) -> None:
+def test_code_is_run_as_an_interpreter_would(calls: ToolCalls, server: SSHServer) -> None:
     """Variables, functions and imports stay for the next call; the last expression is shown; one connection does."""
-    assert run(desk, "import os\nx = 20\nprint('set')").content == "set\n"
-    assert run(desk, "def f(y): return x * y").content == ""
-    assert run(desk, "f(2)").content == "40\n"
-    assert run(desk, "os.path.realpath(os.getcwd())").content == f"{str(server.home.resolve())!r}\n"
+    assert run(calls, "import os\nx = 20\nprint('set')").content == "set\n"
+    assert run(calls, "def f(y): return x * y").content == ""
+    assert run(calls, "f(2)").content == "40\n"
+    assert run(calls, "os.path.realpath(os.getcwd())").content == f"{str(server.home.resolve())!r}\n"
     assert server.connections == 1
     assert list(server.home.glob("*.py")) == []
 
 
-def test_errors_are_told_cleanly(desk: Desk) -> None:
+def test_errors_are_told_cleanly(calls: ToolCalls) -> None:
     """What was printed before is there; the traceback has the code's own lines, and none of ours."""
-    outcome = run(desk, "def f():\n    raise ValueError('no')\nprint('so far')\nf()")
+    outcome = run(calls, "def f():\n    raise ValueError('no')\nprint('so far')\nf()")
     assert outcome.status == "failed"
     assert "ValueError: no" in outcome.detail
     assert text_of(outcome).startswith('so far\nTraceback (most recent call last):\n  File "<code 1>", line 4')
     assert "halter" not in text_of(outcome)
 
 
-def test_all_that_was_printed_comes_before_the_end(desk: Desk) -> None:
+def test_all_that_was_printed_comes_before_the_end(calls: ToolCalls) -> None:
     """However much it is, and whoever has printed it: the result of a call has all of it, in its order."""
     code = "import os, subprocess\nprint('x' * 3_000_000)\nsubprocess.run(['echo', 'child'])\n_ = os.write(2, b'end')"
     for _ in range(2):
-        text = text_of(run(desk, code))
+        text = text_of(run(calls, code))
         assert text.endswith("x\nchild\nend")
         assert "bytes left out" in text
 
 
-def test_code_calls_the_other_tools_there_and_shows_pictures(desk: Desk, tmp_path: Path) -> None:
+def test_code_calls_the_other_tools_there_and_shows_pictures(calls: ToolCalls, tmp_path: Path) -> None:
     """The tools for that machine are functions for the code, and pictures come back."""
     (tmp_path / "note").write_text("hello\n")
-    outcome = run(desk, "print(tools.read_file(path='note'))\nshow(b'\\x89PNG' + b'x' * 300_000)\ntools")
+    outcome = run(calls, "print(tools.read_file(path='note'))\nshow(b'\\x89PNG' + b'x' * 300_000)\ntools")
     assert isinstance(outcome.content, list)
     assert text_of(outcome) == (
         "     1\thello\n<tools: patch, process, read_file, search_files, terminal, write_file>\n"
     )
     assert [part.data for part in outcome.content if isinstance(part, Image)] == [b"\x89PNG" + b"x" * 300_000]
-    assert "No such file: nowhere" in run(desk, "tools.read_file(path='nowhere')").detail
+    assert "No such file: nowhere" in run(calls, "tools.read_file(path='nowhere')").detail
 
 
 @pytest.mark.parametrize("reason", ["stop", "steer"])
-@pytest.mark.parametrize(("moment", "statuses"), MOMENTS)
-def test_a_stop_interrupts_and_variables_stay(
-    desk: Desk, tmp_path: Path, reason: str, moment: str, statuses: set[str]
-) -> None:
+@pytest.mark.parametrize("moment", BEFORE_THE_END)
+def test_a_stop_interrupts_and_variables_stay(calls: ToolCalls, tmp_path: Path, reason: str, moment: Moment) -> None:
     """Whenever the stop comes, what was printed is given back, what the code started is dead, and variables stay."""
-    pid = int(text_of(run(desk, "import os\nkept = 1\nos.getpid()")))
-    word = "on\n" if moment in ("middle", "twice") else ""
-    stop = Stop(reason, at=moment, word=word, twice=moment == "twice")
-    outcome = desk.call_stopped(stop, "execute_code", code=f"{BUSY}\ntime.sleep(1000)")
-    assert outcome.status in statuses
+    pid = int(text_of(run(calls, "import os\nkept = 1\nos.getpid()")))
+    outcome = calls.call_stopped(Stop(reason, moment, report="on\n"), "execute_code", code=f"{BUSY}\ntime.sleep(1000)")
+    assert outcome.status in GIVES_BACK[moment]
     assert outcome.reason == reason
-    if word:
+    if moment in IN_THE_MIDDLE:
         assert text_of(outcome).startswith("on\n")
         wait_dead(pids_in(tmp_path / "pids")[1])
-    assert run(desk, "kept").content == "1\n"
+    assert run(calls, "kept").content == "1\n"
     assert is_alive(pid)
 
 
 @pytest.mark.parametrize("reason", ["stop", "steer"])
-def test_a_stop_at_the_very_end(desk: Desk, tmp_path: Path, reason: str) -> None:
+def test_a_stop_at_the_very_end(calls: ToolCalls, tmp_path: Path, reason: str) -> None:
     """A stop that races with the end of the code is never carried over to the next."""
     for number in range(4):
         mark = tmp_path / f"{reason}{number}"
         code = f"print('said')\nopen({str(mark)!r}, 'w').close()"
-        outcome = desk.call_stopped(Stop(reason, when=mark.exists), "execute_code", code=code)
+        outcome = calls.call_stopped(Stop(reason, wait=lambda: wait_until(mark.exists)), "execute_code", code=code)
         assert outcome.status in {"completed", "partial"}
         assert text_of(outcome).startswith("said\n")
-        assert run(desk, f"{number}").content == f"{number}\n"
+        assert run(calls, f"{number}").content == f"{number}\n"
 
 
-def test_deaf_code_is_killed(desk: Desk, tmp_path: Path) -> None:
+def test_deaf_code_is_killed(calls: ToolCalls, tmp_path: Path) -> None:
     """Code that does not hear its interrupt dies with its family; the next call gets a fresh one and is told."""
-    outcome = desk.call_stopped(Stop("steer", word="on\n"), "execute_code", code=DEAF)
+    outcome = calls.call_stopped(Stop("steer", report="on\n"), "execute_code", code=DEAF)
     assert outcome.status == "partial"
     assert text_of(outcome).startswith("on\n[interrupted, but it has not ended yet")
     judge_dead(tmp_path / "pids")
-    fresh = text_of(run(desk, "'other' in globals()"))
+    fresh = text_of(run(calls, "'other' in globals()"))
     assert "was killed; this is a new one" in fresh
     assert fresh.endswith("False\n")
 
 
-def test_code_has_its_time(desk: Desk) -> None:
+def test_code_has_its_time(calls: ToolCalls) -> None:
     """Code that takes too long is interrupted, and fails with what it had printed."""
-    run(desk, "kept = 1")
-    outcome = run(desk, "print('on')\nimport time; time.sleep(60)", timeout=0.5)
+    run(calls, "kept = 1")
+    outcome = run(calls, "print('on')\nimport time; time.sleep(60)", timeout=0.5)
     assert outcome.status == "failed"
     assert "took longer than 0.5 s" in outcome.detail
     assert text_of(outcome).startswith("on\n")
-    assert run(desk, "kept").content == "1\n"
+    assert run(calls, "kept").content == "1\n"
 
 
 @pytest.mark.parametrize(
@@ -148,18 +145,18 @@ def test_code_has_its_time(desk: Desk) -> None:
         ("os.kill(os.getppid(), 9)\ntime.sleep(1000)", "exit code 137"),
     ],
 )
-def test_an_interpreter_that_dies(desk: Desk, tmp_path: Path, code: str, words: str) -> None:
+def test_an_interpreter_that_dies(calls: ToolCalls, tmp_path: Path, code: str, words: str) -> None:
     """Code that takes its interpreter with it, or who keeps that, fails and says so; nobody is left behind."""
-    outcome = run(desk, BUSY + code)
+    outcome = run(calls, BUSY + code)
     assert outcome.status == "failed"
     assert words in outcome.detail
     judge_dead(tmp_path / "pids")
-    assert "this is a new one" in text_of(run(desk, "1"))
-    assert run(desk, "1").content == "1\n"
+    assert "this is a new one" in text_of(run(calls, "1"))
+    assert run(calls, "1").content == "1\n"
 
 
 @pytest.mark.parametrize("code", [f"{BUSY}time.sleep(1000)", DEAF], ids=["listens", "deaf"])
-def test_a_lost_connection_ends_the_code(desk: Desk, server: SSHServer, tmp_path: Path, code: str) -> None:
+def test_a_lost_connection_ends_the_code(calls: ToolCalls, server: SSHServer, tmp_path: Path, code: str) -> None:
     """When the connection breaks the machine ends the interpreter and its family; it is asked, and the error tells."""
 
     def cut() -> None:
@@ -168,24 +165,22 @@ def test_a_lost_connection_ends_the_code(desk: Desk, server: SSHServer, tmp_path
 
     thread = threading.Thread(target=cut)
     thread.start()
-    outcome = run(desk, code)
+    outcome = run(calls, code)
     thread.join(10)
     assert outcome.status == "failed"
     assert "its connection was lost; all its processes have ended" in outcome.detail
     assert not [pid for pid in pids_in(tmp_path / "pids") if is_alive(pid)]
-    assert "this is a new one" in text_of(run(desk, "1"))
+    assert "this is a new one" in text_of(run(calls, "1"))
 
 
-def test_a_machine_that_is_gone_for_good_ends_the_code_too(desk: Desk, server: SSHServer, tmp_path: Path) -> None:
+def test_a_machine_that_is_gone_for_good_ends_the_code_too(calls: ToolCalls, server: SSHServer, tmp_path: Path) -> None:
     """If the machine cannot be asked any more, a stop gives control back and claims nothing; the code is dead."""
 
-    def when() -> bool:
-        if not wait_for_pids(tmp_path / "pids", 2)():
-            return False
+    def gone() -> None:
+        wait_until(wait_for_pids(tmp_path / "pids", 2))
         server.drop(for_good=True)
-        return True
 
-    outcome = desk.call_stopped(Stop("stop", when=when), "execute_code", code=DEAF)
+    outcome = calls.call_stopped(Stop("stop", wait=gone), "execute_code", code=DEAF)
     assert outcome.status in ("partial", "failed", "cancelled")
     assert "all its processes have ended" not in text_of(outcome)
     judge_dead(tmp_path / "pids")
@@ -193,8 +188,8 @@ def test_a_machine_that_is_gone_for_good_ends_the_code_too(desk: Desk, server: S
 
 def test_a_connection_that_falls_silent_ends_the_code(server: SSHServer, tmp_path: Path) -> None:
     """If heartbeats do not arrive any more, and nobody has noticed a break, the machine ends the code as well."""
-    with Desk(*Remote(machine_of(server, keepalive=0.25)).tools) as desk:
-        assert run(desk, f"{BUSY}time.sleep(1.2)").content == "on\n"  # longer than the silence that is allowed
+    with ToolCalls(*Remote(machine_of(server, keepalive=0.25)).tools) as calls:
+        assert run(calls, f"{BUSY}time.sleep(1.2)").content == "on\n"  # longer than the silence that is allowed
         server.is_silent = True
         judge_dead(tmp_path / "pids")
 
@@ -202,8 +197,8 @@ def test_a_connection_that_falls_silent_ends_the_code(server: SSHServer, tmp_pat
 @pytest.mark.parametrize("python", ["no-such-python", "false"])
 def test_a_machine_without_python_says_so(server: SSHServer, python: str) -> None:
     """If there is no Python to run it, the error has the machine's own words."""
-    with Desk(*remote_of(server, python=python).tools) as desk:
-        outcome = run(desk, "1")
+    with ToolCalls(*remote_of(server, python=python).tools) as calls:
+        outcome = run(calls, "1")
         assert outcome.status == "failed"
         assert ("no-such-python: not found" if python.startswith("no") else "exit code 1") in outcome.detail
 
@@ -219,17 +214,17 @@ def test_a_shell_that_greets_is_not_taken_for_code(server: SSHServer, tmp_path: 
     """What a shell says before it begins is no part of any result."""
     (tmp_path / "greet").write_text("echo o 3; echo Welcome!\n")
     env = {"BASH_ENV": str(tmp_path / "greet")}
-    with Desk(*remote_of(server, env=env, python=sys.executable).tools) as desk:
-        outcome = run(desk, "import os; 'HALTER_WATCH' in os.environ")
+    with ToolCalls(*remote_of(server, env=env, python=sys.executable).tools) as calls:
+        outcome = run(calls, "import os; 'HALTER_WATCH' in os.environ")
         assert outcome.content == "False\n", outcome
 
 
 def test_the_interpreter_ends_with_its_session(server: SSHServer, tmp_path: Path) -> None:
     """Closing what was kept ends the interpreter and all it has started, and code is refused then."""
-    with Desk(*remote_of(server).tools) as desk:
-        assert run(desk, BUSY).content == "on\n"
+    with ToolCalls(*remote_of(server).tools) as calls:
+        assert run(calls, BUSY).content == "on\n"
         assert all(is_alive(pid) for pid in pids_in(tmp_path / "pids"))
-        desk.kept().close()
+        kept_by(calls).close()
         judge_dead(tmp_path / "pids")
-        assert "session is closed" in run(desk, "1").detail
+        assert "session is closed" in run(calls, "1").detail
     wait_until(lambda: server.connections == 0)

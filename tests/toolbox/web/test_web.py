@@ -16,7 +16,7 @@ from aiohttp import web as aioweb
 from halter import Agent
 from halter.cancel import abandoned
 from halter.models import ToolCall
-from halter.testing import ScriptedModel
+from halter.testing import Moment, ScriptedModel, Stop, ToolCalls
 from halter.toolbox.http.fetch import Net
 from halter.toolbox.web.search_providers import Brave, Ddgs, SearXNG, Tavily, provider_named
 from halter.toolbox.web.web import Web
@@ -24,7 +24,15 @@ from tests.support.leftovers import nothing_is_left  # noqa: F401  (for each tes
 from tests.support.processes import open_descriptors
 from tests.support.search_proxy import SearchProxy
 from tests.support.slow_server import SlowServer
-from tests.support.trial import MOMENTS, REASONS, Trial, call, text_of
+from tests.support.stopped_calls import (
+    IN_THE_MIDDLE,
+    PATIENT,
+    STOP_OR_STEER,
+    call,
+    check_obeys,
+    every_moment,
+    text_of,
+)
 from tests.support.waiting import wait_until
 
 ARTICLE = (
@@ -167,33 +175,35 @@ def test_ddgs_finds_through_its_own_client(tmp_path: Path) -> None:
     assert "https://example.com/1" in text_of(outcome)
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
 def test_a_stop_closes_what_ddgs_has_open(tmp_path: Path, reason: str) -> None:
     """Its client hears of nothing, so its process is killed, and the other side sees the end."""
     with SearchProxy(tmp_path) as proxy:
         provider = Ddgs(backend="duckduckgo", proxy=proxy.url, timeout=30)
-        trial = Trial(Web(provider).web_search, reason, query="halter")
-        outcome = asyncio.run(trial.outcome_at("middle", proxy.wait_for_open))
-        assert outcome.status == "cancelled"
+        calls = ToolCalls(Web(provider).web_search, grace=PATIENT)
+        outcome = calls.call_stopped(Stop(reason, wait=proxy.wait_for_open), "web_search", query="halter")
+        assert (outcome.status, outcome.reason) == ("cancelled", reason)
         proxy.wait_for_close()
         wait_until(lambda: len(abandoned) == 0)
 
 
-@pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_search_is_stopped_with_the_pages_so_far(server: SlowServer, web: Web, moment: str, reason: str) -> None:
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
+@every_moment
+def test_a_search_is_stopped_with_the_pages_so_far(server: SlowServer, web: Web, moment: Moment, reason: str) -> None:
     """Whenever the stop comes: found pages are kept, the connection is closed, nothing is asked after it."""
     serve_results(server, hang_from=99 if moment == "end" else 2)
-    trial = Trial(web.web_search, reason, query="halter", pages=2)
-    outcome = asyncio.run(trial.outcome_at(moment, lambda: server.wait_for_request("/search", 2)))
+    calls = ToolCalls(web.web_search, grace=PATIENT)
+    stop = Stop(reason, moment, wait=lambda: server.wait_for_request("/search", 2))
+    outcome = calls.call_stopped(stop, "web_search", query="halter", pages=2)
+    check_obeys(outcome, moment, reason)
     if moment == "rest":
         assert not server.requests
-    if moment in ("middle", "twice"):
+    if moment in IN_THE_MIDDLE:
         assert outcome.status == "partial"
         assert "3. Title 1.2" in text_of(outcome)
         server.wait_for_close("/search")
         assert len(server.requests) == 2
-        assert trial.progress == ["searching, page 1", "searching, page 2"]
+        assert calls.reports == ["searching, page 1", "searching, page 2"]
     if moment == "end":
         assert "6. Title 2.2" in text_of(outcome)
 
@@ -277,33 +287,35 @@ def test_a_missing_extra_is_named(server: SlowServer, web: Web, monkeypatch: pyt
     assert "pip install 'halter[web]'" in call(Web("ddgs").web_search, query="x").detail
 
 
-@pytest.mark.parametrize("reason", REASONS)
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
+@every_moment
 @pytest.mark.parametrize("slow", ["/hang", "/trickle"])
 def test_reading_is_stopped_with_the_pages_that_are_finished(
-    server: SlowServer, web: Web, slow: str, moment: str, reason: str
+    server: SlowServer, web: Web, slow: str, moment: Moment, reason: str
 ) -> None:
     """Whenever the stop comes: finished pages are kept, the rest is named, and the servers see the end."""
     good = server.page("/good", "good words", "text/plain")
     urls = [good] if moment == "end" else [f"{server.url}{slow}", good, f"{server.url}{slow}2"]
-    trial = Trial(web.web_extract, reason, urls=urls)
+    calls = ToolCalls(web.web_extract, grace=PATIENT)
 
     def middle() -> None:
         for path in (slow, slow + "2"):
             server.wait_for_request(path)
-        wait_until(lambda: any("1 of 3" in text for text in trial.progress))
+        wait_until(lambda: any("1 of 3" in text for text in calls.reports))
 
     async def main() -> Any:
         before = open_descriptors()
-        outcome = await trial.outcome_at(moment, middle)
+        call = ToolCall("1", "web_extract", json.dumps({"urls": urls}))
+        outcome = await calls.run(call, Stop(reason, moment, wait=middle))
         wait_until(lambda: open_descriptors() <= before)
         return outcome
 
     outcome = asyncio.run(main())
+    check_obeys(outcome, moment, reason)
     text = text_of(outcome)
     if moment == "rest":
         assert not server.requests
-    if moment in ("middle", "twice"):
+    if moment in IN_THE_MIDDLE:
         assert outcome.status == "partial"
         assert "good words" in text
         assert f"Stopped before these were read: {urls[0]}, {urls[2]}" in text
@@ -314,12 +326,13 @@ def test_reading_is_stopped_with_the_pages_that_are_finished(
     assert len(abandoned) == 0
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
 def test_a_page_that_takes_for_ever_to_parse_is_stopped(server: SlowServer, web: Web, reason: str) -> None:
     """Parsing runs in a process that is killed, so control is back and nothing is left."""
     url = server.page("/deep", "<html><body>" + "<div><p>deep words</p>" * 60_000)
-    trial = Trial(web.web_extract, reason, urls=[url])
-    outcome = asyncio.run(trial.outcome_at("middle", lambda: server.wait(lambda seen: seen and seen[0].end)))
+    stop = Stop(reason, wait=lambda: server.wait(lambda seen: seen and seen[0].end))
+    outcome = ToolCalls(web.web_extract, grace=PATIENT).call_stopped(stop, "web_extract", urls=[url])
+    check_obeys(outcome, "middle", reason)
     assert text_of(outcome) == f"Stopped before these were read: {url}"
     wait_until(lambda: len(abandoned) == 0)
 

@@ -12,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halter import ToolOutcome
+from halter.testing import Moment
 from halter.toolbox.files.backend import LocalBackend
 from halter.toolbox.files.files import Files
 from halter.toolbox.files.patch.apply import apply_patch
 from halter.toolbox.files.patch.hunks import apply_hunks, split_lines
 from halter.toolbox.files.patch.parser import PatchError, parse
 from halter.toolbox.files.workspace import Workspace
-from tests.support.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
+from tests.support.processes import open_files
+from tests.support.stopped_calls import call, call_stopped, check, every_moment, every_reason, stop_everywhere
 
 
 def block(old: str, new: str, name: str = "f") -> str:
@@ -164,7 +166,7 @@ def test_what_does_not_fit_is_explained(tmp_path: Path, changes: str, words: lis
         block("x\n", "changed\n", "other") if "<<<" in changes else "--- other\n+++ other\n@@ -1 +1 @@\n-x\n+changed\n"
     )
     is_alone = "rename" in changes or words[0].startswith(("does not name", "neither"))
-    outcome = Stopped(Files(tmp_path).patch, {"changes": changes if is_alone else good + changes}).at("end", "stop")
+    outcome = call(Files(tmp_path).patch, changes=changes if is_alone else good + changes)
     assert outcome.status == "failed"
     for each in words:
         assert each in outcome.detail
@@ -281,19 +283,19 @@ def test_a_patch_is_whole_or_not_done(tmp_path: Path, reason: str) -> None:
             assert ("Nothing was changed" in outcome.content) == (not is_done)
 
     before = open_files()
-    assert everywhere(prepare, verify, reason) > 200
+    assert stop_everywhere(prepare, verify, reason) > 200
     assert open_files() == before
 
 
 @every_reason
 @every_moment
-def test_a_patch_that_is_stopped(tmp_path: Path, moment: str, reason: str) -> None:
+def test_a_patch_that_is_stopped(tmp_path: Path, moment: Moment, reason: str) -> None:
     """Whenever a patch of many files is stopped, all are old or all are new."""
     changes = ""
     for number in range(20):
         (tmp_path / f"f{number}").write_text("one\n" + "x\n" * 20_000)
         changes += f"--- f{number}\n+++ f{number}\n@@ -1 +1 @@\n-one\n+two\n"
-    outcome = Stopped(Files(tmp_path).patch, {"changes": changes}).at(moment, reason)
+    outcome = call_stopped(Files(tmp_path).patch, moment, reason, changes=changes)
     check(outcome, moment, reason)
     firsts = {(tmp_path / name).read_text()[:3] for name in os.listdir(tmp_path)}
     assert firsts == {"two"} if outcome.status == "completed" else firsts in ({"one"}, {"two"})

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halter import ToolOutcome
+from halter.testing import Moment
 from halter.toolbox.files.files import Files
 from halter.toolbox.files.search import ripgrep
 from halter.toolbox.files.search.gitignore import Ignore
@@ -21,7 +22,8 @@ from halter.toolbox.files.search.globs import compile_glob
 from halter.toolbox.files.search.local import LocalSearch
 from halter.toolbox.files.search.search import Query, search
 from halter.toolbox.files.workspace import Workspace
-from tests.support.stop_everywhere import Stopped, check, every_moment, every_reason, everywhere, open_files
+from tests.support.processes import open_files
+from tests.support.stopped_calls import call, call_stopped, check, every_moment, every_reason, stop_everywhere
 from tests.support.waiting import wait_until
 
 
@@ -101,7 +103,7 @@ def test_what_is_left_out_is_told(tree: Path) -> None:
     files = Files(tree)
 
     def text(**arguments: Any) -> str:
-        return str(Stopped(files.search_files, arguments).at("end", "stop").content)
+        return str(call(files.search_files, **arguments).content)
 
     assert text(pattern="needle", limit=2).endswith("\n[the first 2 matches; there may be more: narrow the search]")
     assert "no line matches" in text(pattern="absent")
@@ -113,7 +115,7 @@ def test_what_is_left_out_is_told(tree: Path) -> None:
         ({"pattern": "x", "path": "absent"}, "no such file or directory: absent"),
         ({"pattern": "x", "path": "../"}, "leads out of the workspace"),
     ):
-        outcome = Stopped(files.search_files, arguments).at("end", "stop")
+        outcome = call(files.search_files, **arguments)
         assert outcome.status == "failed"
         assert words in outcome.detail
 
@@ -254,11 +256,17 @@ def forest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @every_reason
 @every_moment
 @pytest.mark.parametrize("pattern", ["needle", "needl[e]$"])
-def test_a_search_that_is_stopped_gives_its_matches(forest: Path, moment: str, reason: str, pattern: str) -> None:
+def test_a_search_that_is_stopped_gives_its_matches(forest: Path, moment: Moment, reason: str, pattern: str) -> None:
     """Whenever a search is stopped, what it gives are matches, and neither a process nor a file is left."""
     before = open_files()
-    stopped = Stopped(Files(forest).search_files, {"pattern": pattern, "limit": 1000})
-    outcome = stopped.at(moment, reason, middle=lambda: any(each.startswith(str(forest)) for each in open_files()))
+    outcome = call_stopped(
+        Files(forest).search_files,
+        moment,
+        reason,
+        middle=lambda: any(each.startswith(str(forest)) for each in open_files()),
+        pattern=pattern,
+        limit=1000,
+    )
     check(outcome, moment, reason)
     assert isinstance(outcome.content, str)
     assert all(line.endswith(":21: needle") or line.startswith("[") for line in outcome.content.splitlines())
@@ -276,7 +284,7 @@ def test_a_search_can_be_stopped_everywhere(tree: Path, reason: str) -> None:
     """At every line of a search, a stop gives a part of the matches, and leaves nothing open."""
     files = Files(tree)
     arguments = {"pattern": "needle", "path": "src"}
-    whole = str(Stopped(files.search_files, arguments).at("end", "stop").content)
+    whole = str(call(files.search_files, **arguments).content)
     before = open_files()
 
     def verify(outcome: ToolOutcome) -> None:
@@ -284,4 +292,4 @@ def test_a_search_can_be_stopped_everywhere(tree: Path, reason: str) -> None:
         assert set(outcome.content.splitlines()) <= set(whole.splitlines())
         wait_until(lambda: open_files() == before)
 
-    assert everywhere(lambda: (files.search_files, arguments), verify, reason) > 50
+    assert stop_everywhere(lambda: (files.search_files, arguments), verify, reason) > 50
