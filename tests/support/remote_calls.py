@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +9,14 @@ from typing import Any
 
 from halter import ToolOutcome
 from halter.models import ToolCall
+from halter.testing import Stop, ToolCalls
 from halter.toolbox.remote.remote import Remote
 from halter.toolbox.remote.ssh import SSHMachine
 from halter.tools.resources import SessionResources
-from tests.support.batches import Probe
 from tests.support.processes import wait_dead
 from tests.support.ssh_server import PASSWORD, USER, SSHServer
+from tests.support.stopped_calls import is_over
+from tests.support.waiting import wait_until
 
 # Each writes two process ids and says "half"; each tries to get away in another way.
 COMMANDS = {
@@ -46,27 +47,23 @@ class Work:
     """Calls on one machine, one after the other, as one session would make them."""
 
     def __init__(self, server: SSHServer, resources: SessionResources, **options: Any) -> None:
-        self._tools = remote_of(server, **options).tools
-        self._keeper = resources
+        self.tools = remote_of(server, **options).tools
+        self.calls = ToolCalls()
+        self._resources = resources
 
-    def __call__(self, name: str, **arguments: Any) -> ToolOutcome:
-        return self.stopped(name, None, **arguments)
+    def __call__(self, name: str, stop: Stop | None = None, **arguments: Any) -> ToolOutcome:
+        self.calls = ToolCalls(*self.tools, resources=self._resources)
+        return self.calls.call_stopped(stop, name, **arguments)
 
     def text(self, name: str, **arguments: Any) -> str:
         outcome = self(name, **arguments)
         assert outcome.status == "completed", outcome
         return str(outcome.content)
 
-    def stopped(
-        self, name: str, when: Callable[[], object] | None, reason: str = "stop", **arguments: Any
-    ) -> ToolOutcome:
-        async def main() -> ToolOutcome:
-            probe = Probe(*self._tools, calls=[ask(name, **arguments)], resources=self._keeper)
-            self.probe = probe
-            outcomes = await (probe.run() if when is None else probe.stopped_when(when, reason))
-            return outcomes[0]
-
-        return asyncio.run(asyncio.wait_for(main(), 40))
+    def stopped(self, name: str, when: Callable[[], object], reason: str = "stop", **arguments: Any) -> ToolOutcome:
+        """Stop a call as soon as *when* holds, or when it has ended."""
+        stop = Stop(reason, wait=lambda: wait_until(lambda: when() or is_over(self.calls)))
+        return self(name, stop, **arguments)
 
 
 def pids_in(path: Path) -> list[int]:

@@ -42,7 +42,7 @@ def test_a_stop_of_writing_to_a_job_that_does_not_read(work: Work, tmp_path: Pat
     """Input that nobody reads does not hold up a stop, and who would pass it on ends with the job."""
     work.text("terminal", command="echo $$ >pids; exec sleep 1000", background=True)
     wait_until(wait_for_pids(tmp_path / "pids", 1))
-    started = lambda: any(type(event).__name__ == "ToolStarted" for event in work.probe.events)  # noqa: E731
+    started = lambda: any(type(event).__name__ == "ToolStarted" for event in work.calls.events)  # noqa: E731
     outcome = work.stopped("process", started, reason, action="write", job=1, text="x" * 200_000)
     assert outcome.status == "cancelled"
     assert "all its processes have ended" in work.text("process", action="kill", job=1)
@@ -63,7 +63,7 @@ def test_a_stop_of_waiting_leaves_the_job_alone(work: Work, tmp_path: Path, reas
     """Waiting for a job ends at a stop; the job belongs to the session and goes on."""
     work.text("terminal", command="echo $$ >pids; echo half; sleep 1000", background=True)
     wait_until(wait_for_pids(tmp_path / "pids", 1))
-    started = lambda: any(type(event).__name__ == "ToolStarted" for event in work.probe.events)  # noqa: E731
+    started = lambda: any(type(event).__name__ == "ToolStarted" for event in work.calls.events)  # noqa: E731
     outcome = work.stopped("process", started, reason, action="wait", job=1)
     assert outcome.status in ("partial", "cancelled")  # cancelled: it was told to start, and had not begun to wait
     assert outcome.status == "cancelled" or "[job 1 has been running for" in str(outcome.content)
@@ -106,7 +106,7 @@ def test_only_so_many_jobs_run_at_once(work: Work) -> None:
 @pytest.mark.parametrize("reason", ["stop", "steer"])
 def test_a_stop_while_a_job_is_started_leaves_no_job(work: Work, server: SSHServer, reason: str) -> None:
     """A job whose start was stopped is no job: nothing of it runs, and it is not listed."""
-    started = lambda: any(type(event).__name__ == "ToolStarted" for event in work.probe.events)  # noqa: E731
+    started = lambda: any(type(event).__name__ == "ToolStarted" for event in work.calls.events)  # noqa: E731
     outcome = work.stopped("terminal", started, reason, command="echo $$ >>pids; sleep 1000", background=True)
     listed = work.text("process", action="list")
     if outcome.status == "cancelled":
@@ -120,7 +120,7 @@ def test_a_stop_while_a_job_is_started_leaves_no_job(work: Work, server: SSHServ
 def test_a_job_on_a_machine_that_is_not_there_is_told(server: SSHServer, resources: SessionResources) -> None:
     """A job that could not be started is an error and is not listed."""
     work = Work(server, resources)
-    work._tools = Remote(machine_of(server, port=1)).tools
+    work.tools = Remote(machine_of(server, port=1)).tools
     assert "cannot reach" in work("terminal", command="x", background=True).detail
     assert work.text("process", action="list") == "There are no jobs."
 

@@ -34,7 +34,7 @@ def test_a_command_runs_there(work: Work, server: SSHServer) -> None:
     assert work.text("terminal", command="mkdir sub && cd sub") == f"[exit code 0; now in {home}/sub]"
     assert work.text("terminal", command="pwd") == f"{home}/sub\n[exit code 0]"
     assert server.connections == 1
-    assert any(isinstance(event, ToolProgress) for event in work.probe.events)
+    assert any(isinstance(event, ToolProgress) for event in work.calls.events)
 
 
 @pytest.mark.parametrize("text", ['it\'s \\n "quoted" $HOME `x`', "two\nlines", "tab\tund Ümläut ☃", "%s %b \\\\"])
@@ -149,7 +149,7 @@ def test_the_home_directory_has_a_short_name(
     """A path that begins with ~/ is in the home directory there, wherever the machine is worked in."""
     work.text("write_file", path="~/sub/a", content="x")
     assert (tmp_path / "sub/a").read_text() == "x"
-    work._tools = Remote(machine_of(server, directory="~/sub")).tools
+    work.tools = Remote(machine_of(server, directory="~/sub")).tools
     assert work.text("read_file", path="a") == "     1\tx"
     assert work.text("read_file", path="~/sub/a") == "     1\tx"
     assert work.text("terminal", command="ls") == "a\n[exit code 0]"
@@ -204,7 +204,7 @@ def test_an_unknown_host_key_is_refused(server: SSHServer, resources: SessionRes
     (tmp_path / "other").write_text("")
     for options, status in (({"known_hosts": tmp_path / "other"}, "failed"), ({"check_host_key": False}, "completed")):
         work = Work(server, resources)
-        work._tools = Remote(machine_of(server, **options)).tools
+        work.tools = Remote(machine_of(server, **options)).tools
         outcome = work("terminal", command="echo in")
         assert outcome.status == status
         assert ("host key" in outcome.detail) == (status == "failed")
@@ -216,7 +216,7 @@ def test_a_wrong_password_is_told_without_it(
     """Whoever is not let in is told so; the password is in no text, no log and no repr."""
     machine = machine_of(server, password="hunter2")
     work = Work(server, resources)
-    work._tools = Remote(machine).tools
+    work.tools = Remote(machine).tools
     with caplog.at_level(0):
         outcome = work("terminal", command="echo in")
     assert "refused the login" in outcome.detail
@@ -226,7 +226,7 @@ def test_a_wrong_password_is_told_without_it(
 def test_a_machine_that_is_not_there_is_told(resources: SessionResources, server: SSHServer) -> None:
     """If nobody listens there, the error says so."""
     work = Work(server, resources)
-    work._tools = Remote(machine_of(server, port=1)).tools
+    work.tools = Remote(machine_of(server, port=1)).tools
     assert "cannot reach" in work("terminal", command="x").detail
     with pytest.raises(ValueError, match="host is empty"):
         SSHMachine("")

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from halter.events.tools import ToolProgress
+from halter import CancellationToken
+from halter.testing import Stop
 from halter.toolbox.remote.remote import Remote
 from halter.tools.resources import SessionResources
 from tests.support.batches import Probe
@@ -36,15 +37,7 @@ def test_a_stop_in_the_middle_ends_all_of_it(work: Work, tmp_path: Path, kind: s
 @pytest.mark.parametrize("reason", ["stop", "steer"])
 def test_what_was_said_is_given_back(work: Work, reason: str) -> None:
     """The partial output of a stopped command is its result; a second stop changes nothing."""
-
-    def twice() -> bool:
-        if any("half" in event.text for event in work.probe.told(ToolProgress)):
-            work.probe.token.cancel(reason)
-            work.probe.token.cancel("interrupt")
-            return True
-        return False
-
-    outcome = work.stopped("terminal", twice, reason, command="echo half; sleep 1000")
+    outcome = work("terminal", Stop(reason, "twice", report="half"), command="echo half; sleep 1000")
     assert (outcome.status, outcome.reason) == ("partial", reason)
     assert str(outcome.content).startswith("half\n[stopped after")
 
@@ -65,13 +58,7 @@ def test_what_was_said_is_given_back(work: Work, reason: str) -> None:
 )
 def test_a_stop_at_rest_starts_nothing(work: Work, server: SSHServer, name: str, arguments: Any, reason: str) -> None:
     """A call that is stopped before it starts does not even connect."""
-
-    async def main() -> None:
-        probe = Probe(*work._tools, calls=[ask(name, **arguments)])
-        probe.token.cancel(reason)
-        assert [outcome.status for outcome in await probe.run()] == ["not_started"]
-
-    asyncio.run(main())
+    assert work(name, Stop(reason, "rest"), **arguments).status == "not_started"
     assert server.connections == 0
     assert not (server.home / "made").exists()
 
@@ -100,8 +87,7 @@ def test_a_stop_at_the_start_leaves_nothing(
 @pytest.mark.parametrize("reason", ["stop", "steer"])
 def test_a_stop_at_the_end_changes_nothing(work: Work, reason: str) -> None:
     """A command that had ended keeps its result."""
-    outcome = work("terminal", command="echo whole")
-    work.probe.token.cancel(reason)
+    outcome = work("terminal", Stop(reason, "end"), command="echo whole")
     assert (outcome.status, outcome.content) == ("completed", "whole\n[exit code 0]")
 
 
@@ -147,15 +133,17 @@ def test_a_machine_that_is_gone_for_good_ends_the_command_too(work: Work, server
 def test_a_stop_and_a_cut_together_leave_nothing(work: Work, server: SSHServer, tmp_path: Path) -> None:
     """A connection that breaks while a command is being stopped takes nothing back."""
     pids = tmp_path / "pids"
+    token = CancellationToken()
 
-    def when() -> bool:
-        if not wait_for_pids(pids, 2)():
-            return False
-        work.probe.token.cancel("stop")
+    def stop_and_cut() -> None:
+        wait_until(wait_for_pids(pids, 2))
+        token.cancel()
         server.drop()
-        return True
 
-    outcome = work.stopped("terminal", when, command=COMMANDS["ignores TERM"])
+    thread = threading.Thread(target=stop_and_cut)
+    thread.start()
+    outcome = work("terminal", Stop("stop", token), command=COMMANDS["ignores TERM"])
+    thread.join(30)
     assert outcome.status == "partial"
     judge_dead(pids)
 
@@ -200,7 +188,7 @@ def test_a_connection_that_falls_silent_ends_the_command(
 ) -> None:
     """If heartbeats do not arrive any more, and nobody has noticed a break, the machine ends the command as well."""
     work = Work(server, resources)
-    work._tools = Remote(machine_of(server, keepalive=0.25), grace=0.3).tools
+    work.tools = Remote(machine_of(server, keepalive=0.25), grace=0.3).tools
     work.text("terminal", command=COMMANDS["ignores TERM"], background=True)
     wait_until(wait_for_pids(tmp_path / "pids", 2))
     server.is_silent = True
@@ -210,7 +198,7 @@ def test_a_connection_that_falls_silent_ends_the_command(
 def test_heartbeats_keep_a_command_alive(server: SSHServer, resources: SessionResources) -> None:
     """A command that says nothing for longer than the silence that is allowed goes on."""
     work = Work(server, resources)
-    work._tools = Remote(machine_of(server, keepalive=0.25)).tools
+    work.tools = Remote(machine_of(server, keepalive=0.25)).tools
     assert work.text("terminal", command="sleep 2; echo there") == "there\n[exit code 0]"
 
 
