@@ -69,7 +69,9 @@ def test_another_agent_does_a_part(kind: str) -> None:
 def test_a_childs_call_is_approved_where_somebody_listens(how: str, status: str) -> None:
     """Nobody listens to a child's session: what it has to ask is asked in its parent's, and withdrawn there."""
     child = agent_of(DELETE, "done", tools=[delete], approve="ask")
-    with session_of(call("hand_over"), "ok", tools=[delegating(child)]) as session, session.subscribe() as listener:
+    store = MemoryStore()
+    agent = agent_of(call("hand_over"), "ok", tools=[delegating(child)])
+    with agent.session(None, store) as session, session.subscribe() as listener:
         running = RunningTurn(session)
         asked = wait_for(listener, "approval.asked").data
         assert isinstance(asked, ApprovalAsked)
@@ -85,9 +87,7 @@ def test_a_childs_call_is_approved_where_somebody_listens(how: str, status: str)
             assert not session.answer(asked.request.id, value=True)
             return
         name = data_of(session, "child.started")[0].session
-        outcomes = [
-            event.data.outcome for event in session._log.store.read(name) if isinstance(event.data, ToolFinished)
-        ]
+        outcomes = [event.data.outcome for event in store.read(name) if isinstance(event.data, ToolFinished)]
         assert [outcome.status for outcome in outcomes] == [status]
 
 
@@ -241,6 +241,7 @@ class Kept:
 @looped
 async def test_a_delegated_child_is_closed_with_time() -> None:
     """What a child's tools kept is closed before its parent goes on; no thread is left, and the loop runs meanwhile."""
+    wait_until(lambda: len(abandoned) == 0)  # nothing of earlier tests
     Kept.loop = asyncio.get_running_loop()
     Kept.closed.clear()
 

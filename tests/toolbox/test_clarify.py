@@ -205,7 +205,7 @@ def test_a_stop_withdraws_the_question(how: str) -> None:
         assert [each.withdrawn for each in data_of(session, "question.answered")] == [True]
         assert not session.answer(question.id, "late")
         assert not session._questions._waiting
-        assert not session._log.view.questions
+        assert not session.questions
         judge_session(session)
 
 

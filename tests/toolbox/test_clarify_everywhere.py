@@ -19,7 +19,7 @@ from tests.support.valid_history import judge_session
 ASK = call("clarify", "q1", json.dumps({"question": "Which colour?"}))
 TEXT = "dark green"
 # Where messages, questions and turns are decided about; the rest is tried by its own tests.
-LAYER = ("session", "steps", "turn", "inbox", "history", "journal", "people", "toolbox/clarify", "tools/context")
+LAYER = ("session/", "toolbox/clarify", "tools/context")
 
 
 def is_tried(place: str) -> bool:

@@ -47,7 +47,7 @@ class Work:
 
     def wait_stopped(self, times: int) -> None:
         """Wait until so many turns have been stopped by now, and it is ready."""
-        self._chat.wait(lambda: self._chat._text().count("■ stopped in") >= times, f"{times} stops")
+        self._chat.wait(lambda: self._chat.text.count("■ stopped in") >= times, f"{times} stops")
         self._chat.wait_ready()
 
 
@@ -189,7 +189,7 @@ def leave_by_ctrl_d(chat: ChatScreen) -> None:
 
 def leave_by_ctrl_c(chat: ChatScreen) -> None:
     chat.type(CTRL_C)
-    chat.wait(lambda: "Nothing is running" in chat._text() or "■ stopped" in chat._text())
+    chat.wait(lambda: "Nothing is running" in chat.text or "■ stopped" in chat.text)
     chat.type(CTRL_C)
 
 

@@ -102,7 +102,7 @@ def test_taking_back(chat: ChatScreen, provider: FakeProvider) -> None:
     chat.wait_ready()
     assert [each["content"] for each in provider.requests[2].body["messages"][1:]] == ["Try. Again."]
     chat.send("/rollback")
-    chat.wait(lambda: chat._text().count("the turn was removed from the conversation") == 3)
+    chat.wait(lambda: chat.text.count("the turn was removed from the conversation") == 3)
     chat.send("/undo")
     chat.wait_for("there is no turn to remove")
 
