@@ -27,7 +27,7 @@ every_reason = pytest.mark.parametrize("reason", REASONS)
 PATIENT = 30.0
 STOPPED = {"partial", "cancelled"}
 # What a tool that obeys in time may end as; and one that has something to give back as soon as it is in the middle.
-OBEYS = {"rest": {"not_started"}, "start": STOPPED, "middle": STOPPED, "twice": STOPPED, "end": {"completed"}}
+OBEYS = {"before": {"not_started"}, "start": STOPPED, "middle": STOPPED, "twice": STOPPED, "end": {"completed"}}
 GIVES_BACK = OBEYS | {"middle": {"partial"}, "twice": {"partial"}}
 
 
@@ -53,14 +53,15 @@ def call_stopped(
 
 def check(outcome: ToolOutcome, moment: str, reason: str) -> None:
     """What holds for every tool and every stop: nothing starts after it, and a whole result says that it is whole."""
-    if moment == "rest":
+    if moment == "before":
         assert outcome.status == "not_started"
         assert outcome.reason == reason
         assert not outcome.content
     elif moment == "end":
         assert outcome.status == "completed"
     else:
-        assert outcome.status in ("completed", "partial", "cancelled", "abandoned"), outcome
+        # Without a *middle* the stop comes as soon as the start is told, which may be before the function is launched.
+        assert outcome.status in ("completed", "partial", "cancelled", "abandoned", "not_started"), outcome
         if outcome.status != "completed":
             assert outcome.reason == reason
         # A busy machine, or a disk, may make it late; but it has ended, and that was told.

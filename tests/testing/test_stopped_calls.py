@@ -17,7 +17,7 @@ from halter.tools.resources import SessionResources
 from tests.support.waiting import wait_until
 
 STATUSES = {
-    "rest": {"not_started"},
+    "before": {"not_started"},
     "start": {"cancelled", "partial"},  # it may have yielded something by then
     "middle": {"partial"},
     "twice": {"partial"},

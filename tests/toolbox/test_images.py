@@ -179,7 +179,7 @@ def test_making_a_picture_is_stopped(
         stop = Stop(reason, moment, wait=lambda: is_there(server, waiting))
         outcome = calls.call_stopped(stop, "image_generate", prompt="a horse", path="horse.png")
     check_obeys(outcome, moment, reason)
-    if moment == "rest":
+    if moment == "before":
         assert not server.requests
     if moment in IN_THE_MIDDLE:
         assert outcome.status == "cancelled"
@@ -256,7 +256,7 @@ def test_looking_is_stopped_with_what_was_said(tmp_path: Path, moment: Moment, r
             stop = Stop(reason, moment, wait=lambda: provider.wait_for_pieces(3))
             outcome = calls.call_stopped(stop, "vision_analyze", image="a.png", question="count")
         check_obeys(outcome, moment, reason)
-        if moment == "rest":
+        if moment == "before":
             assert not provider.requests
         if moment in IN_THE_MIDDLE:
             assert (whole * 9).startswith(text_of(outcome))

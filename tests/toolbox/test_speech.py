@@ -164,7 +164,7 @@ def test_a_request_to_a_server_is_closed_by_a_stop(
         stop = Stop(reason, moment, wait=lambda: server.wait_for_request(path))
         outcome = calls.call_stopped(stop, name, **arguments)
     check_obeys(outcome, moment, reason)
-    if moment == "rest":
+    if moment == "before":
         assert not server.requests
     if moment in IN_THE_MIDDLE:
         assert outcome.status == "cancelled"

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from halter.tools.approval import Ask, Policy
     from halter.tools.outcome import ToolOutcome
 
-Moment: TypeAlias = Literal["rest", "start", "middle", "twice", "end"]
-MOMENTS: Final[tuple[Moment, ...]] = ("rest", "start", "middle", "twice", "end")
+Moment: TypeAlias = Literal["before", "start", "middle", "twice", "end"]
+MOMENTS: Final[tuple[Moment, ...]] = ("before", "start", "middle", "twice", "end")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Stop:
     The reason "steer" cancels the step, as `session.steer()` does, and every other one the turn, as `session.stop()`
     does. The moments, and what the outcome is:
 
-    * "rest": before the call begins. It is "not_started".
+    * "before": before the call begins. It is "not_started".
     * "start": as soon as the function was launched.
     * "middle": when the call has reported a text that contains *report*, or when *wait* returns; it runs in a thread
       of its own, and what it raises is raised by the call. A tool that stops in time is "partial" or "cancelled".
@@ -142,7 +142,7 @@ class _Stopping:
 
     @contextlib.contextmanager
     def begun(self) -> Iterator[None]:
-        """Stop at rest, or prepare for the moment to come."""
+        """Stop now, or prepare for the moment to come."""
         stop = self._stop
         if isinstance(self._at, CancellationToken):
             with self._at.on_cancel(self._cancel):
@@ -151,7 +151,7 @@ class _Stopping:
         if stop is not None and stop.wait is not None and self._at in ("middle", "twice"):
             self._waited.clear()
             threading.Thread(target=self._wait, args=(stop.wait,), name="stop of a test", daemon=True).start()
-        if self._at == "rest":
+        if self._at == "before":
             self._cancel()
         yield
 

@@ -338,7 +338,7 @@ def test_a_stop_at_any_moment_leaves_the_browser_usable(surfer: Surfer, name: st
         if moment in IN_THE_MIDDLE:
             surfer.wedge()
         outcome = surfer.run(name, stop_with_page(surfer, moment, reason), **CALLS[name](field))
-        expected = {"rest": {"not_started"}, "end": {"completed"}, "start": {"cancelled", "partial"}}
+        expected = {"before": {"not_started"}, "end": {"completed"}, "start": {"cancelled", "partial"}}
         assert outcome.status in expected.get(moment, {"cancelled"}), (moment, outcome)
         assert outcome.reason == (None if moment == "end" else reason)
     assert "Page: Home" in surfer.home()
@@ -359,7 +359,7 @@ def test_a_stop_while_a_page_loads(surfer: Surfer, reason: str) -> None:
 
             stop = Stop(reason, moment, wait=lambda: wait_until(is_there))
             outcome = surfer.run("navigate", stop, url=f"{site.url}{path if moment != 'end' else '/two'}")
-            expected = {"rest": "not_started", "start": "cancelled", "end": "completed"}
+            expected = {"before": "not_started", "start": "cancelled", "end": "completed"}
             assert outcome.status == expected.get(moment, status), (moment, path, outcome)
             if outcome.status == "partial":
                 assert outcome.content == f"Opened {site.url}/endless (HTTP 200)"
@@ -379,7 +379,7 @@ def test_a_stop_on_the_way_back(surfer: Surfer, reason: str) -> None:
             site.seen.clear()
         stop = Stop(reason, moment, wait=lambda: wait_until(lambda: site.seen.count("/hang-again") == 2))
         outcome = surfer.run("back", stop)
-        expected = {"rest": "not_started", "end": "completed"}
+        expected = {"before": "not_started", "end": "completed"}
         assert outcome.status == expected.get(moment, "cancelled"), (moment, outcome)
     assert "Page: Home" in surfer.home()
 

@@ -136,7 +136,7 @@ def test_a_stop_at_any_moment_leaves_the_server_usable(served: Served, moment: M
         assert (outcome.status, outcome.content) == ("completed", "2")
     else:
         outcome = calls.call_stopped(stop, "slow", name=name)
-        assert outcome.status == ("not_started" if moment == "rest" else "cancelled")
+        assert outcome.status == ("not_started" if moment == "before" else "cancelled")
         assert outcome.reason == reason
     if moment in IN_THE_MIDDLE:
         wait_until(lambda: served.has_noted(f"{name}-cancelled"))

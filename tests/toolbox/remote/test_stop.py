@@ -58,7 +58,7 @@ def test_what_was_said_is_given_back(work: Work, reason: str) -> None:
 )
 def test_a_stop_at_rest_starts_nothing(work: Work, server: SSHServer, name: str, arguments: Any, reason: str) -> None:
     """A call that is stopped before it starts does not even connect."""
-    assert work(name, Stop(reason, "rest"), **arguments).status == "not_started"
+    assert work(name, Stop(reason, "before"), **arguments).status == "not_started"
     assert server.connections == 0
     assert not (server.home / "made").exists()
 

@@ -196,7 +196,7 @@ def test_a_search_is_stopped_with_the_pages_so_far(server: SlowServer, web: Web,
     stop = Stop(reason, moment, wait=lambda: server.wait_for_request("/search", 2))
     outcome = calls.call_stopped(stop, "web_search", query="halter", pages=2)
     check_obeys(outcome, moment, reason)
-    if moment == "rest":
+    if moment == "before":
         assert not server.requests
     if moment in IN_THE_MIDDLE:
         assert outcome.status == "partial"
@@ -313,7 +313,7 @@ def test_reading_is_stopped_with_the_pages_that_are_finished(
     outcome = asyncio.run(main())
     check_obeys(outcome, moment, reason)
     text = text_of(outcome)
-    if moment == "rest":
+    if moment == "before":
         assert not server.requests
     if moment in IN_THE_MIDDLE:
         assert outcome.status == "partial"
