@@ -30,7 +30,8 @@ from halter.events import (
 from halter.session.history import History, HistoryView
 from halter.session.inbox import WaitingMessages
 from halter.session.subscription import Subscription
-from halter.stores.writer import Command, writer_of
+from halter.stores.command import Command
+from halter.stores.writer import writer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from halter.session.log import Transaction
     from halter.session.subscription import Subscription
     from halter.stores.base import Lease, Store
-    from halter.stores.writer import Command
+    from halter.stores.command import Command
 
 __all__ = ["Session"]
 
@@ -444,7 +444,7 @@ class Session:
         note = ""
         try:
             if command is not None:
-                await self._log.writer.done(command)
+                await command.wait_async()
                 command.outcome()
         except (StoreError, SessionClosed) as error:
             note = f"what waits could not be held: {error}"

@@ -300,7 +300,7 @@ class TurnWriter:
         command = self._log.submit(decide)
         while not command.is_done:
             with contextlib.suppress(asyncio.CancelledError):
-                await self._log.writer.done(command)
+                await command.wait_async()
         return command.outcome()
 
 

@@ -24,25 +24,25 @@ runs, goes on from there: nobody else's command fails by it. So whatever may be 
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
 import threading
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from halter.cancel.fork import after_fork
 from halter.cancel.threads import pool
 from halter.errors import StoreError, WriteRefused
 from halter.stores.base import Write
+from halter.stores.command import Command, run_effect, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    import asyncio
+    from collections.abc import Callable
 
-    from halter.events import Event
-    from halter.stores.base import Lease, Store
+    from halter.stores.base import Store
+    from halter.stores.command import Log, Transaction
 
 _log = logging.getLogger(__name__)
 _MAX_BATCH: Final = 512
@@ -50,65 +50,6 @@ _MOMENT: Final = 0.01  # seconds that pieces of text wait for others
 _LONGEST: Final = 0.1  # the same, when there is much to write
 _REST: Final = 10  # times as long as the last batches took
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
-
-
-class Transaction(Protocol):
-    """What a command is given: see `halter.session.log`."""
-
-    events: list[Event]
-    effects: list[Callable[[], object]]
-    waiting: int
-
-
-class Log(Protocol):
-    """One session, as the writer sees it."""
-
-    store: Store
-    lease: Lease
-
-    def begin(self) -> Any:
-        """A transaction. Loads the state from the store first, if an earlier commit has failed."""
-        ...
-
-    def publish(self, events: Sequence[Event]) -> None:
-        """Show what is durable now."""
-        ...
-
-    def discard(self) -> None:
-        """The state has events in it that are not in the store: load it again before it is used."""
-        ...
-
-
-class Command(Generic[R]):
-    """A decision about one session, or a job for the store alone. It runs once, in the order of submission."""
-
-    __slots__ = ("_future", "_lock", "_loop", "decide", "error", "is_done", "log", "on_error", "result")
-
-    def __init__(
-        self,
-        log: Log | None,
-        decide: Callable[[Any], R],
-        on_error: Callable[[Exception], object] | None = None,
-    ) -> None:
-        self.log = log
-        self.decide = decide
-        self.on_error = on_error  # told of a failure, if nobody waits who could be told
-        self.result: R
-        self.error: Exception | None = None
-        self.is_done = False
-        self._lock: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._future: asyncio.Future[None] | None = None
-
-    def outcome(self) -> R:
-        """What it has come to: the result, or its error is raised."""
-        if self.error is not None:
-            try:
-                raise self.error
-            finally:
-                self.error = None  # it refers to this frame
-        return self.result
 
 
 class _Claim:
@@ -194,27 +135,14 @@ class Writer:
             if self._is_claimed_here:
                 self._run_waiting()  # an effect of an earlier command waits for this one
                 continue
-            lock = threading.Lock()
-            lock.acquire()
-            command._lock = lock
-            if not command.is_done:  # set first, then looked: the writer does it the other way round
-                lock.acquire()
+            command.block()
         return command.outcome()
 
     async def run_async(self, command: Command[R]) -> R:
         """Have a command run, and await it. If this task is cancelled meanwhile, the command still runs."""
         self.submit(command)
-        await self.done(command)
+        await command.wait_async()
         return command.outcome()
-
-    async def done(self, command: Command[Any]) -> None:
-        """Await the end of a command that was submitted."""
-        if command.is_done:
-            return
-        command._loop = loop = asyncio.get_running_loop()
-        command._future = loop.create_future()
-        if not command.is_done:
-            await command._future
 
     @property
     def is_interrupted_here(self) -> bool:
@@ -364,9 +292,9 @@ class Writer:
         self._may_nest = True
         for log, transaction in batch.transactions.items():
             while transaction.effects and log not in batch.refused:
-                _run_effect(transaction.effects[0])
+                run_effect(transaction.effects[0])
                 del transaction.effects[0]
-        _settle(done)
+        settle(done)
         self._may_nest = False
 
     def _decide(
@@ -461,41 +389,6 @@ def _is_written(batch: _Batch, log: Log) -> bool:
         return not last or bool(log.store.read(log.lease.session, last - 1, limit=1))
     except Exception:  # noqa: BLE001
         return False
-
-
-def _settle(commands: list[Command[Any]]) -> None:
-    """Tell those who wait; one wake-up for each event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for command in commands:
-        command.is_done = True
-        lock = command._lock
-        if lock is not None and lock.locked():
-            lock.release()
-        loop, future = command._loop, command._future
-        if loop is not None and future is not None:
-            by_loop.setdefault(loop, []).append(future)
-        if command.error is not None and command.on_error is not None:
-            _run_effect(functools.partial(command.on_error, command.error))
-            command.error = None  # it refers to this frame
-    for loop, futures in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_wake_all, futures)
-        except RuntimeError:
-            _log.debug("an event loop is closed: nobody is left to wake")
-
-
-def _wake_all(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
-
-
-def _run_effect(effect: Callable[[], object]) -> None:
-    """Do what follows from something durable. A boundary: it must not keep the rest from happening."""
-    try:
-        effect()
-    except Exception:  # noqa: BLE001
-        _log.exception("an effect of a command failed")
 
 
 _writers: weakref.WeakKeyDictionary[Any, Writer] = weakref.WeakKeyDictionary()
