@@ -18,7 +18,7 @@ from halter.stores import MemoryStore, SQLiteStore, Store
 from halter.testing import ScriptedModel
 
 OWN = "the-key-of-the-tests"
-AT_MOST = aiohttp.ClientTimeout(total=15)
+AT_MOST = aiohttp.ClientTimeout(total=30)
 
 
 class Answer:

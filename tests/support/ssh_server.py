@@ -12,7 +12,7 @@ import asyncssh
 
 USER = "tester"
 PASSWORD = "open sesame"
-AT_MOST = 10.0
+AT_MOST = 30.0
 
 
 class SSHServer:

@@ -16,7 +16,7 @@ from typing import Any, Self
 from aiohttp import web
 
 TOKEN = "1234:this-is-the-secret-of-the-bot"
-AT_MOST = 15.0
+AT_MOST = 30.0
 USER = 77
 _OBJECTS = ("allowed_updates", "commands", "entities", "link_preview_options", "reply_markup")
 
