@@ -29,10 +29,12 @@ echo "```"
 BLOCKS = [
     Block("heading", "Title"),
     Block("text", "First paragraph,\ntwo lines."),
-    Block("text", "1. one\n\n   with more\n2. two"),
+    Block("text", "1. one\n\n   with more"),
+    Block("text", "2. two", "", continues=True),
     Block("text", "Last paragraph."),
     Block("code", 'echo "```"\n', "sh"),
-    Block("text", "- a\n- b"),
+    Block("text", "- a"),
+    Block("text", "- b", "", continues=True),
 ]
 
 
@@ -99,3 +101,63 @@ def test_folding() -> None:
     assert cells("日本") == 4
     assert short("日本語日本語", 5) == "日本…"
     assert short("a\x1b[1m b\n c", 80) == "a[1m b c"
+
+
+NESTED = """Title
+=====
+1. First
+
+   ```py
+   a = 1
+
+   b = 2
+   ```
+2. Second\r
+\r
+> quoted
+> - and listed
+
+| a | b |
+|---|---|
+| 1 | 2 |
+[link]: https://example.org
+## Last ##
+---
+    indented
+"""
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+def test_the_blocks_of_commonmark(size: int) -> None:
+    """Code in an item belongs to the item, an underlined title is a heading, and carriage returns do not count."""
+    answer = MarkdownBlocks()
+    found: list[Block] = []
+    for at in range(0, len(NESTED), size):
+        answer.add(NESTED[at : at + size])
+        found += answer.take_finished()
+    assert found + answer.end() == [
+        Block("heading", "Title"),
+        Block("text", "1. First\n\n   ```py\n   a = 1\n\n   b = 2\n   ```"),
+        Block("text", "2. Second", "", continues=True),
+        Block("text", "> quoted\n> - and listed"),
+        Block("text", "| a | b |\n|---|---|\n| 1 | 2 |\n[link]: https://example.org"),
+        Block("heading", "Last"),
+        Block("text", "---"),
+        Block("text", "    indented"),
+    ]
+
+
+def test_a_long_item_is_not_cut_in_its_code() -> None:
+    """An item that is too long for one block is cut where a part of it begins; code in it remains code."""
+    code = "  ```py\n  x = 1\n\n  y = 2\n  ```\n"
+    text = "- item\n\n" + "  words\n\n".join([code] * 300)
+    answer = MarkdownBlocks()
+    found: list[Block] = []
+    for at in range(0, len(text), 1000):
+        answer.add(text[at : at + 1000])
+        found += answer.take_finished()
+    found += answer.end()
+    assert len(found) > 3
+    assert max(len(block.text) for block in found) < 5000
+    assert all(block.text.count("```") % 2 == 0 for block in found)
+    assert sum(block.text.count("x = 1") for block in found) == 300
