@@ -129,7 +129,7 @@ def main() -> None:
         ],
     )
     count, names = 20_000, {"watch": guardian.watch_tree}
-    seconds = timeit.timeit("watch(1, 2, b'HALTER_FAMILY_x', leads_session=True)()", number=count, globals=names)
+    seconds = timeit.timeit("watch(1, 2, b'HALTER_TREE_x', leads_session=True)()", number=count, globals=names)
     print(f"  noting a tree in the table and erasing it: {seconds / count * 1e6:.2f} µs")
     while not (own := guardians_of(os.getpid())):
         pass

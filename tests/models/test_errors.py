@@ -114,7 +114,7 @@ def test_a_key_in_a_header_of_ones_own_is_a_key() -> None:
     with FakeProvider(status(401, "bad token abcdef123456")) as provider:
         with pytest.raises(ProviderError) as caught:
             ask(model_for("openai", provider, headers={"Authorization": "Bearer abcdef123456"}))
-        assert caught.value.message == "bad token [key]"
+        assert caught.value.message == "bad token [hidden]"
 
 
 def test_an_error_whose_words_do_not_come() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["Backoff"]
+__all__ = ["UNTIL_IT_WORKS", "Backoff"]
 
 _MANY = 32
 
@@ -27,3 +27,7 @@ class Backoff(NamedTuple):
         # Not the random module: it would be imported at every start for this one line.
         chance = int.from_bytes(os.urandom(4), "big") / 2**32
         return max(full * (1 - chance / 2), retry_after or 0.0)
+
+
+UNTIL_IT_WORKS: Final = Backoff(cap=30.0)
+"""For what is tried until it succeeds: a store that fails, a chat platform that cannot be reached."""

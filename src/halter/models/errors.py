@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from halter._secrets import redact
 from halter.errors import HalterError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ __all__ = [
     "ProviderError",
     "StreamBroken",
     "provider_error",
-    "redact",
+    "readable",
 ]
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
@@ -38,7 +39,6 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 _BODY_EXCERPT = 2_000
 _SERVER_ERROR = 500
-_SHORTEST_SECRET = 6
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 # An exhausted quota is also a 429, but waiting does not help.
 _FINAL_CODES = frozenset(
@@ -157,7 +157,7 @@ def provider_error(
 ) -> ProviderError:
     """Make an error from whatever the provider sent: its JSON, another server's JSON, an HTML page, nothing."""
     headers = headers or {}
-    text = redact(body, secrets)
+    text = readable(body, secrets)
     message, code, request_id = _read(text)
     known = code in _CONTEXT_CODES or _CONTEXT_TEXT.search(message)
     if known and (status is None or status < _SERVER_ERROR) and status not in _TRANSIENT_STATUS:
@@ -175,13 +175,9 @@ def provider_error(
     )
 
 
-def redact(data: bytes, secrets: Iterable[str]) -> str:
+def readable(data: bytes, secrets: Iterable[str]) -> str:
     """What a provider sent as text, without our keys: it may repeat what it was given."""
-    text = data.decode("utf-8", "replace")
-    for secret in secrets:
-        if len(secret) >= _SHORTEST_SECRET:  # a shorter one is a placeholder, and would black out half of the text
-            text = text.replace(secret, "[key]")
-    return text
+    return redact(data.decode("utf-8", "replace"), secrets)
 
 
 def _read(text: str) -> tuple[str, str, str]:

@@ -26,6 +26,7 @@ from halter.tools.content import bound
 from halter.tools.context import ToolContext
 from halter.tools.outcome import because
 from halter.tools.tool import Tool, tool
+from halter.views.text import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,6 +40,7 @@ __all__ = ["Delegate", "Task"]
 _LOOK: Final = 0.03
 _CLOSE_PATIENCE: Final = 0.5
 _MAX_SHOWN: Final = 30_000  # characters of one child's answer
+_MAX_LABEL: Final = 60  # characters of a task in its label
 _MAX_REMEMBERED: Final = 50  # children in the background that have ended
 
 
@@ -211,9 +213,7 @@ class _Part:
         return not self.child.ended.is_set
 
     def label(self) -> str:
-        words = " ".join(self._task.task.split())
-        short = words if len(words) <= 60 else f"{words[:59]}…"  # noqa: PLR2004  (a line)
-        return f"{f'{self.number}: ' if self.number else ''}{self._task.agent} ({short})"
+        return f"{f'{self.number}: ' if self.number else ''}{self._task.agent} ({shorten(self._task.task, _MAX_LABEL)})"
 
     def state(self) -> str:
         """How it stands, in words that fit behind its label."""

@@ -23,8 +23,9 @@ def single_line(text: str) -> str:
 
 
 def shorten(text: str, max_length: int) -> str:
-    """The beginning of a text, with an ellipsis if it is longer than *max_length*."""
-    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
+    """The beginning of a text on one line, with an ellipsis if it is longer than *max_length*."""
+    line = " ".join(text[: 4 * max_length].split())  # a text may be very long, and mostly is not white space
+    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
 def retry_text(retry: RetryItem) -> str:

@@ -5,11 +5,13 @@ A stop phrase in it acts at once; the message gets its text when all of it is th
 
 from __future__ import annotations
 
+import itertools
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from halter.cancel.token import CancellationToken
 from halter.errors import LeaseLost, SessionClosed, StoreError
+from halter.models.backoff import UNTIL_IT_WORKS
 from halter.models.types import Text
 
 if TYPE_CHECKING:
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageTranscript"]
 
-_FIRST_PAUSE: Final = 0.5  # seconds after which a store that has failed is tried again; longer each time
-_LONGEST_PAUSE: Final = 30.0
 _log = logging.getLogger(__name__)
 
 
@@ -86,8 +86,9 @@ class MessageTranscript:
         """Give the message its text. If the store fails, try again until it works or *end* is cancelled."""
         texts = [part.text if isinstance(part, Text) else None for part in self._parts]
         is_stop_only = bool(self._stop) and all(text is not None and self._phrases.are_all(text) for text in texts)
-        pause = _FIRST_PAUSE
-        while not end.is_cancelled:
+        for retry in itertools.count():
+            if end.is_cancelled:
+                return
             try:
                 await self._session.aprepared(self._id, list(self._parts), self._note, is_done=is_stop_only)
             except (SessionClosed, LeaseLost):
@@ -96,5 +97,4 @@ class MessageTranscript:
                 _log.warning("storing a transcript failed; trying again", extra={"session": self._session.id})
             else:
                 return
-            await CancellationToken.any_of(end, CancellationToken(timeout=pause)).wait_async()
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            await CancellationToken.any_of(end, CancellationToken(timeout=UNTIL_IT_WORKS.delay(retry))).wait_async()

@@ -29,6 +29,14 @@ def test_show(home: Home) -> None:
     assert "max_steps = 50  # default\n" in ended.out
 
 
+def test_secrets_are_not_shown(home: Home) -> None:
+    """Settings that are secrets, or a URL with a password, are hidden."""
+    (home.path / "config.toml").write_text('transcriber = "http://me:pass@host/v1"\n[telegram]\ntoken = "1:secret"\n')
+    shown = tomllib.loads(home.run("config", "show").out)
+    assert (shown["transcriber"], shown["telegram"]["token"]) == ("[hidden]", "[hidden]")
+    assert shown["telegram"]["server"] == "https://api.telegram.org"
+
+
 def test_edit(home: Home) -> None:
     """A new file has every setting in it, as a comment; a mistake that the editor leaves is told with its line."""
     assert home.run("config", "edit", EDITOR="true").code == 0

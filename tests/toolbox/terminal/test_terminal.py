@@ -16,7 +16,7 @@ from halter import Agent
 from halter.events.tools import ToolProgress
 from halter.models import ToolCall
 from halter.testing import Moment, ScriptedModel, Stop, ToolCalls, deaf_process
-from halter.toolbox.terminal.environment import is_secret, without_secrets
+from halter.toolbox.terminal.environment import without_secrets
 from halter.toolbox.terminal.jobs import Jobs
 from halter.toolbox.terminal.terminal import Terminal
 from tests.support.leftovers import leaves_nothing
@@ -282,38 +282,6 @@ def test_secrets_are_not_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with calls_in(tmp_path, pass_env=["MY_TOKEN"], env={"EXTRA": "3"}) as calls:
         text = str(calls.call("terminal", command="echo $OPENAI_API_KEY-$MY_TOKEN-$EXTRA-$HOME").content)
         assert text.startswith(f"-t-2-3-{os.environ['HOME']}\n")
-
-
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [
-        ("OPENAI_API_KEY", True),
-        ("aws_secret_access_key", True),
-        ("AWS_ACCESS_KEY_ID", True),
-        ("GITHUB_TOKEN", True),
-        ("DB_PASSWORD", True),
-        ("DB_PWD", True),
-        ("GITHUB_PAT", True),
-        ("GOOGLE_APPLICATION_CREDENTIALS", True),
-        ("HALTER_KEY", True),
-        ("DATABASE_URL", True),
-        ("SENTRY_DSN", True),
-        ("PATH", False),
-        ("PWD", False),
-        ("OLDPWD", False),
-        ("HOME", False),
-        ("LANG", False),
-        ("SSH_AUTH_SOCK", False),
-        ("KEYBOARD_LAYOUT", False),
-        ("PYTHONPATH", False),
-        ("SSL_CERT_FILE", False),
-        ("TOKENIZERS_PARALLELISM", False),
-        ("GIT_AUTHOR_NAME", False),
-    ],
-)
-def test_what_looks_like_a_secret(name: str, is_one: bool) -> None:
-    """Secrets are known by their names, whatever the case."""
-    assert is_secret(name) is is_one
 
 
 def test_a_url_with_a_password_is_a_secret() -> None:

@@ -170,7 +170,7 @@ class MarkdownBlocks:
 
 def _block_tokens(lines: list[str]) -> list[Token]:
     parser = _parser()
-    return parser.block.parse("\n".join([*lines, ""]), parser, {}, [])
+    return parser.block.parse("\n".join([*lines, ""]), parser, {}, []) or []
 
 
 @functools.cache

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from halter._data_paths import find_paths
+from halter._secrets import HIDDEN, is_secret
 from halter.cli.output import print_error
 from halter.cli.settings import Settings, SettingsError, load
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["config"]
-
-_SECRETS = frozenset({"token"})
 
 
 def config(action: str) -> int:
@@ -37,7 +36,7 @@ def config(action: str) -> int:
 def _show() -> int:
     configuration = load()
     for name in Settings.__struct_fields__:
-        print(f"{name} = {_toml(getattr(configuration.settings, name))}  # {configuration.origins[name]}")
+        print(f"{name} = {_toml(getattr(configuration.settings, name), name)}  # {configuration.origins[name]}")
     return 0
 
 
@@ -60,12 +59,13 @@ def _template() -> str:
     return "\n".join(["# Halter's settings. Each commented line shows the default.", "", *lines, ""])
 
 
-def _toml(value: object) -> str:
+def _toml(value: object, name: str = "") -> str:
     """A value as TOML: strings, numbers and lists are as in JSON. Secrets are not shown."""
     if value is None:
         return "{}"
     if isinstance(value, msgspec.Struct):
         fields = msgspec.structs.asdict(value)
-        shown = {name: "…" if name in _SECRETS and field else field for name, field in fields.items()}
-        return f"{{ {', '.join(f'{name} = {_toml(field)}' for name, field in shown.items())} }}"
+        return f"{{ {', '.join(f'{name} = {_toml(field, name)}' for name, field in fields.items())} }}"
+    if isinstance(value, str) and value and is_secret(name, value):
+        value = HIDDEN
     return msgspec.json.encode(value).decode()

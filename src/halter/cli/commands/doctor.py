@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from halter._version import __version__
 from halter.cli.model_choice import DEFAULTS, ModelChoice, NoModel, choose_model, has_local_model, ollama_models
+from halter.cli.output import may_color
 from halter.cli.settings import Configuration, SettingsError, load
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ __all__ = ["Finding", "examine", "findings"]
 
 _LEAST_SPACE: Final = 100_000_000
 _PATIENCE: Final = 15.0  # seconds for a provider's first token
-_BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 _EXTRAS: Final = {
     "prompt_toolkit": "the chat",
     "playwright": "the browser",
@@ -50,7 +50,7 @@ class Finding(NamedTuple):
 
 def examine(options: argparse.Namespace) -> int:
     """Print all results. Returns 1 if a check has failed."""
-    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    color = may_color()
     worst = 0
     for finding in findings({"model": options.model, "store": options.store}, online=options.online):
         state = f"{finding.state:4}"
@@ -203,10 +203,13 @@ def _local() -> Finding:
 
 
 def _chromium() -> Finding:
-    found = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    if found:
-        return Finding("ok", "chromium", found)
-    return Finding("warn", "chromium", "not found", "The browser tools need it; install it with your package manager.")
+    from halter.toolbox.browser.chromium import find_executable
+    from halter.toolbox.browser.page import PageFailed
+
+    try:
+        return Finding("ok", "chromium", find_executable(None))
+    except PageFailed as error:
+        return Finding("warn", "chromium", "not found", f"The browser tools need it. {error}.")
 
 
 def _extras() -> Finding:

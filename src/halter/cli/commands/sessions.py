@@ -14,7 +14,7 @@ from halter.cli.settings import SettingsError, load
 from halter.errors import StoreError
 from halter.events import EventData, MessageAccepted
 from halter.stores import SQLiteStore
-from halter.views.text import single_line
+from halter.views.text import shorten, single_line
 from halter.views.timeline import last_stop, render
 
 if TYPE_CHECKING:
@@ -66,8 +66,7 @@ def _row(store: Store, info: SessionInfo) -> tuple[str, str, int, str, str]:
     turns = len(store.read(info.id, without=_BUT_TURNS))
     # The first event is a message, or `session.created`.
     texts = [each.data.message.text for each in store.read(info.id, limit=2) if isinstance(each.data, MessageAccepted)]
-    words = " ".join(texts[0].split()) if texts else ""
-    words = words if len(words) <= _WORDS else f"{words[: _WORDS - 1]}…"
+    words = shorten(texts[0], _WORDS) if texts else ""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated_at))
     return single_line(info.id), when, turns, str(info.waiting or "-"), single_line(words)
 

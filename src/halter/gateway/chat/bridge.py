@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import itertools
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,7 @@ from halter.gateway.http.errors import Problem, problem_of_error
 from halter.gateway.http.keys import Key
 from halter.gateway.http.schemas import MessageBody, MessageForm, StopBody
 from halter.gateway.sessions.commands import Commands
+from halter.models.backoff import UNTIL_IT_WORKS
 from halter.models.types import Image, Part
 from halter.views.stop_phrases import StopPhrases
 from halter.views.timeline import timeline_of
@@ -47,8 +49,6 @@ __all__ = ["ChatBridge"]
 _log = logging.getLogger(__name__)
 _STOP_WAIT: Final = 30.0  # seconds for which the reply to a stop waits for the end of the turn
 _CLOSE_TIMEOUT: Final = 2.0  # seconds for a platform to close
-_FIRST_PAUSE: Final = 0.5  # seconds before something is tried again; doubled each time
-_MAX_PAUSE: Final = 30.0
 _LAST: Final = 50  # events at the end of a log; an open turn has at least one of them
 _DAY: Final = 86_400.0
 _DELTAS: Final = ("text.delta", "reasoning.delta")
@@ -159,8 +159,7 @@ class ChatBridge:
 
         A boundary: an unexpected error is logged and reported in the chat, as retrying would not help.
         """
-        pause = _FIRST_PAUSE
-        while True:
+        for retry in itertools.count():
             try:
                 await do()
             except Exception as error:  # noqa: BLE001
@@ -171,8 +170,7 @@ class ChatBridge:
                 _log.warning("a chat message is tried again: %s", error, extra={"chat": chat.chat_id})
             else:
                 return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_PAUSE)
+            await asyncio.sleep(UNTIL_IT_WORKS.delay(retry))
 
     async def _message(self, chat: Conversation, incoming: Incoming) -> None:
         modes: dict[str, Mode] = {"steer": "steer", "queue": "queue"}

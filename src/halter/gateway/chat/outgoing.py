@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.gateway.chat.adapter import PlatformUnreachable, RateLimited, SendRejected
 from halter.gateway.chat.text_chunks import split
+from halter.models.backoff import UNTIL_IT_WORKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["OutgoingMessage", "OutgoingQueue"]
 
 _log = logging.getLogger(__name__)
-_FIRST_PAUSE: Final = 0.5  # seconds before the platform is tried again; doubled each time
-_MAX_PAUSE: Final = 30.0
 _MAX_TRIES: Final = 60  # about half an hour
 _LEFT_OVER: Final = "…"  # for a message that is no longer needed because the text became shorter
 
@@ -175,7 +174,7 @@ class OutgoingQueue:
             self._rate.pause(error.seconds)
         except PlatformUnreachable as error:
             message.tries += 1
-            self._rate.pause(min(_FIRST_PAUSE * 2**message.tries, _MAX_PAUSE))
+            self._rate.pause(UNTIL_IT_WORKS.delay(message.tries))
             if message.tries >= _MAX_TRIES:
                 self._give_up(message, error)
         except SendRejected as error:

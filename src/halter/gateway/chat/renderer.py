@@ -216,4 +216,4 @@ def _reason(turn: TurnDisplay) -> str:
 
 
 def _line(text: str) -> str:
-    return shorten(" ".join(single_line(text).split()), _MAX_LINE)
+    return shorten(single_line(text), _MAX_LINE)

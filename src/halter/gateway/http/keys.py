@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
 import time
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
+
+from halter.toolbox.files.atomic import write_whole
+from halter.toolbox.files.workspace import Workspace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,16 +80,8 @@ class KeyFile:
     def _write(self, keys: list[Key]) -> None:
         """Replace the file atomically."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
-        try:
-            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(file, "wb") as out:
-                out.write(msgspec.json.format(msgspec.json.encode(keys)))
-                out.flush()
-                os.fsync(out.fileno())
-            new.replace(self.path)
-        finally:
-            new.unlink(missing_ok=True)
+        with Workspace(self.path.parent).find(self.path.name) as place:
+            write_whole(place, msgspec.json.format(msgspec.json.encode(keys)), 0o600)
 
     def stamp(self) -> tuple[int, int]:
         """A value that changes with the file."""

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import msgspec
 
+from halter._secrets import HIDDEN, redact, secrets_of
 from halter.events import Event, MessageAccepted, TurnFinished, TurnStarted, TurnStopping
 from halter.events.requests import RequestRetry
+from halter.models.sanitize import clean_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,9 +43,6 @@ _FIELDS: Final = (
     "attempt",
 )
 _KEYS: Final = re.compile(r"hk_[0-9a-f]+_[\w-]+|(?<=halter\.key\.)[^\s,\"']+|(?i:(?<=bearer ))[^\s\"']+")
-_SECRET: Final = re.compile(r"KEY|TOKEN|SECRET|PASSWORD")
-_SHORTEST: Final = 8  # shorter values would match any text
-_HIDDEN: Final = "[hidden]"
 
 
 class JSONLines(logging.Formatter):
@@ -51,9 +50,7 @@ class JSONLines(logging.Formatter):
 
     def __init__(self, env: Mapping[str, str] = os.environ) -> None:
         super().__init__()
-        self._secrets = sorted(
-            {value for name, value in env.items() if _SECRET.search(name) and len(value) >= _SHORTEST}, key=len
-        )
+        self._secrets = secrets_of(env)
 
     def format(self, record: logging.LogRecord) -> str:
         """Make the line."""
@@ -73,10 +70,7 @@ class JSONLines(logging.Formatter):
         return msgspec.json.encode(line).decode()
 
     def _clean(self, text: str) -> str:
-        text = _KEYS.sub(_HIDDEN, text)
-        for secret in self._secrets:
-            text = text.replace(secret, _HIDDEN)
-        return text.encode("utf-8", "replace").decode()
+        return clean_text(redact(_KEYS.sub(HIDDEN, text), self._secrets))
 
 
 def begin(level: str = "info", stream: TextIO | None = None) -> logging.Handler:

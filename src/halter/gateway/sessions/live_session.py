@@ -11,6 +11,8 @@ from halter.cancel.token import CancellationToken
 from halter.errors import LeaseLost, SessionClosed
 from halter.events import Event, MessageAccepted, MessageEdited
 from halter.gateway.sessions.limits import Limits, per_minute
+from halter.models.backoff import UNTIL_IT_WORKS
+from halter.views.text import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["CLOSING", "LiveSession", "title_of"]
 
 _log = logging.getLogger(__name__)
-_FIRST_PAUSE: Final = 0.5  # seconds before a failed store is tried again; doubled each time
-_LONGEST_PAUSE: Final = 30.0
+_LONG: Final = 30.0  # seconds of service after which a failure is a new one
 CLOSING: Final = 5.0  # seconds
 _WORDS: Final = 60  # of the first message, in characters
 
@@ -82,7 +83,7 @@ class LiveSession:
 
     async def _serve(self, drop: Callable[[LiveSession], None]) -> None:
         """Serve the session until it is closed. A boundary: if the store fails, that is logged and tried again."""
-        pause = _FIRST_PAUSE
+        failures = 0
         while not self.session.token.is_cancelled:
             began = time.monotonic()
             try:
@@ -94,14 +95,15 @@ class LiveSession:
                 return
             except Exception:  # noqa: BLE001
                 _log.exception("starting a turn failed; trying again", extra={"session": self.session.id})
-            pause = _FIRST_PAUSE if time.monotonic() - began > _LONGEST_PAUSE else min(2 * pause, _LONGEST_PAUSE)
-            await CancellationToken.any_of(self.session.token, CancellationToken(timeout=pause)).wait_async()
+            failures = 0 if time.monotonic() - began > _LONG else failures + 1
+            pause = CancellationToken(timeout=UNTIL_IT_WORKS.delay(failures))
+            await CancellationToken.any_of(self.session.token, pause).wait_async()
 
     def see(self, event: Event) -> None:
         """Update what a list shows of the session."""
         self.updated_at = event.time
         if not self.title and isinstance(event.data, (MessageAccepted, MessageEdited)):
-            self.title = _shorten(event.data.message.text)
+            self.title = shorten(event.data.message.text, _WORDS)
 
     async def close(self, timeout: float = CLOSING) -> None:  # noqa: ASYNC109  (as the session's own)
         """Stop the turn and close the session. Bounded."""
@@ -117,9 +119,4 @@ class LiveSession:
 def title_of(first: list[Event]) -> str:
     """The title of a session, from its first events."""
     texts = [event.data.message.text for event in first if isinstance(event.data, MessageAccepted)]
-    return _shorten(texts[0]) if texts else ""
-
-
-def _shorten(text: str) -> str:
-    words = " ".join(text[: 4 * _WORDS].split())
-    return words if len(words) <= _WORDS else f"{words[: _WORDS - 1]}…"
+    return shorten(texts[0], _WORDS) if texts else ""

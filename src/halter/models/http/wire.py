@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from halter.models.errors import UNREADABLE, ProviderError, StreamBroken, provider_error, redact
+from halter.models.errors import UNREADABLE, ProviderError, StreamBroken, provider_error, readable
 from halter.models.http.client import Reply, post
 from halter.models.http.sse import MAX_EVENT_BYTES, ServerSentEvents
 
@@ -145,7 +145,7 @@ class HTTPModel(ABC):
         try:
             return reader.take(name, data)
         except UNREADABLE as exc:
-            message = f"the provider sent an event that cannot be read: {redact(data, self._secrets())[:200]!r}"
+            message = f"the provider sent an event that cannot be read: {readable(data, self._secrets())[:200]!r}"
             raise StreamBroken(message) from exc
         except ProviderError as exc:
             raise provider_error(exc.body.encode(), status=exc.status, secrets=self._secrets()) from None
@@ -155,7 +155,7 @@ class HTTPModel(ABC):
         try:
             return [*reader.read_complete(body), *reader.end()]
         except UNREADABLE as exc:
-            message = f"the provider sent an answer that cannot be read: {redact(body, self._secrets())[:200]!r}"
+            message = f"the provider sent an answer that cannot be read: {readable(body, self._secrets())[:200]!r}"
             raise StreamBroken(message) from exc
         except ProviderError as exc:
             raise provider_error(

@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import logging
 import os
-import secrets
 import shutil
 import tempfile
 import threading
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from halter._extras import need
 from halter.cancel.processes import guardian, registry
 from halter.cancel.processes.proc_table import children_of_thread
-from halter.cancel.processes.tree import ProcessTree
+from halter.cancel.processes.tree import ProcessTree, new_cookie
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.toolbox.browser.page import PageFailed, Tab
@@ -139,7 +138,7 @@ class _ChromiumRun:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._folder = tempfile.mkdtemp(prefix=_PREFIX, dir=_place())
-        self._mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
+        self._mark = new_cookie()
         self._keep_folder = guardian.watch_folder(self._folder)
         self._others = set(children_of_thread(threading.get_native_id()))
         self._tree = self._new_tree()

@@ -35,7 +35,7 @@ class Draft:
             place.check_regular(old)
             _check_writable(place)
             mode = stat.S_IMODE(old.st_mode) if mode is None else mode
-        self._descriptor = self._create()
+        self._descriptor = self._create(_MODE if mode is None else 0o600)  # nobody else reads it before it has *mode*
         try:
             _write_all(self._descriptor, data)
             if old is not None:
@@ -47,13 +47,13 @@ class Draft:
             self.discard()
             raise
 
-    def _create(self) -> int:
+    def _create(self, mode: int) -> int:
         place = self._place
         if _NAMELESS and place.directory is not None and os.path.isdir("/proc/self/fd"):  # noqa: PTH112  (no Path needed)
             with contextlib.suppress(OSError):  # not every file system can
-                return os.open(".", _NAMELESS | os.O_WRONLY, _MODE, dir_fd=place.directory)
+                return os.open(".", _NAMELESS | os.O_WRONLY, mode, dir_fd=place.directory)
         name = self._fresh_name()
-        descriptor = os.open(name, _NEW, _MODE, dir_fd=place.directory)
+        descriptor = os.open(name, _NEW, mode, dir_fd=place.directory)
         self._name = name
         return descriptor
 

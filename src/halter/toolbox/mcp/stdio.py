@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import secrets
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from halter.cancel.processes import registry
 from halter.cancel.processes.proc_table import children_of_thread
-from halter.cancel.processes.tree import ProcessTree
+from halter.cancel.processes.tree import ProcessTree, new_cookie
 from halter.cancel.threads import pool
 from halter.toolbox.process_exit import watching
 
@@ -51,7 +50,7 @@ class Stdio:
         """Start it; yields its streams."""
         from mcp import StdioServerParameters, stdio_client
 
-        mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
+        mark = new_cookie()
         parameters = StdioServerParameters(
             command=self._command,
             args=self._args,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 import shlex
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from halter.cancel.processes.tree import new_cookie
 from halter.cancel.token import NEVER
 from halter.toolbox.remote.command_script import BEST, CHECK, FEED, WATCH, packed
 from halter.toolbox.remote.machine import MachineError, RemoteProcess, ScriptResult
@@ -35,7 +35,7 @@ class SSHProcess(RemoteProcess):
         self.is_lasting = command.takes_input or command.supervises_itself
         self._on_output = on_output
         self._link = link
-        self._mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
+        self._mark = new_cookie()
         self._channel: asyncssh.SSHClientChannel[bytes] | None = None
         self._closed = asyncio.Event()
         self._grace = command.grace

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import selectors
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from halter.cancel.processes import registry
 from halter.cancel.processes.cgroup import ControlGroup
 from halter.cancel.processes.io import ExitDescriptor, WakeupPipe
 from halter.cancel.processes.proc_table import HAS_PROC
-from halter.cancel.processes.tree import ProcessTree
+from halter.cancel.processes.tree import ProcessTree, new_cookie
 from halter.cancel.threads import pool
 from halter.cancel.token import NEVER
 from halter.toolbox.terminal.job_process import JobProcess
@@ -158,7 +157,7 @@ class ChildProcess(JobProcess):
         self.changes.notify()
 
     def _start(self, stack: contextlib.ExitStack) -> subprocess.Popen[bytes] | None:
-        mark = f"HALTER_FAMILY_{secrets.token_hex(8)}"
+        mark = new_cookie()
         try:
             if self.was_stopped:  # nothing starts after the stop
                 return None

@@ -6,33 +6,12 @@ A model can print the environment of every process it starts, so keys and passwo
 from __future__ import annotations
 
 import os
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from halter._secrets import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-_SECRET: Final = re.compile(
-    r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|SIGNATURE|PRIVATE|APIKEY"
-    r"|(?:^|[_-])(?:[A-Z0-9]*KEYS?|PASS|PAT|PIN|AUTH|DSN|JWT|SALT)(?:$|[_-])"
-    r"|.[_-]PWD$",
-    re.IGNORECASE,
-)
-# Ordinary names that only look like it (GPG_KEY is the public one of Python's images), and secrets that do not.
-_HARMLESS: Final = frozenset({"SSH_AUTH_SOCK", "XAUTHORITY", "TOKENIZERS_PARALLELISM", "GPG_KEY"})
-_KNOWN: Final = frozenset({"DATABASE_URL", "REDIS_URL", "MONGO_URL", "MONGODB_URI", "AMQP_URL", "PGPASSFILE", "NETRC"})
-_URL_WITH_PASSWORD: Final = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
-
-
-def is_secret(name: str, value: str = "") -> bool:
-    """Whether a variable looks like a secret: by its name, or because it is a URL with a password."""
-    upper = name.upper()
-    if upper in _HARMLESS:
-        return False
-    if upper in _KNOWN or _SECRET.search(name):
-        return True
-    # Of all URLs with a password the ones of proxies are passed on: without them nothing reaches the network.
-    return _URL_WITH_PASSWORD.match(value) is not None and not upper.endswith("_PROXY")
 
 
 def without_secrets(pass_env: Iterable[str] = (), environment: Mapping[str, str] | None = None) -> dict[str, str]:

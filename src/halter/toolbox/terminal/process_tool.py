@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from halter.toolbox.terminal.jobs import Job, Jobs
+from halter.views.text import shorten
 
 __all__ = ["GRACE", "ProcessTool", "on_own_line", "positive"]
 
@@ -62,7 +63,7 @@ class ProcessTool:
         """
         jobs = self.jobs(ctx)
         if action == "list":
-            lines = [f"job {each.id} {each.state()}: {_shown(each.command)}" for each in jobs.all()]
+            lines = [f"job {each.id} {each.state()}: {shorten(each.command, _MAX_SHOWN)}" for each in jobs.all()]
             yield "\n".join(lines) or "There are no jobs."
             return
         one: Job = jobs.get(job)
@@ -92,9 +93,3 @@ def positive(seconds: float) -> float:
 def on_own_line(text: str) -> str:
     """The text with a newline at its end, unless it is empty."""
     return text if not text or text.endswith("\n") else f"{text}\n"
-
-
-def _shown(command: str) -> str:
-    """A command on one line, shortened."""
-    line = " ".join(command.split()) if "\n" in command else command
-    return line if len(line) <= _MAX_SHOWN else f"{line[: _MAX_SHOWN - 1]}…"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections import OrderedDict
 from datetime import timedelta
@@ -33,10 +34,12 @@ from telegram.constants import ChatAction
 from telegram.error import BadRequest, ChatMigrated, Forbidden, InvalidToken, NetworkError, RetryAfter, TelegramError
 from telegram.request import HTTPXRequest
 
+from halter._secrets import redact
 from halter.gateway.chat.adapter import ButtonPress, PlatformUnreachable, RateLimited, SendRejected
 from halter.gateway.chat.telegram.albums import Albums
 from halter.gateway.chat.telegram.updates import chat_id_of, read_message
 from halter.gateway.chat.text_chunks import size
+from halter.models.backoff import UNTIL_IT_WORKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -52,8 +55,6 @@ _SERVER: Final = "https://api.telegram.org"
 _LONG: Final = 50  # seconds of a long poll
 _SOON: Final = 0.3  # seconds until the next poll while an update is not stored yet
 _LAST_POLL: Final = 1.5  # seconds for the last acknowledgement
-_FIRST_PAUSE: Final = 0.5
-_LONGEST_PAUSE: Final = 30.0
 _KNOWN: Final = 1_000  # acknowledged updates that are remembered
 _ROW: Final = 24  # characters of labels that fit into one row of buttons
 _MENU: Final = (
@@ -194,8 +195,7 @@ class Telegram:
 
     async def _ask(self, ask: Any) -> Any:  # noqa: ANN401  (any method of the bot)
         """Retry a request until it succeeds. Raises `InvalidToken`."""
-        pause = _FIRST_PAUSE
-        while True:
+        for retry in itertools.count():
             try:
                 return await ask()
             except InvalidToken:
@@ -203,10 +203,10 @@ class Telegram:
             except RetryAfter as error:
                 wait = _seconds(error)
             except TelegramError as error:
-                wait = pause
-                pause = min(2 * pause, _LONGEST_PAUSE)
+                wait = UNTIL_IT_WORKS.delay(retry)
                 _log.warning("telegram: request failed: %s", self._redactor.redact(str(error)))
             await asyncio.sleep(wait)
+        raise AssertionError
 
     # -- sending -----------------------------------------------------------------------------------------------------
 
@@ -280,8 +280,8 @@ class _TokenRedactor(logging.Filter):
             logger.addFilter(self)
 
     def redact(self, text: str) -> str:
-        """A text with the token replaced."""
-        return text.replace(self._token, "<token>")
+        """A text without the token."""
+        return redact(text, [self._token])
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Redact a record, and keep it."""
