@@ -80,7 +80,7 @@ def test_both_walks_name_at_most_eight_files() -> None:
 
 def test_every_file_on_the_page_exists() -> None:
     """Whatever the page names can be opened: a file that was moved or renamed is found here."""
-    named = set(re.findall(r"\b[\w/]+\.py\b", PAGE)) | set(re.findall(r"\bscripts/\w+", PAGE))
+    named = set(re.findall(r"\b[\w/]+\.(?:py|js)\b", PAGE)) | set(re.findall(r"\bscripts/\w+", PAGE))
     assert {path for path, _ in [*STEER, *STOP]} <= named
     assert [path for path in sorted(named) if not ((SOURCES / path).exists() or (ROOT / path).exists())] == []
 

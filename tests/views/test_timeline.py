@@ -27,7 +27,8 @@ from halter.models import ToolCall
 from halter.session.session import Session
 from halter.testing import Gate, ScriptedModel
 from halter.tools.approval import ApprovalRequest
-from halter.views.timeline import Span, Timeline, last_stop, render, seconds
+from halter.views.text import seconds
+from halter.views.timeline import Span, Timeline, last_stop, render
 from tests.support.waiting import wait_until
 
 

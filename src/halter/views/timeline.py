@@ -18,7 +18,7 @@ from halter.events import MessageAccepted, TurnFinished, TurnStopping
 from halter.views.items import TurnDisplay
 from halter.views.session_view import SessionDisplay
 from halter.views.spans import Span
-from halter.views.text import single_line
+from halter.views.text import seconds, single_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +29,6 @@ __all__ = ["Span", "Timeline", "last_stop", "render", "seconds", "timeline_of"]
 
 _LABEL: Final = 22
 _TAIL: Final = 26
-_MANY: Final = 100  # of a unit: then the next one is used
 _LEAST: Final = 1e-4  # seconds from one end of the axis to the other
 _GOOD: Final = frozenset({"completed", "complete", "done", "granted", "answered"})
 _BAD: Final = frozenset({"failed", "abandoned", "denied", "timed_out"})
@@ -189,16 +188,6 @@ class _Axis:
         shade = "32" if span.how in _GOOD else "31" if span.how in _BAD else "33"
         text = f"{how:<11}"
         return f"\x1b[{shade}m{text}\x1b[0m {when}" if color else f"{text} {when}"
-
-
-def seconds(value: float) -> str:
-    """A duration in the unit that fits it."""
-    if abs(value) < 1:
-        return f"{value * 1000:.1f} ms"
-    for unit, size in (("s", 1), ("min", 60), ("h", 3600)):
-        if abs(value) < _MANY * size:
-            return f"{value / size:.{2 if unit == 's' else 1}f} {unit}"
-    return f"{value / 86400:.1f} days"
 
 
 def _wrap(text: str, width: int) -> list[str]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from halter.cli.chat.notices import count
 from halter.errors import HalterError, SessionClosed
 from halter.views.stop_phrases import StopPhrases
+from halter.views.text import count
 
 if TYPE_CHECKING:
     from halter.cli.chat.session_host import SessionHost

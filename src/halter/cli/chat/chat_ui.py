@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halter.cli.chat.actions import Actions
 from halter.cli.chat.key_bindings import make_keys
-from halter.cli.chat.live_area import elapsed
 from halter.cli.chat.screen_layout import ScreenLayout
 from halter.cli.chat.slash_commands import Commands
 from halter.cli.chat.styling import warm_up
@@ -23,6 +22,7 @@ from halter.cli.chat.transcript import Transcript
 from halter.events import Missed, TurnFinished
 from halter.events.tools import ToolProgress
 from halter.models.errors import ModelError
+from halter.views.text import elapsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from halter.cli.chat.notices import brief, count
 from halter.cli.chat.slash_commands import complete
 from halter.cli.chat.styling import Styler, cells, short
 from halter.views.approval_text import approval_title
+from halter.views.call_text import call_text
+from halter.views.text import count, elapsed
 
 if TYPE_CHECKING:
     from halter.cli.chat.markdown_blocks import Block
@@ -28,7 +29,6 @@ _PROMPT: Final = 8
 _DRAWN: Final = 2000  # characters of an unfinished block that are drawn as Markdown
 _CLOCK: Final = 16  # columns for the duration
 _LEAST: Final = 8  # columns a text needs to be shown at all
-_MINUTE: Final = 60
 
 
 class LiveArea:
@@ -66,17 +66,9 @@ class LiveArea:
         return lines
 
     def _call(self, call: CallItem, now: float) -> str:
-        is_stopping = call.state == "stopping"
-        mark, tone = ("■", "warn") if is_stopping else ("⋯", "")
+        mark, tone = ("■", "warn") if call.state == "stopping" else ("⋯", "")
         room = max(self.styler.width - cells(call.name) - _CLOCK, _LEAST)
-        took = elapsed(now - call.started) if call.started is not None else ""
-        text = f"{mark} {call.name} {short(brief(call.arguments), room)}".rstrip() + f" · {took}"
-        if is_stopping:
-            text += " · stopping"
-        room = self.styler.width - cells(text) - 3
-        if call.progress and room > _LEAST:
-            text += f" · {short(call.progress.rstrip().rpartition(chr(10))[2], room)}"
-        return self.styler.paint(short(text, self.styler.width), tone)
+        return self.styler.paint(short(f"{mark} {call_text(call, now, room)}", self.styler.width), tone)
 
     def queue(self, transcript: Transcript) -> list[str]:
         """The queued messages, and how they will be delivered."""
@@ -127,11 +119,3 @@ class LiveArea:
         if display.running is not None:
             parts.append(elapsed(time.time() - display.running.started))
         return self.styler.paint(short(" · ".join(parts), self.styler.width), "dim")
-
-
-def elapsed(seconds: float) -> str:
-    """A duration as a clock shows it."""
-    seconds = max(seconds, 0.0)
-    if seconds < _MINUTE:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds) // _MINUTE}:{int(seconds) % _MINUTE:02} min"

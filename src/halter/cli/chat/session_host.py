@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.cli.agent_factory import make_agent
-from halter.cli.chat.notices import Notice, count, of_user
+from halter.cli.chat.notices import Notice, of_user
 from halter.cli.chat.past_turns import read_turns
 from halter.cli.model_choice import ModelChoice
 from halter.errors import HalterError, SessionClosed
 from halter.models.local.model import LocalModel
 from halter.session import background_loop
-from halter.views.text import single_line
+from halter.views.text import count, single_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.cli.chat.notices import count
 from halter.cli.chat.past_turns import PastTurn, read_turns, to_markdown
 from halter.cli.chat.styling import short
 from halter.cli.commands.sessions import PASSING, NotFound, describe_sessions, find_session
 from halter.cli.settings import SettingsError
 from halter.errors import HalterError
+from halter.views.text import count
 from halter.views.timeline import last_stop, render
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from halter.views.items import (
     TurnDisplay,
 )
 from halter.views.session_view import SessionDisplay
+from halter.views.text import count
 
 if TYPE_CHECKING:
     from halter.events import Event
@@ -76,7 +77,7 @@ class Transcript:
             return state
         calls = turn.running_calls
         if calls:
-            return f"running {notices.count(len(calls), 'tool')}"
+            return f"running {count(len(calls), 'tool')}"
         return {"thinking": "thinking", "waiting": "waiting for the model"}.get(turn.phase, "answering")
 
     def _end_answer(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.gateway.chat.adapter import Button
 from halter.views.approval_text import approval_arguments, approval_title
+from halter.views.call_text import call_text, late_end_text
 from halter.views.items import (
     CallItem,
     ChildItem,
@@ -23,7 +24,7 @@ from halter.views.items import (
 )
 from halter.views.session_view import SessionDisplay
 from halter.views.text import shorten, single_line
-from halter.views.timeline import seconds
+from halter.views.turn_text import turn_end_text
 
 if TYPE_CHECKING:
     from halter.events import Event
@@ -33,12 +34,11 @@ if TYPE_CHECKING:
 __all__ = ["ChatRenderer"]
 
 _MAX_TURNS: Final = 2  # kept in memory
-_MAX_LINE: Final = 80  # characters of a call's arguments or progress
+_MAX_LINE: Final = 80  # characters of a task, an error or an answer
 _MAX_ARGUMENTS: Final = 12_000  # characters of what an approval is asked for
 _MAX_BUTTONS: Final = 20
 _MAX_LABEL: Final = 60
 _MARKS: Final = {"completed": "✅", "failed": "❌", "denied": "🚫", "not_started": "➖", "abandoned": "⚠️"}  # noqa: RUF001
-_REASONS: Final = {"stop": "stopped", "interrupt": "interrupted", "crash": "cut off", "shutdown": "stopped"}
 
 
 class ChatRenderer:
@@ -98,11 +98,8 @@ class ChatRenderer:
         return self._segment
 
     def _finish(self, turn: TurnDisplay) -> None:
-        if turn.status == "interrupted":
-            took = f" in {seconds(turn.after)}" if turn.after is not None else ""
-            self._open().end = f"⏹ {_reason(turn)}{took}"
-        elif turn.status == "failed":
-            self._open().end = f"⚠️ {_reason(turn)}"
+        if turn.status != "done":
+            self._open().end = f"{'⏹' if turn.status == 'interrupted' else '⚠️'} {turn_end_text(turn)}"
         elif not self._segments:
             self._open().end = "(no answer)"
         self._end_segments()
@@ -116,8 +113,7 @@ class ChatRenderer:
 
     def _say_late(self, item: Item) -> None:
         if isinstance(item, CallItem):
-            when = f" {seconds(item.late.seconds)} after the stop" if item.late is not None else ""
-            self._outgoing.say(f"⚠️ {item.name}, which was abandoned, ended{when}.")
+            self._outgoing.say(f"⚠️ {late_end_text(item)}.")
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -193,26 +189,8 @@ def _render(item: Item) -> str:
 
 
 def _call_line(call: CallItem) -> str:
-    if call.state == "stopping":
-        return f"⏳ {call.name}: stopping ({call.reason})"
-    if not call.is_finished:
-        if call.progress:
-            return f"🔧 {call.name}: {_line(call.progress.rstrip().rpartition(chr(10))[2])}"
-        given = _line(call.arguments)
-        return f"🔧 {call.name}" if given in ("", "{}") else f"🔧 {call.name} {given}"
-    took = ""
-    if call.after is not None:
-        took = f", {seconds(call.after)} after the stop"
-    elif call.started is not None and call.ended is not None:
-        took = f", {seconds(call.ended - call.started)}"
-    why = f": {_line(call.detail)}" if call.state in ("failed", "denied") and call.detail else ""
-    return f"{_MARKS.get(call.state, '⏹')} {call.name}: {call.state.replace('_', ' ')}{took}{why}"
-
-
-def _reason(turn: TurnDisplay) -> str:
-    more = turn.error or turn.detail
-    what = _REASONS.get(turn.reason, turn.reason.replace("_", " ")) or turn.status
-    return f"{what}: {_line(more)}" if more and turn.status == "failed" else what
+    mark = "⏳" if call.state == "stopping" else _MARKS.get(call.state, "⏹") if call.is_finished else "🔧"
+    return f"{mark} {call_text(call)}"
 
 
 def _line(text: str) -> str:

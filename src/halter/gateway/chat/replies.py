@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from halter.views.timeline import last_stop, render, seconds
+from halter.views.text import seconds
+from halter.views.timeline import last_stop, render
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -169,10 +169,10 @@ async def test_a_tool_call_is_a_line_of_its_own() -> None:
     """While a tool works, the message of the turn tells how far it is; and at last how it ended."""
     async with bot_of(["Let me dig.", ToolCall("c1", "dig", "{}")], tools=[dig]) as desk:
         await desk.server.say("Dig.")
-        message = await desk.server.read("Let me dig.\n🔧 dig: one metre deep")
+        message = await desk.server.read("Let me dig.\n🔧 dig · one metre deep")
         await desk.server.say("/stop")
         await desk.server.read("Stopped in", "tool dig (cancelled)")
-        await desk.server.until(lambda: "⏹ dig: cancelled" in message.text and "⏹ stopped in" in message.text)
+        await desk.server.until(lambda: "⏹ dig · cancelled" in message.text and "⏹ stopped in" in message.text)
 
 
 @looped

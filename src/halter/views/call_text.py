@@ -1,0 +1,78 @@
+"""A tool call in one line, for the terminal and for chat platforms: what is called, how it stands or how it ended."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from halter.views.text import elapsed, seconds, shorten, strip_controls
+
+if TYPE_CHECKING:
+    from halter.views.items import CallItem
+
+__all__ = ["call_text", "late_end_text"]
+
+_ARGUMENTS: Final = 48
+_PROGRESS: Final = 120
+_DETAIL: Final = 200
+
+
+def call_text(call: CallItem, now: float | None = None, max_arguments: int = _ARGUMENTS) -> str:
+    """The line, without a mark in front of it. *now* is given where the line is drawn again as time passes."""
+    what = f"{call.name} {_brief(call.arguments, min(max_arguments, _ARGUMENTS))}".rstrip()
+    return " · ".join([what, *(_end(call) if call.is_finished else _state(call, now))])
+
+
+def late_end_text(call: CallItem) -> str:
+    """An abandoned call has ended after all."""
+    late = call.late
+    when = f" {seconds(late.seconds)} after the stop" if late is not None else ""
+    how = f", with an error: {_line(late.error, _DETAIL)}" if late is not None and late.error else ""
+    return f"{call.name}, which was abandoned, ended{when}{how}"
+
+
+def _state(call: CallItem, now: float | None) -> list[str]:
+    parts = [elapsed(now - call.started)] if now is not None and call.started is not None else []
+    if call.state == "stopping":
+        parts.append("stopping")
+    if call.progress:
+        parts.append(_line(call.progress.rstrip().rpartition("\n")[2], _PROGRESS))
+    return parts
+
+
+def _end(call: CallItem) -> list[str]:
+    if call.state == "not_started":
+        return ["not started"]
+    parts = [] if call.state == "completed" else [_how(call)]
+    if call.started is not None and call.ended is not None:
+        parts.append(seconds(call.ended - call.started))
+    if call.after is not None:
+        parts.append(f"stopped in {seconds(call.after)}")
+    return parts
+
+
+def _how(call: CallItem) -> str:
+    if call.state == "abandoned":
+        return "abandoned: it did not end, and may still have effects"
+    if call.state == "partial":
+        return "partial result kept"
+    how = call.state.replace("_", " ")
+    detail = call.detail if call.state in ("failed", "denied", "timed_out") else ""
+    return f"{how}: {_line(detail, _DETAIL)}" if detail else how
+
+
+@functools.lru_cache(maxsize=64)  # asked for in every frame
+def _brief(arguments: str, max_length: int) -> str:
+    """The values of the arguments."""
+    try:
+        values = msgspec.json.decode(arguments or "{}")
+    except msgspec.DecodeError:
+        values = arguments
+    text = ", ".join(str(value) for value in values.values()) if isinstance(values, dict) else arguments
+    return _line(text, max_length)
+
+
+def _line(text: str, max_length: int) -> str:
+    return shorten(strip_controls(text[: 4 * max_length]), max_length)
