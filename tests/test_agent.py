@@ -96,7 +96,7 @@ def test_bad_arguments_are_refused_with_a_cure() -> None:
         Agent("local", max_steps=0)
     with pytest.raises(ValueError, match='"auto", "deny", "ask"'):
         Agent("local", approve="maybe")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="two tools are called"):
+    with pytest.raises(ValueError, match="two tools are named"):
         Agent("local", tools=[look, other])
 
 

@@ -57,7 +57,7 @@ def test_demo(mark: str) -> None:
         row = re.search(rf"^{re.escape(title)}  .*  +\d+\.\d ms  +(\d+\.\d ms|not yet)$", output, re.MULTILINE)
         assert row is not None, f"no row for {title!r} in:\n{output}"
     assert output.count("not yet") == 1, "only the thread in time.sleep cannot be stopped"
-    assert "No process that was started here is alive" in output
+    assert "No process that was started here is still alive" in output
     assert alive(mark) == []
 
 

@@ -1,4 +1,4 @@
-"""Optional dependencies: asked for where they are used, and missed in words that tell the cure."""
+"""Optional dependencies, checked where they are used."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ def need(extra: str, *modules: str) -> None:
     """Raise ImportError, with the command that helps, if one of *modules* is not there. Imports none of them."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        msg = f"{', '.join(missing)} is not installed here, and this tool needs it: pip install 'halter[{extra}]'"
+        msg = f"not installed: {', '.join(missing)}. To install what this needs: pip install 'halter[{extra}]'"
         raise ImportError(msg)

@@ -135,7 +135,7 @@ def test_a_second_signal_leaves_at_once_and_says_what_it_waited_for() -> None:
     assert program.process.stdout.readline() == "saving\n"
     code, said, seconds = program.end_by(signal.SIGINT)
     assert code == 70
-    assert "Forced exit at a second signal; still waiting for the session to be saved." in said
+    assert "Forced exit after a second signal; still waiting for the session to be saved." in said
     assert seconds < 10
 
 
@@ -404,7 +404,7 @@ def test_a_hangup_that_is_told_twice_is_one() -> None:
                 signal.raise_signal(signal.SIGTERM)
                 threading.Event().wait(20)
     """
-    for again, said, code in (("", "", 129), ("again", "Forced exit at a second signal", 70)):
+    for again, said, code in (("", "", 129), ("again", "Forced exit after a second signal", 70)):
         run = subprocess.Popen(
             [sys.executable, "-c", textwrap.dedent(program), again],
             stdout=subprocess.PIPE,

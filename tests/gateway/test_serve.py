@@ -122,7 +122,7 @@ async def test_a_second_signal_leaves_at_once(tmp_path: Path) -> None:
         await asyncio.wait_for(gateway.process.stderr.readuntil(b"SIGTERM"), 10)
         code, said = await gateway.end()
         assert code == 70
-        assert "at a second signal" in said
+        assert "after a second signal" in said
     [*_] = ends(tmp_path / "sessions.db")
 
 

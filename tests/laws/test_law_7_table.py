@@ -168,7 +168,7 @@ def turns_that_cannot_be_sealed(guarded: bool, folder: Path) -> None:
     )
     assert program.end() == (FORCED if guarded else 0), program.said
     if guarded:
-        assert "Left behind: a turn whose end is not written." in program.said
+        assert "Left behind: a turn whose end was not written." in program.said
     with SQLiteStore(path) as store, Agent(ScriptedModel("x")).session("one", store):
         pass  # which seals it
     assert _end_of_turn(path) == ("interrupted", "crash")

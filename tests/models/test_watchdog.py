@@ -75,7 +75,7 @@ def test_no_first_byte(wire: str) -> None:
             assert (got.text, got.attempts) == ("there", 2)
             assert await provider.await_close(1) <= provider.requests[1].received + LATE
             retry = next(event for event in log if isinstance(event, RequestRetry))
-            assert retry.error == "the provider did not begin to answer within 0.5 s"
+            assert retry.error == "the provider did not start to answer within 0.5 s"
             assert len(provider.requests) == 2
 
     run(scenario())
@@ -92,7 +92,7 @@ def test_a_stale_stream(wire: str) -> None:
             got = await exchange_for(model, log).run()
             assert got.text == "there"
             retry = next(event for event in log if isinstance(event, RequestRetry))
-            assert retry.error == "the answer was begun, and then nothing came for 0.3 s"
+            assert retry.error == "the answer started, and then nothing arrived for 0.3 s"
             assert retry.superseded == "some words that are not "
             await provider.await_close(1)
             assert provider.requests[0].closed is not None
@@ -195,7 +195,7 @@ def test_a_provider_that_stops_pinging_is_silent(wire: str) -> None:
             got = await exchange_for(model, log).run()
             assert (got.text, got.attempts) == ("there", 2)
             retry = next(event for event in log if isinstance(event, RequestRetry))
-            assert retry.error == "the provider sent keep-alives, and then nothing came for 0.5 s"
+            assert retry.error == "the provider sent keep-alives, and then nothing arrived for 0.5 s"
             await provider.await_close(1)
 
     run(scenario())

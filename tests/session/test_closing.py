@@ -88,7 +88,7 @@ async def test_close_in_the_turns_own_loop_does_not_wait() -> None:
     task = asyncio.create_task(session.arun("x"))
     await gate.await_reached()
     session.close()
-    with pytest.raises(SessionOwned, match="open already"):
+    with pytest.raises(SessionOwned, match="already open"):
         agent.session("s", store)
     assert (await task).reason == "shutdown"
     agent.session("s", store).close()

@@ -195,7 +195,7 @@ def check_messages(session: Session, log: list[Event]) -> None:
             accepted[data.id] = data.message.text
         elif event.kind == "message.applied":
             applied[data.id] = event.turn
-    said_texts = [text for text in applied_texts(session) if text != "Go on from where you were."]
+    said_texts = [text for text in applied_texts(session) if text != "Continue from where you stopped."]
     assert said_texts == [accepted[message] for message, turn in applied.items() if turn not in gone]
     assert {letter.id for letter in session.inbox} == accepted.keys() - applied.keys()
     for message in accepted:

@@ -385,11 +385,11 @@ def test_a_message_with_nothing_in_it_is_refused(nothing: Any) -> None:
     """What no provider would take is refused where it is posted, with a word on what a message is."""
     with session_of() as session:
         for give in (session.post, session.steer, session.run if nothing is not None else session.post):
-            with pytest.raises(ValueError, match="a message is a text"):
+            with pytest.raises(ValueError, match="a message must be a text"):
                 give(nothing)
         assert session.events() == []
         receipt = session.post("x")
-        with pytest.raises(ValueError, match="a message is a text"):
+        with pytest.raises(ValueError, match="a message must be a text"):
             session.inbox.edit(receipt.id, nothing)
 
 

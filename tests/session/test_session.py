@@ -109,7 +109,7 @@ def test_run_works_on_what_the_inbox_holds() -> None:
 def test_nothing_to_do_is_an_error() -> None:
     """run() without a text, a message or a broken-off turn raises, and says what to do."""
     with session_of("ok") as session:
-        with pytest.raises(NothingToDo, match="give a text"):
+        with pytest.raises(NothingToDo, match="pass a text"):
             session.run()
         session.run("x")
         with pytest.raises(NothingToDo):

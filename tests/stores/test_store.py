@@ -133,7 +133,7 @@ def test_sessions_tells_the_first_and_the_last_event(store: Store) -> None:
 def test_a_session_has_one_owner(store: Store) -> None:
     """A session that is owned cannot be acquired; after the release it can, with a higher generation."""
     lease = store.acquire("s")
-    with pytest.raises(SessionOwned, match="'s' is open already, in this process"):
+    with pytest.raises(SessionOwned, match="'s' is already open in this process"):
         store.acquire("s")
     store.release(lease)
     assert store.acquire("s").generation > lease.generation

@@ -56,5 +56,5 @@ def test_two_of_one_name_are_an_error() -> None:
 
     async def other(arguments: dict[str, Any], ctx: ToolContext) -> None: ...
 
-    with pytest.raises(ValueError, match="two tools are called 'remote'"):
+    with pytest.raises(ValueError, match="two tools are named 'remote'"):
         collect_tools([SpecTool(SPEC, call), SpecTool(SPEC, other)])

@@ -42,7 +42,7 @@ def test_partial_results_are_marked() -> None:
     """What a stopped call gave comes first, and behind it that it is not all."""
     assert told("partial", content="page 1", reason="steer") == (
         "page 1\n[This call was stopped because the user gave new guidance before it was done. "
-        "What it gave until then is above.]"
+        "Its output until then is above.]"
     )
 
 
@@ -55,8 +55,8 @@ def test_abandoned_says_that_nobody_knows() -> None:
 
 def test_a_timeout_that_left_something_behind() -> None:
     """A call whose time was over and whose thread went on says both."""
-    text = told("timed_out", reason="timeout", detail="its 5 s were over", stop_steps=["cut", "abandoned"])
-    assert "its 5 s were over" in text
+    text = told("timed_out", reason="timeout", detail="it timed out after 5 s", stop_steps=["cut", "abandoned"])
+    assert "it timed out after 5 s" in text
     assert "may still have effects" in text
     assert "may still" not in told("timed_out", reason="timeout", stop_steps=["cooperated"])
 

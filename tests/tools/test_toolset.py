@@ -54,4 +54,4 @@ def test_a_tool_that_is_not_there() -> None:
     text = no_such_tool("fetsh", collect_tools([fetch, search]))
     assert "Did you mean 'fetch'?" in text
     assert "fetch, search" in text
-    assert "no tools at all" in no_such_tool("x", {})
+    assert "no other tools" in no_such_tool("x", {})

@@ -44,7 +44,7 @@ class Binding:
 
     def __enter__(self) -> CancellationToken:
         if self._previous is not None:
-            msg = "this binding is in use already; call token.bind() again for each block"
+            msg = "this binding is already in use; call token.bind() again for each block"
             raise RuntimeError(msg)
         self._previous = _current.set(self._token)
         return self._token
@@ -61,7 +61,7 @@ class Binding:
             if kind is GeneratorExit:
                 return  # a coroutine whose loop is gone is freed, by whichever thread; nobody runs in its context
             msg = (
-                "a binding was left in another task or thread than it was entered in; bind inside the function "
-                "that runs there, and do not keep a binding open across the yield of a generator"
+                "a binding must be left in the task or thread that entered it; bind inside the function that runs "
+                "there, and do not keep a binding open across the yield of a generator"
             )
             raise RuntimeError(msg) from error

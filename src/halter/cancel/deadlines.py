@@ -131,9 +131,9 @@ def _expire(entry: Deadline) -> None:
     if token is None:
         return
     try:
-        token.cancel("timeout", detail=f"its {entry.seconds:g} s were over")
+        token.cancel("timeout", detail=f"it timed out after {entry.seconds:g} s")
     except BaseException:  # noqa: BLE001  (a boundary)
-        _log.exception("a callback of %r raised when its deadline passed", token)
+        _log.exception("a deadline callback of %r raised an exception", token)
 
 
 timer: Final = Timer()

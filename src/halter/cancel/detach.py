@@ -157,7 +157,7 @@ class _DetachedRun:
         return error
 
     def _leave_behind(self) -> None:
-        _log.warning("%s was stopped but is still running; it is left behind and its result is ignored", self._name)
+        _log.warning("%s was stopped but is still running; it is abandoned, and its result will be ignored", self._name)
         _left_behind.add(self._task)
         self._task.add_done_callback(self._on_late_end)
         if self._on_left is not None:

@@ -221,7 +221,7 @@ class ExitGuard:
         if more > 0:
             self._report(f"Shutting down: waiting for {self._waiting_for()}, at most {self._timeout:g} s…")
             more = self._wait_for_signals(more, self.remaining())
-        self._force(f"after {self._timeout:g} s" if more > 0 else "at a second signal")
+        self._force(f"after {self._timeout:g} s" if more > 0 else "after a second signal")
 
     def _interrupt_main(self, number: signal.Signals) -> bool:
         """Send the signal to the main thread again, if its handler has not run yet. True if it was sent.

@@ -93,7 +93,7 @@ class Scope:
 
     async def __aenter__(self) -> CancellationToken:
         if self._task is not None:
-            msg = "this scope was used already; call token.scope() again for each block"
+            msg = "this scope was already used; call token.scope() again for each block"
             raise RuntimeError(msg)
         self._task = asyncio.current_task()
         if self._task is None:

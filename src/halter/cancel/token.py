@@ -303,7 +303,7 @@ class CancellationToken(TreeNode):
             return
         self.deadline = when
         if seconds == 0:
-            self.cancel("timeout", detail="its 0 s were over")
+            self.cancel("timeout", detail="it timed out after 0 s")
         else:
             self._deadline_entry = timer.add(self, when, seconds)
 

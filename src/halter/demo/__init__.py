@@ -27,19 +27,19 @@ _PLAY_SECONDS: Final = 1.5
 _PATIENCE: Final = 3.0
 
 _BEFORE: Final = """
-An agent at work: a model streams its answer over HTTP, two tools sit in threads that never look up,
-two commands refuse to end, a third tool loops for ever, and three sub-tasks are on their way.
-All of it hangs on one tree of tokens. In {seconds} s somebody presses stop: one call, from another thread,
+An agent at work: a model streams its answer over HTTP, two tools block in threads, two commands
+ignore SIGTERM, a third tool loops for ever, and three subtasks run. All of them belong to one tree of
+tokens. In {seconds} s somebody presses stop, which is one call from another thread:
 
     turn.cancel("interrupt", detail="somebody pressed stop")
 """
 _AFTER: Final = """
-"Control back" is when the code that awaited it could go on: nobody waits for what does not listen.
-"Gone" is when the thing itself had ended, as seen by others: by the server, by the kernel.
+"Control back" is when the code that awaited it could continue: it does not wait for work that ignores
+the stop. "Gone" is when the work itself had ended, as seen from outside: by the server or the kernel.
 """
 _ABANDONED: Final = """
-Abandoned: {titles}. Python cannot kill a thread, and Halter does not pretend: what this
-one returns later reaches nobody, and it does not keep this program from ending, which it does now.
+Abandoned: {titles}. Python cannot kill a thread, and Halter does not pretend to: its late
+result is ignored, and it does not keep the program from exiting, which happens now.
 """
 
 
@@ -123,16 +123,16 @@ def _conclude(acts: Sequence[Act], witness: Witness, paint: Paint) -> int:
     alive = witness.survivors()
     late = [act.title for act in acts if not act.gone.is_set() and not act.is_abandoned]
     if alive is None:
-        print("Whether any process is left alive can only be told on Linux.")
+        print("Leftover processes can be checked on Linux only.")
     elif alive:
-        print(paint.red(f"Still alive: {alive}. That is a defect of Halter."))
+        print(paint.red(f"Still alive: {alive}. This is a bug in Halter."))
     else:
-        print(paint.green("No process that was started here is alive, nor any that those started."))
+        print(paint.green("No process that was started here is still alive, nor any of their children."))
     if late:
         print(paint.red(f"Not gone after {_PATIENCE:g} s: {', '.join(late)}."))
     early = [act.title for act in acts if act.back_ms is None]
     if early:
-        print(paint.red(f"Over before the stop, so nothing was shown by it: {', '.join(early)}."))
+        print(paint.red(f"Ended before the stop, so this shows nothing: {', '.join(early)}."))
     abandoned = [act.title for act in acts if act.is_abandoned]
     print(_ABANDONED.format(titles=", ".join(abandoned)).strip("\n"), flush=True)
     return int(bool(alive or late or early))

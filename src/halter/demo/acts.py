@@ -38,7 +38,7 @@ async def stream(act: Act) -> None:
                 act.started.set()
         finally:
             writer.close()
-            act.ending = f"closed after {act.progress} words, says the server"
+            act.ending = f"closed after {act.progress} words, as the server saw it"
 
 
 async def thread_in_a_command(act: Act) -> None:
@@ -50,7 +50,7 @@ async def thread_in_a_command(act: Act) -> None:
         loop.call_soon_threadsafe(act.started.set)
         subprocess.run(["sleep", str(_LONG)], check=False)
         if current_token().is_cancelled:
-            act.ending = "came back, as its command was ended"
+            act.ending = "returned when its command was killed"
         loop.call_soon_threadsafe(act.note_gone)
 
     act.is_abandoned = sys.platform != "linux"  # only there can a thread's children be told from the others
@@ -140,7 +140,7 @@ ACTS: Final[dict[str, Callable[[Act], Awaitable[None]]]] = {
     "HTTP stream": stream,
     "thread in subprocess.run": thread_in_a_command,
     "thread in time.sleep": thread_asleep,
-    "process deaf to TERM": stubborn_process,
+    "process ignoring TERM": stubborn_process,
     "double-forked process": runaway_process,
     "isolated endless loop": spinning_tool,
     "three sub-tasks": sub_tasks,

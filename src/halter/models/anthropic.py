@@ -235,7 +235,7 @@ class _Reader:
 
     def end(self) -> list[ModelEvent]:
         if not self.finished:
-            message = "the answer ended in the middle: no message_stop came"
+            message = "the answer was cut off: no message_stop was received"
             raise StreamBroken(message)
         # Some servers do not end their blocks before they end the message.
         events = [event for index in list(self._open) for event in self._stop(index)]

@@ -107,7 +107,7 @@ class ModelCall:
         the first model's error when all attempts have failed.
         """
         if self._task is not None:
-            message = "this ModelCall was run already; make a new one for each request"
+            message = "this ModelCall has already run; make a new one for each request"
             raise RuntimeError(message)
         self._task = asyncio.current_task()
         self._cancellations_before = self._cancellations()

@@ -21,7 +21,7 @@ def find_model(model: Model | str) -> Model:
     """Return *model*, or the one of this name."""
     if not isinstance(model, str):
         if not callable(getattr(model, "stream", None)):
-            msg = f"a model has a stream() method, or is a name such as 'openai:gpt-5'; this is {model!r:.80}"
+            msg = f"a model must have a stream() method, or be a name such as 'openai:gpt-5'; this is {model!r:.80}"
             raise TypeError(msg)
         return model if hasattr(model, "name") else _Named(model)
     provider, _, name = model.partition(":")
@@ -31,8 +31,8 @@ def find_model(model: Model | str) -> Model:
         return LocalModel()
     if not name or provider not in ("openai", "anthropic", "ollama"):
         msg = (
-            f"no model is called {model!r}; write 'openai:NAME', 'anthropic:NAME', 'ollama:NAME' or 'local', or give a "
-            "Model object"
+            f"there is no model named {model!r}; write 'openai:NAME', 'anthropic:NAME', 'ollama:NAME' or 'local', or "
+            "pass a Model object"
         )
         raise ValueError(msg)
     if provider == "anthropic":

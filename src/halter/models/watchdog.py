@@ -88,10 +88,10 @@ class Watchdog:
             return
         self._handle = None
         if self._is_past_first():
-            begun = "the answer was begun" if self.last else "the provider sent keep-alives"
-            reason, message = "stale", f"{begun}, and then nothing came for {self._stale:g} s"
+            begun = "the answer started" if self.last else "the provider sent keep-alives"
+            reason, message = "stale", f"{begun}, and then nothing arrived for {self._stale:g} s"
             self.error = StreamBroken(message)
         else:
-            reason, message = "timeout", f"the provider did not begin to answer within {self._first:g} s"
+            reason, message = "timeout", f"the provider did not start to answer within {self._first:g} s"
             self.error = ConnectionFailed(message)
         self._token.cancel(reason, detail=message)

@@ -38,7 +38,7 @@ def run(make: Callable[[], Coroutine[Any, Any, T]], on_leave: Callable[[BaseExce
     background = _running_loop()
     if background.is_here():
         raise RuntimeError(
-            "this blocks, and would block the event loop that it waits for; use the async twin: await session.arun()"
+            "this would block the event loop that it waits for; use the async version: await session.arun()"
         )
     job: LoopJob[T] = LoopJob(background.loop, make)
     try:
@@ -82,7 +82,7 @@ class _BackgroundLoop:
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(lambda: self.loop.create_task(self._drain(seconds / 2)))
             self._thread.join(seconds)
-        return ["a turn whose end is not written"] * len(self._unfinished)
+        return ["a turn whose end was not written"] * len(self._unfinished)
 
     async def _drain(self, seconds: float) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}

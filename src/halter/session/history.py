@@ -64,8 +64,8 @@ __all__ = ["History", "HistoryView", "PastTurn"]
 
 _RUNNING: Final = "This call is still running."
 _NONE: Final[frozenset[str]] = frozenset()
-_ANSWERED: Final = "The user had answered a question of a tool: {}"
-_CONTINUE: Final = "Go on from where you were."
+_ANSWERED: Final = "The user answered a tool's question: {}"
+_CONTINUE: Final = "Continue from where you stopped."
 _AFTER_RESULTS: Final = frozenset({MessageApplied, RequestStarted})
 
 
@@ -229,7 +229,7 @@ class History:
             if kind is ToolFinished:
                 call = each.outcome.call_id  # type: ignore[union-attr]
                 if call in answered or not self._calls.is_open(call):
-                    raise AssertionError(f"call {call!r} has its result already, or was never asked for")
+                    raise AssertionError(f"call {call!r} already has its result, or was never asked for")
                 answered.add(call)
             elif kind is MessageApplied and each.question:  # type: ignore[union-attr]
                 continue  # it goes to a tool, not into the conversation

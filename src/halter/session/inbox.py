@@ -54,7 +54,7 @@ def to_message(content: Content) -> UserMessage:
     parts = [part for part in message.parts if not isinstance(part, Text) or part.text.strip()]
     if not parts or not all(isinstance(part, Part) for part in parts):
         raise ValueError(
-            f"a message is a text, an image, some audio, or a list of these, and not empty; this is {content!r:.80}"
+            f"a message must be a text, an image, audio, or a list of these, and not empty; this is {content!r:.80}"
         )
     return clean_message(UserMessage(parts))
 

@@ -83,7 +83,7 @@ class SessionState:
         elif kind is ApprovalAnswered:
             self.questions.pop(data.request_id, None)
         elif kind is TurnFinished:
-            self.inbox.demote_steers("the turn that it was for ended first")
+            self.inbox.demote_steers("the turn it was meant for had already ended")
         self.history.apply(event)
 
     def _apply_message(self, event: Event, data: Any) -> None:

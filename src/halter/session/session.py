@@ -427,7 +427,7 @@ class Session:
             if command is not None:
                 self._wait(command, otherwise=0)
         except (StoreError, SessionClosed) as error:  # the stop has worked
-            note = f"what waits could not be held: {error}"
+            note = f"queued messages could not be held: {error}"
         return self._stop_receipt("stop", control, stopped=stopped, note=note)
 
     async def astop(
@@ -447,7 +447,7 @@ class Session:
                 await command.wait_async()
                 command.outcome()
         except (StoreError, SessionClosed) as error:
-            note = f"what waits could not be held: {error}"
+            note = f"queued messages could not be held: {error}"
         return self._stop_receipt("stop", control, stopped=stopped, note=note)
 
     def _stop(
@@ -455,9 +455,9 @@ class Session:
     ) -> tuple[Command[int] | None, TurnControl | None, bool]:
         """Stop the turn; gives the command to wait for, if anything is to be held, the turn, and if this stopped it."""
         if when not in ("now", "step"):
-            raise ValueError(f'when is "now" or "step", not {when!r}')
+            raise ValueError(f'when must be "now" or "step", not {when!r}')
         if scope not in ("turn", "all"):
-            raise ValueError(f'scope is "turn" or "all", not {scope!r}')
+            raise ValueError(f'scope must be "turn" or "all", not {scope!r}')
         # Queued before the turn can end: otherwise a waiting message could start the next turn first.
         command = self._log.writer.add(self._log.command(lambda tx: delivery.hold(tx, said_in)))
         control = self._log.control
@@ -488,7 +488,7 @@ class Session:
 
         is_done = self._wait(self._log.submit(decide), otherwise=True)
         turn = control.turn if control is not None else begun[0].turn if begun else None
-        note = "" if is_done else "there is no turn to take back"
+        note = "" if is_done else "there is no turn to roll back"
         return Receipt(self._log, "", "rollback", note, stopped=stopped or bool(begun), turn=turn)
 
     def _roll_back(self, control: TurnControl, by: str) -> bool:
@@ -589,7 +589,7 @@ class Session:
 
 def _post(text: Content, mode: Mode, message_id: str | None, expect_turn: str | None, preparing: str) -> Post:
     if mode not in MODES:
-        raise ValueError(f"mode is one of {', '.join(MODES)}; not {mode!r}")
+        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
     return Post(message_id or secrets.token_hex(8), to_message(text), mode, expect_turn, preparing)
 
 

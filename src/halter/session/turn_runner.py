@@ -106,7 +106,7 @@ class TurnRunner:
         except Cancelled as stop:
             if turn.token.is_cancelled:
                 return TurnEnd("interrupted")
-            error: Exception = self._failure or RuntimeError(f"a stop that is not this turn's came out of it: {stop}")
+            error: Exception = self._failure or RuntimeError(f"it was cancelled by another token: {stop}")
             return TurnEnd("failed", "error", str(error), error)
         except LimitReached as error:
             return TurnEnd("failed", error.reason, str(error), error, unless_steered=error.reason == "output_limit")
@@ -133,7 +133,7 @@ class TurnRunner:
                     return TurnEnd("interrupted", "pause", unless_steered=True)
             elif answer.reason == "length":
                 raise LimitReached(
-                    "the answer reached the model's limit of output and is cut off; run() continues it", "output_limit"
+                    "the answer was cut off at the model's output limit; run() continues it", "output_limit"
                 )
             elif answer.reason != "pause":
                 reason = "" if answer.reason in _ENDS_WELL else str(answer.reason)

@@ -107,7 +107,7 @@ class TurnWriter:
             if not ready and not (may_continue and tx.history.can_continue):
                 held = sum(each.state == "held" for each in tx.inbox)
                 raise NothingToDo(
-                    f"{held} messages are held: release() them" if held else "the inbox is empty: give a text"
+                    f"{held} messages are held: release() them" if held else "the inbox is empty: pass a text"
                 )
             continues = last.id if not ready and last is not None else ""
             applied = [MessageApplied(each.id, _applied_mode(each), each.note) for each in ready]

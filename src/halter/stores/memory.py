@@ -5,9 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from halter.errors import LeaseLost, SessionOwned, WriteRefused
 from halter.events import kind_of
 from halter.stores.base import Lease, SessionInfo
+from halter.stores.refusals import lease_lost, open_here, out_of_order
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -28,11 +28,7 @@ class MemoryStore:
         """Take the lease of *session*."""
         log = self._logs.setdefault(session, _Log())
         if log.is_owned:
-            msg = (
-                f"session {session!r} is open already, in this process; use that object, or close() it before you "
-                "open the session again"
-            )
-            raise SessionOwned(msg)
+            raise open_here(session)
         lease = Lease(session, log.generation + 1)
         log.generation = lease.generation
         log.lease = weakref.ref(lease)
@@ -50,10 +46,7 @@ class MemoryStore:
         for lease, events, _ in writes:
             before = last.get(lease.session, len(self._owned(lease).events))
             if (events[0].seq, events[-1].seq) != (before + 1, before + len(events)):
-                msg = (
-                    f"event {events[0].seq} of session {lease.session!r} does not follow {before}: nothing was written"
-                )
-                raise WriteRefused(msg, lease.session)
+                raise out_of_order(lease, events[0].seq, before)
             last[lease.session] = events[-1].seq
         for lease, events, waiting in writes:
             log = self._logs[lease.session]
@@ -93,8 +86,7 @@ class MemoryStore:
     def _owned(self, lease: Lease) -> _Log:
         log = self._logs.get(lease.session)
         if log is None or not log.is_owned or log.generation != lease.generation:
-            msg = f"session {lease.session!r} was closed, or taken over by another: nothing was written"
-            raise LeaseLost(msg, lease.session)
+            raise lease_lost(lease)
         return log
 
 

@@ -129,8 +129,8 @@ class Writer:
         while not command.is_done:
             if self.is_interrupted_here:
                 raise RuntimeError(
-                    "a signal handler has interrupted the session's own work, so it cannot wait for it here; what it "
-                    "asked for is done when it returns. Call stop() or interrupt() in signal handlers"
+                    "a signal handler interrupted the session's own work and cannot wait for it here; what it asked "
+                    "for is done when it returns. In signal handlers, call stop() or interrupt()"
                 )
             if self._is_claimed_here:
                 self._run_waiting()  # an effect of an earlier command waits for this one
@@ -262,7 +262,7 @@ class Writer:
                 batch.was_interrupted = True
                 for command in batch.commands:
                     if command.log is None:
-                        command.error = StoreError("it was interrupted by a signal; look whether it is done")
+                        command.error = StoreError("it was interrupted by a signal; check whether it was done")
                     elif not _is_written(batch, command.log):
                         batch.refused[command.log] = WriteRefused("it was interrupted", command.log.lease.session)
                 batch.is_written = True

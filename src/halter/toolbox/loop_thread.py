@@ -232,7 +232,7 @@ class _Job(Generic[T]):
 
     def result(self) -> T:
         if self._task is None or not self._task.done() or self._task.cancelled():
-            raise LoopClosed(f"{self._home.name} was closed meanwhile")
+            raise LoopClosed(f"{self._home.name} was closed in the meantime")
         return self._task.result()
 
 

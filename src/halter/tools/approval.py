@@ -51,7 +51,7 @@ def check_policy(policy: Policy) -> Policy:
     """Return *policy*, or raise ValueError if it is not one."""
     if policy is None or policy in ("auto", "deny", "ask") or callable(policy):
         return policy
-    msg = f'approve is "auto", "deny", "ask", a function that takes an ApprovalRequest, or None; not {policy!r}'
+    msg = f'approve must be "auto", "deny", "ask", a function that takes an ApprovalRequest, or None, not {policy!r}'
     raise ValueError(msg)
 
 
@@ -107,7 +107,7 @@ async def _decide(policy: Policy, request: ApprovalRequest, token: CancellationT
     if policy == "deny":
         return _denied("the policy denies every call that needs approval")
     if policy is None or (policy == "ask" and ask is None):
-        return _denied("it needs approval, and there is nobody who can be asked")
+        return _denied("it needs approval, and nobody can be asked")
     try:
         if callable(policy):
             return read_approval(await _call(policy, request, token))
@@ -148,7 +148,7 @@ def read_approval(answer: object) -> Approval:
     if answer is True or word in _YES:
         return Approval(granted=True, note="approved")
     if answer is False or answer is None or word in _NO:
-        return _denied("it was asked for and denied")
+        return _denied("the user denied it")
     if words:
         return _denied(f"the answer was: {clean_text(words)}")
     return _denied(f"the answer was neither yes nor no: {answer!r}")

@@ -24,9 +24,9 @@ _REASONS: Final = {
     "interrupt": "because the user interrupted",
     "steer": "because the user gave new guidance",
     "stop": "because the user said stop",
-    "rollback": "because the user took this turn back",
-    "timeout": "because its time was over",
-    "stale": "because nothing more came",
+    "rollback": "because the user rolled this turn back",
+    "timeout": "because it timed out",
+    "stale": "because nothing more arrived",
     "disconnect": "because the user disconnected",
     "shutdown": "because the program is ending",
     "crash": "because the program crashed",
@@ -89,23 +89,23 @@ class ToolOutcome(Struct, kw_only=True):
             text = late.content
         else:
             text = "\n".join(part.text for part in late.content if isinstance(part, Text))
-        gave = f"and gave:\n{text}" if text else "and gave nothing."
+        gave = f"and gave:\n{text}" if text else "and returned nothing."
         return f"{start}, {late.seconds:.1f} s after the stop, {gave}"
 
     def _note(self, *, has_content: bool) -> str:  # noqa: PLR0911  (one for each status)
         why = because(self.reason)
         stopped = f"This call was stopped {why}".rstrip()
-        so_far = " What it gave until then is above." if has_content else ""
+        so_far = " Its output until then is above." if has_content else ""
         doubt = " It did not end in time and may still have effects." if "abandoned" in self.stop_steps else ""
         match self.status:
             case "completed":
                 return "" if has_content else "(no output)"
             case "partial":
-                return f"{stopped} before it was done.{so_far or ' It had given nothing until then.'}{doubt}"
+                return f"{stopped} before it was done.{so_far or ' It had returned nothing by then.'}{doubt}"
             case "cancelled":
-                return f"{stopped} before it gave its result. What it had done until then stands.{so_far}{doubt}"
+                return f"{stopped} before it returned. What it had done by then remains done.{so_far}{doubt}"
             case "timed_out":
-                return f"This call took too long and was stopped: {self.detail or 'its time was over'}.{so_far}{doubt}"
+                return f"This call took too long and was stopped: {self.detail or 'it timed out'}.{so_far}{doubt}"
             case "abandoned":
                 return f"{stopped} and did not end in time; it may still have effects.{so_far}"
             case "not_started":

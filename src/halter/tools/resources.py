@@ -57,7 +57,7 @@ class SessionResources:
                 kept: T = self._kept.setdefault(name, made)
                 if kept is made:
                     return kept
-        _close(made)  # two calls made one at the same time, or the session was closed meanwhile
+        _close(made)  # two calls made one at the same time, or the session was closed in the meantime
         if self._is_closed:
             msg = "the session was closed: nothing can be kept in it any more"
             raise RuntimeError(msg)
@@ -99,7 +99,7 @@ def _begin_close(resource: Any) -> OneShotEvent:
 
 
 def _log_left_behind(resource: Any) -> None:
-    _log.warning("%s did not close in time and was left behind", type(resource).__name__)
+    _log.warning("%s did not close in time and was abandoned", type(resource).__name__)
 
 
 def _try_submit(job: Callable[[], object]) -> bool:

@@ -140,12 +140,12 @@ class Tool(Generic[P, R]):
 
     def _check_options(self) -> None:
         if self.on_steer not in ("break", "finish"):
-            msg = f'tool {self.name!r}: on_steer is "break" or "finish", not {self.on_steer!r}'
+            msg = f'tool {self.name!r}: on_steer must be "break" or "finish", not {self.on_steer!r}'
             raise ValueError(msg)
         for option in ("isolate", "exclusive", "approval"):
             value = getattr(self, option)
             if not isinstance(value, bool) and not (option == "approval" and callable(value)):
-                msg = f"tool {self.name!r}: {option} is True or False, not {value!r}"
+                msg = f"tool {self.name!r}: {option} must be True or False, not {value!r}"
                 raise TypeError(msg)
 
     def _check_isolation(self) -> None:
@@ -200,7 +200,7 @@ def _decorate(options: dict[str, Any], fn: Callable[P, R]) -> Tool[P, R]:
 
 def _make(fn: Callable[P, R], options: dict[str, Any], local_names: Mapping[str, Any]) -> Tool[P, R]:
     if isinstance(fn, Tool):
-        msg = f"{fn.name!r} is a tool already"
+        msg = f"{fn.name!r} is already a tool"
         raise TypeError(msg)
     if not callable(fn) or isinstance(fn, type):
         msg = f"a tool is made from a function, not from {fn!r}"

@@ -17,11 +17,11 @@ def collect_tools(tools: Iterable[Tool[..., Any] | Callable[..., Any]]) -> dict[
     for each in tools:
         one = each if isinstance(each, Tool) else tool(each)
         if one.needs_self:
-            msg = f"tool {one.name!r} is a method without its object; give the one of an instance: thing.{one.name}"
+            msg = f"tool {one.name!r} is an unbound method; pass the method of an instance: thing.{one.name}"
             raise TypeError(msg)
         other = found.setdefault(one.name, one)
         if other.fn != one.fn:
-            msg = f"two tools are called {one.name!r}: {_place(other)} and {_place(one)}; give one another with name="
+            msg = f"two tools are named {one.name!r}: {_place(other)} and {_place(one)}; rename one with name="
             raise ValueError(msg)
     return found
 
@@ -29,10 +29,10 @@ def collect_tools(tools: Iterable[Tool[..., Any] | Callable[..., Any]]) -> dict[
 def no_such_tool(name: str, tools: Mapping[str, Tool[..., Any]]) -> str:
     """The error text for a model that called an unknown tool."""
     if not tools:
-        return f"There is no tool {name!r}; there are no tools at all. Answer without."
+        return f"There is no tool {name!r}, and there are no other tools. Answer without one."
     close = difflib.get_close_matches(name, tools, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    return f"There is no tool {name!r}, nothing was run.{hint} The tools are: {', '.join(tools)}."
+    return f"There is no tool {name!r}; nothing was run.{hint} The tools are: {', '.join(tools)}."
 
 
 def _place(one: Tool[..., Any]) -> str:

@@ -146,7 +146,7 @@ def test_a_third_ctrl_c_leaves_at_once(home: Home, provider: FakeProvider) -> No
         began = time.monotonic()
         assert chat.end() == 70
         assert time.monotonic() - began < 10
-        assert "Forced exit at a second signal" in chat.text
+        assert "Forced exit after a second signal" in chat.text
 
 
 def test_a_message_during_the_shutdown_is_kept(home: Home, provider: FakeProvider) -> None:

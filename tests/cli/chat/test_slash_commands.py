@@ -127,7 +127,7 @@ def test_looking_around(chat: ChatScreen, home: Home, provider: FakeProvider) ->
     chat.send("/model")
     chat.wait_for("using test;")
     chat.send("/model nonsense")
-    chat.wait_for("/model: no model is called 'nonsense'")
+    chat.wait_for("/model: there is no model named 'nonsense'")
     chat.send("/model openai:other")
     chat.wait_for("using openai:other from the next turn on")
     chat.send("Hello.")

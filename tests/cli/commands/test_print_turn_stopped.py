@@ -221,7 +221,7 @@ def test_a_second_signal_leaves_at_once(home: Home, provider: FakeProvider) -> N
         said = read_until(program.stderr.fileno(), b"shows how it ended.").decode()
         ended = end(program, signal.SIGINT)
     assert ended.code == 70
-    assert "Forced exit at a second signal" in said + ended.err
+    assert "Forced exit after a second signal" in said + ended.err
     assert home.events()[-1].kind == "turn.finished"
 
 

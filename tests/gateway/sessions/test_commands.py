@@ -275,7 +275,7 @@ async def test_rollback_takes_the_last_turn_back() -> None:
     async with gateway_of("One.") as (gateway, client):
         await client.create()
         nothing = await client.ask("POST", "/v1/sessions/s/rollback")
-        assert nothing.body["note"] == "there is no turn to take back"
+        assert nothing.body["note"] == "there is no turn to roll back"
         await client.post("Hi.")
         await client.finished()
         back = await client.ask("POST", "/v1/sessions/s/rollback")

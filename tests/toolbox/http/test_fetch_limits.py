@@ -61,7 +61,7 @@ def test_packed_answers_are_unpacked(server: SlowServer) -> None:
 
 def test_a_type_that_is_not_wanted_is_refused_before_its_body(server: SlowServer) -> None:
     """A film is not read to find out that it is no page."""
-    with pytest.raises(Refused, match=r"video/mp4; wanted is text/html, image/\*"):
+    with pytest.raises(Refused, match=r"video/mp4; expected text/html, image/\*"):
         get(local(server), server.url + "/trickle?type=video/mp4", types=["text/html", "image/*"])
     server.wait_for_close("/trickle")
     server.page("/i", b"x", "image/webp")

@@ -300,7 +300,7 @@ def test_a_batch_runs_once() -> None:
     async def main() -> None:
         probe = Probe(add, calls=[ToolCall("a", "add", '{"a": 1}')])
         await probe.run()
-        with pytest.raises(RuntimeError, match="was run already"):
+        with pytest.raises(RuntimeError, match="has already run"):
             await probe.run()
 
     run(main())

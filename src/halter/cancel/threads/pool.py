@@ -58,7 +58,7 @@ def _run_job(job: Callable[[], object]) -> None:
     try:
         job()
     except BaseException:  # noqa: BLE001  (a boundary)
-        _log.exception("a job of a halter thread raised")
+        _log.exception("a job in a Halter thread raised an exception")
 
 
 def submit(job: Callable[[], object]) -> None:

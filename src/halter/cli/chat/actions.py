@@ -240,7 +240,7 @@ class Actions:
         if is_done:
             self._screen.notice("changed" if text.strip() else "removed")
         else:
-            self._screen.notice("it was sent meanwhile; press Enter to send this as a new message", "warn")
+            self._screen.notice("it was sent in the meantime; press Enter to send this as a new message", "warn")
         return is_done
 
 

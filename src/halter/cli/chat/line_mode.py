@@ -214,7 +214,7 @@ class _LineMode:
     def _stop_asking(self) -> None:
         """Stop a turn that asks a question after the end of the input."""
         if self._is_ended and self.transcript.display.questions and self._is_asked():
-            self._host.session.stop(detail="nobody is there to answer")
+            self._host.session.stop(detail="nobody can answer")
 
     def _is_asked(self) -> bool:
         """Whether a question is open according to the log: the writing thread may be behind."""
@@ -238,7 +238,7 @@ class _LineMode:
                 self._write(event)
             self._output.end_line()
         except OSError:
-            self._call(lambda: self.leave(_PIPE_CLOSED, "whoever read the output is gone"))
+            self._call(lambda: self.leave(_PIPE_CLOSED, "the output was closed"))
 
     def _write(self, event: Event) -> None:
         data = event.data

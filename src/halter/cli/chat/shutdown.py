@@ -54,7 +54,7 @@ class Shutdown:
             if not has_ended:
                 self.code = FORCED
                 self.lines.append("The turn did not end in time and was abandoned.")
-        with self._guard.stage("what tools have left running"):
+        with self._guard.stage("processes that tools left running"):
             await run_blocking_async(session.close, max(self._guard.remaining() - _LAST, 0.1), token=NEVER)
         with self._guard.stage("the store"):
             # Keys are handled while this waits, so there may be more messages when it returns.

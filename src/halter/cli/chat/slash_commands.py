@@ -220,7 +220,7 @@ class Commands:
             return
         found = await run_blocking_async(find_session, self._host.store, rest, token=NEVER)
         if found == self._host.session.id:
-            self._say("this session is open already", "dim")
+            self._say("this session is already open", "dim")
         else:
             await self._switch(found)
 

@@ -129,7 +129,7 @@ class _Chat:
         if wanted is None:
             greeting.append(Notice(_HELLO, "dim"))
         elif host.session.turn is None:
-            greeting.append(Notice(f"There is no session {wanted!r}; starting it.", "dim"))
+            greeting.append(Notice(f"There is no session {wanted!r} yet; starting it.", "dim"))
         else:
             greeting += host.describe()
         drawing = threading.Thread(target=self._draw, args=(ui, greeting), name="halter-chat", daemon=True)

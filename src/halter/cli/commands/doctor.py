@@ -117,7 +117,7 @@ def _provider(name: str, why: str) -> Finding:
     if key is not None and not os.environ.get(key):
         base = key.replace("API_KEY", "BASE_URL")
         if os.environ.get(base):
-            return Finding("warn", "model", f"{text}; {key} is not set", f"{base} is: its server may not need a key.")
+            return Finding("warn", "model", f"{text}; {key} is not set", f"{base} is set: it may need no key.")
         return Finding("fail", "model", f"{text}; {key} is not set", f"Set {key}, or choose another with --model.")
     if provider == "ollama" and model not in ollama_models():
         fix = f"Start it with `ollama serve`, and get the model with `ollama pull {model}`."
@@ -162,7 +162,7 @@ def _tools(configuration: Configuration) -> Finding:
         return Finding("fail", "tools", str(error), "`halter config edit` opens the file.")
     except Exception as error:  # noqa: BLE001
         return Finding("fail", "tools", f"{', '.join(configuration.settings.tools)}: {type(error).__name__}: {error}")
-    return Finding("ok", "tools", f"{len(tools)}" if tools else "none are set")
+    return Finding("ok", "tools", f"{len(tools)}" if tools else "none configured")
 
 
 def _store(configuration: Configuration) -> Iterator[Finding]:

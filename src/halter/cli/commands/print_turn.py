@@ -45,7 +45,7 @@ def print_turn(options: argparse.Namespace) -> int:
         # Everything slow is below, where signals are handled.
         text = _read_text(options.text)
         if not text.strip():
-            sys.exit(print_error("no text: give it behind -p or on standard input"))
+            sys.exit(print_error("no text: pass it after -p or on standard input"))
         code = _Run(guard, output, configuration, options).run(text)
         gc.freeze()  # skip the last garbage collection, which takes 50 ms
         sys.exit(code)

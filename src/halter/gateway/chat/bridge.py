@@ -144,11 +144,11 @@ class ChatBridge:
         elif incoming.command == "why":
             await self._retrying(chat, lambda: self._why(chat, incoming))
         elif incoming.unsupported:
-            chat.outgoing.say(f"I cannot use {incoming.unsupported}, so it was not passed on.")
+            chat.outgoing.say(f"I cannot use {incoming.unsupported}, so it was not sent to the agent.")
         elif incoming.command not in ("", "steer", "queue", "new"):
             chat.outgoing.say(HELP)
         elif incoming.command in ("steer", "queue") and not incoming.text and incoming.fetch is None:
-            chat.outgoing.say(f"Write the text behind the command: /{incoming.command} TEXT")
+            chat.outgoing.say(f"Write the text after the command: /{incoming.command} TEXT")
         else:
             do = self._new if incoming.command == "new" else self._message
             async with chat.accepting:
@@ -167,7 +167,7 @@ class ChatBridge:
                     _log.exception("a chat message could not be handled", extra={"chat": chat.chat_id})
                     chat.outgoing.say("⚠️ This message could not be handled: internal error, see the gateway log.")
                     return
-                _log.warning("a chat message is tried again: %s", error, extra={"chat": chat.chat_id})
+                _log.warning("retrying a chat message: %s", error, extra={"chat": chat.chat_id})
             else:
                 return
             await asyncio.sleep(UNTIL_IT_WORKS.delay(retry))
@@ -194,7 +194,7 @@ class ChatBridge:
                 is_busy = live.is_busy
                 receipt = await self._accept(live, form, parts)
         except AttachmentUnavailable as error:
-            chat.outgoing.say(f"⚠️ The attachment could not be downloaded, so it was not passed on: {error}.")
+            chat.outgoing.say(f"⚠️ The attachment could not be downloaded, so it was not sent to the agent: {error}.")
         except Problem as problem:
             if problem.status == _UNAVAILABLE:
                 raise
@@ -308,7 +308,7 @@ class ChatBridge:
             return _EXPIRED
         async with self._registry.lease(session_id) as live:
             if not await run_blocking_async(live.session.release, token=NEVER):
-                return ButtonReply("No message is held any more.", is_expired=True)
+                return ButtonReply("No messages are held any more.", is_expired=True)
         chat.end_held("▶️ Sent.")
         return ButtonReply()
 

@@ -99,11 +99,11 @@ class Handlers:
     async def metrics(self, _request: web.Request) -> web.Response:
         registry = self._registry
         now = {
-            "sessions_awake": ("Sessions that are loaded.", len(registry.live_sessions)),
-            "turns_running": ("Turns that run.", sum(live.session.is_running for live in registry.busy)),
-            "streams_open": ("Event streams that are open.", len(self._streams)),
-            "sockets_open": ("WebSockets that are open.", self.sockets),
-            "events_sent": ("Events that were sent to streams and WebSockets.", self._streams.dispatcher.sent),
+            "sessions_awake": ("Loaded sessions.", len(registry.live_sessions)),
+            "turns_running": ("Running turns.", sum(live.session.is_running for live in registry.busy)),
+            "streams_open": ("Open event streams.", len(self._streams)),
+            "sockets_open": ("Open WebSockets.", self.sockets),
+            "events_sent": ("Events sent to streams and WebSockets.", self._streams.dispatcher.sent),
         }
         return web.Response(body=self._metrics.text(now), headers={"Content-Type": CONTENT_TYPE_LATEST})
 

@@ -17,8 +17,8 @@ _REF: Final = "#/components/schemas/{name}"
 _JSON: Final = "application/json"
 _PLACE: Final = re.compile(r"\{(\w+)(?::[^}]*)?\}")
 _INTRO: Final = """\
-Sessions with agents. A message that was answered with 202 is durable, and applied exactly once. Closing a connection
-stops nothing; stopping is always a command. Events resume by `Last-Event-ID`, without a gap and without a repeat."""
+Sessions with agents. A message that was answered with 202 is stored, and is applied exactly once. Closing a connection
+does not stop anything; stopping is always a command. Events resume after `Last-Event-ID`, without gaps or repeats."""
 
 
 def document() -> bytes:
@@ -84,11 +84,11 @@ def _responses(route: Route) -> dict[str, Any]:
         good["content"] = {_JSON: {"schema": {"type": "array", "items": schema} if route.is_many else schema}}
     responses = {str(route.status): good}
     if route.name == "create":
-        responses["200"] = {**good, "description": "It was there"}
+        responses["200"] = {**good, "description": "It already exists"}
     if route.name in ("page", "page_file"):
-        responses["304"] = {"description": "The browser has it"}
+        responses["304"] = {"description": "Not modified"}
     responses["default"] = {
-        "description": "A problem, which names the field if one is wrong",
+        "description": "A problem; it names the field if one is wrong",
         "content": {MEDIA_TYPE: {"schema": _ref(ProblemBody)}},
     }
     return responses

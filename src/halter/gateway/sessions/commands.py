@@ -127,7 +127,7 @@ class Commands:
         """Stop a turn or a call. It is no error if that has ended or is not running."""
         session = live.session
         if (body.scope == "call") != (body.call_id is not None):
-            raise Problem(422, 'call_id is needed with scope "call", and only with it', field="call_id", kind="field")
+            raise Problem(422, 'call_id goes with scope "call", and only with it', field="call_id", kind="field")
         turn = session.turn if session.is_running else None
         if body.expect_turn is not None and (turn is None or turn.id != body.expect_turn):
             return _unstopped(session.id, f"turn {body.expect_turn} is not running")

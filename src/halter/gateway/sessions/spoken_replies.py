@@ -46,5 +46,5 @@ class SpokenReplies:
         except ImportError as error:
             raise Problem(404, str(error), kind="off") from error
         if sound is None:
-            raise Problem(409, "the answer has nothing to say aloud", kind="no-answer")
+            raise Problem(409, "the answer has no text to speak", kind="no-answer")
         return sound

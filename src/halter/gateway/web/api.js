@@ -64,7 +64,7 @@ export class Api {
 
   /** A picture or a sound, as a Blob, from where an event says that it is. */
   async media(href) {
-    if (!href.startsWith("/v1/sessions/")) throw new Error(`${href} is no address of the gateway's`);
+    if (!href.startsWith("/v1/sessions/")) throw new Error(`${href} is not an address of this gateway`);
     const response = await this.#fetch("GET", href.slice("/v1".length), {});
     return response.blob();
   }

@@ -21,7 +21,7 @@ export class CallView {
     parts.took = el("span", { class: "took" });
     parts.given = el("code", { class: "given" });
     parts.arguments = el("pre", { class: "arguments", tabindex: 0 });
-    parts.progress = el("pre", { class: "progress", tabindex: 0, "aria-label": "What it reports" });
+    parts.progress = el("pre", { class: "progress", tabindex: 0, "aria-label": "Progress" });
     parts.result = el("div", { class: "result" });
     parts.note = el("p", { class: "note" });
     parts.stop = button("Stop this", () => act.stopCall(item), {

@@ -54,7 +54,7 @@ const SHORTCUTS = [
   ["Alt+Q", "Go to the open question"],
   ["Alt+T", "Timeline of the latest turn"],
   ["Alt+N", "New session"],
-  ["Alt+↑  Alt+↓", "The session above or below"],
+  ["Alt+↑  Alt+↓", "Previous or next session"],
   ["/", "Go to the message"],
   ["?", "This help"],
 ];

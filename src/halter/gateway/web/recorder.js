@@ -24,14 +24,14 @@ export class Recorder {
   /** Begin. Throws a sentence for people if there is no microphone, or it is not allowed. */
   async start() {
     if (!navigator.mediaDevices || !window.MediaRecorder)
-      throw new Error("This browser lets a page record only over https or on this machine.");
+      throw new Error("This browser allows recording only over HTTPS or on localhost.");
     try {
       this.#stream = await navigator.mediaDevices.getUserMedia({
         audio: { echoCancellation: true, noiseSuppression: true },
       });
     } catch (error) {
       throw new Error(
-        error.name === "NotAllowedError" ? "The microphone is not allowed for this page." : "There is no microphone.",
+        error.name === "NotAllowedError" ? "The microphone is not allowed for this page." : "No microphone was found.",
         { cause: error },
       );
     }

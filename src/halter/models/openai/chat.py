@@ -193,7 +193,7 @@ class _Reader:
 
     def end(self) -> list[ModelEvent]:
         if not (self._raw or self.finished):
-            message = "the answer ended in the middle: no finish_reason and no [DONE] came"
+            message = "the answer was cut off: neither finish_reason nor [DONE] was received"
             raise StreamBroken(message)
         events = self._thinking_done() + self._calls_done()
         reason = _REASONS.get(self._raw, "other" if self._raw else "stop")

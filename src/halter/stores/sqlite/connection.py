@@ -104,7 +104,7 @@ class SQLiteFile:
         try:
             return self._retry_while_locked(lambda: self._rows(sql, values))
         except UnicodeEncodeError as error:
-            msg = f"{error.object!r} is not text that can be stored: it has half of a surrogate pair in it"
+            msg = f"{error.object!r} is not text that can be stored: it contains a lone surrogate"
             raise StoreError(msg) from error
 
     def check(self) -> None:

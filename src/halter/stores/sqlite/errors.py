@@ -34,8 +34,8 @@ def from_sqlite(path: str, error: sqlite3.Error) -> StoreError:
         return read_only(path)
     if _plain(code) in _DAMAGE:
         return StoreCorrupt(
-            f"{path} is damaged, or is not a SQLite database ({error}); nothing was changed. Put a copy of it that is "
-            "whole in its place, or move it away to begin with an empty store"
+            f"{path} is damaged, or is not a SQLite database ({error}); nothing was changed. Restore it from a "
+            "backup, or move it away to start with an empty store"
         )
     if _plain(code) == sqlite3.SQLITE_BUSY:
         return StoreError(
@@ -83,7 +83,7 @@ def replaced(path: str) -> StoreError:
 def _full(path: str) -> StoreFull:
     return StoreFull(
         f"{path} cannot grow: the disk is full, or a quota or a limit of file size is reached. Nothing was written; "
-        "make space, and the store goes on working"
+        "free some space, and the store works again"
     )
 
 

@@ -34,7 +34,7 @@ def to_rows(write: Write) -> list[tuple[int, float, str, str, str]]:
         try:
             body = _body(data if len(data) > 1 else data[0])
         except (TypeError, ValueError, RecursionError) as error:
-            msg = f"{' or '.join(kinds)} has something in it that cannot be written ({error}); nothing was written"
+            msg = f"{' or '.join(kinds)} contains something that cannot be stored ({error}); nothing was written"
             raise NotStorable(msg, write.lease.session) from error
         rows.append((events[-1].seq, at, turn, next(iter(kinds)) if len(kinds) == 1 else "", body))
     return rows

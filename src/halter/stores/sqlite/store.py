@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from halter.cancel.context import current_token
 from halter.cancel.fork import after_fork
-from halter.errors import LeaseLost, SessionOwned, StoreError, WriteRefused
+from halter.errors import SessionOwned, StoreError, WriteRefused
 from halter.events import (
     ApprovalAnswered,
     Event,
@@ -32,6 +32,7 @@ from halter.events import (
     kind_of,
 )
 from halter.stores.base import Lease, SessionInfo
+from halter.stores.refusals import lease_lost, open_here, out_of_order
 from halter.stores.sqlite.connection import SQLiteFile
 from halter.stores.sqlite.errors import from_os, read_only
 from halter.stores.sqlite.owner import Owner, is_alive, is_gone, pid_of, remove_dead
@@ -83,7 +84,7 @@ class SQLiteStore:
         if self._file.path in _in_use_at_fork:
             msg = (
                 f"this process was forked while {self._file.path} was in use: SQLite would take the parent's locks for "
-                "its own. Start the process by spawn, or fork it before the store is used"
+                "its own. Start the process with spawn, or fork it before the store is used"
             )
             raise StoreError(msg)
         self._owner: Owner | None = None
@@ -115,7 +116,7 @@ class SQLiteStore:
             _, generation, owner = rows[0] if rows else (0, 0, None)
             if owner is not None and self._is_leased(Lease(session, generation), owner):
                 if not is_gone(owner) or time.monotonic() > end:
-                    raise SessionOwned(_owned_message(session, pid_of(owner)))
+                    raise _owned(session, pid_of(owner))
                 current_token().sleep(_PAUSE)  # a child that it was just starting still holds its lock
                 continue
             number = self._file.write(functools.partial(_take_over, (session, me, generation, owner)))
@@ -141,7 +142,7 @@ class SQLiteStore:
             number, first, last = self._number(lease), events[0], events[-1]
             before = last.seq - len(events)
             if first.seq != before + 1:
-                raise _out_of_order(lease, first.seq, before)
+                raise out_of_order(lease, first.seq, before)
             updates.append((number, last.seq, waiting, first.time, last.time, lease.generation, before))
             rows += [((number << 32) + seq, *columns) for seq, *columns in to_rows(write)]
         durable = any(_is_told(event.data) for write in writes for event in write.events)
@@ -164,7 +165,7 @@ class SQLiteStore:
 
         def erase(connection: sqlite3.Connection) -> None:
             if not connection.execute(ERASE_SESSION, (number, lease.generation, me)).rowcount:
-                raise _lost(lease)
+                raise lease_lost(lease)
             connection.execute(ERASE_LOG, (number << 32, (number + 1) << 32))
 
         self._file.write(erase, durable=True)
@@ -209,7 +210,7 @@ class SQLiteStore:
         try:
             return self._numbers[lease]
         except KeyError:
-            raise _lost(lease) from None
+            raise lease_lost(lease) from None
 
     def _is_leased(self, lease: Lease, owner: str) -> bool:
         if self._owner is not None and owner == self._owner.id:
@@ -243,21 +244,13 @@ def _take_over(values: tuple[str, str, int, str | None], connection: sqlite3.Con
     return number
 
 
-def _owned_message(session: str, pid: int) -> str:
+def _owned(session: str, pid: int) -> SessionOwned:
     if pid == os.getpid():
-        return (
-            f"session {session!r} is open already, in this process; use that object, or close() it before you open the "
-            "session again"
-        )
-    return (
+        return open_here(session)
+    return SessionOwned(
         f"session {session!r} is open in process {pid}; close it there, or wait: it is free as soon as that process is "
         "gone"
     )
-
-
-def _lost(lease: Lease) -> LeaseLost:
-    msg = f"session {lease.session!r} was closed, or taken over by another: nothing was written"
-    return LeaseLost(msg, lease.session)
 
 
 def _refused(connection: sqlite3.Connection, writes: Sequence[Write], owner: str) -> WriteRefused:
@@ -265,16 +258,11 @@ def _refused(connection: sqlite3.Connection, writes: Sequence[Write], owner: str
     for lease, events, _ in writes:
         row = connection.execute(LAST, (lease.session, lease.generation, owner)).fetchone()
         if row is None:
-            return _lost(lease)
+            return lease_lost(lease)
         if row[0] != events[-1].seq:
-            return _out_of_order(lease, events[0].seq, row[0])
+            return out_of_order(lease, events[0].seq, row[0])
     lease = writes[0].lease
     return WriteRefused(f"session {lease.session!r} has two writes in one commit; nothing was written", lease.session)
-
-
-def _out_of_order(lease: Lease, first: int, last: int) -> WriteRefused:
-    msg = f"event {first} of session {lease.session!r} does not follow {last}: nothing was written"
-    return WriteRefused(msg, lease.session)
 
 
 def _let_go(file: SQLiteFile, owner: Owner | None) -> None:

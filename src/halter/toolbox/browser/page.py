@@ -76,7 +76,7 @@ class Tab:
     def _has_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # a page that was closed meanwhile; nobody waits for it
+            task.exception()  # a page that was closed in the meantime; nobody waits for it
 
     async def _adopt(self, page: Page) -> None:
         """Look at *page* from now on."""

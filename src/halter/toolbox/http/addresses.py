@@ -157,7 +157,7 @@ def literal(host: str) -> Address | None:
     """
     host = normal_host(host)
     if "%" in host:
-        raise ValueError("an address with a scope belongs to this machine's own links")
+        raise ValueError("an address with a scope is local to a link of this machine")
     if ":" in host:
         return ipaddress.IPv6Address(host)
     last = host.rpartition(".")[2]

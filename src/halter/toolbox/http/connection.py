@@ -156,7 +156,7 @@ async def body_of(
 
 
 def _too_large(limit: int, there: str) -> str:
-    return f"it has {there}, and at most {limit:,} bytes are fetched"
+    return f"it has {there}; the limit is {limit:,} bytes"
 
 
 def _unpacker(encoding: str) -> Callable[[bytes], Iterator[bytes]]:

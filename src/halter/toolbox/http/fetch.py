@@ -191,7 +191,7 @@ class Net:
                     return await _read(url, answer, wanted, tuple(hops))
             if len(hops) > self.max_redirects:
                 raise Refused(
-                    f"{hops[0]} was redirected more than {self.max_redirects} times, lastly to {_shown(target)}"
+                    f"{hops[0]} was redirected more than {self.max_redirects} times, last to {_shown(target)}"
                 )
             url, wanted = _next(url, target, answer.status, wanted)
 
@@ -228,9 +228,7 @@ async def _read(url: URL, answer: Any, wanted: _Wanted, hops: tuple[str, ...]) -
     media_type = (answer.content_type or "").lower()
     is_ok = answer.status < _FIRST_FAILURE
     if is_ok and wanted.types and not any(_is_of(media_type, each) for each in wanted.types):
-        raise WrongType(
-            f"{url} is {media_type or 'of no type that it tells'}; wanted is {', '.join(wanted.types)}", media_type
-        )
+        raise WrongType(f"{url} is {media_type or 'of unknown type'}; expected {', '.join(wanted.types)}", media_type)
     body = await _wire().body_of(answer, wanted.max_bytes, is_ok=is_ok, excerpt=_EXCERPT, on_bytes=wanted.on_bytes)
     return Fetched(str(url), answer.status, media_type, body, answer.charset or "", dict(answer.headers), hops)
 
@@ -246,12 +244,12 @@ def _next(url: URL, target: str, status: int, wanted: _Wanted) -> tuple[URL, _Wa
     try:
         joined = str(url.join(URL(target)))
     except ValueError as error:
-        raise Refused(f"{url} redirects to what is no address: {_shown(target)}") from error
+        raise Refused(f"{url} redirects to an invalid address: {_shown(target)}") from error
     following = _parse(joined)
     keeps_body = status in _KEEPS_BODY or wanted.method in {"GET", "HEAD"}
     is_same = following.origin() == url.origin()
     if wanted.body is not None and keeps_body and not is_same:
-        raise Refused(f"{url} wants what was sent to it to be sent to {following.origin()}, which is not done")
+        raise Refused(f"{url} redirects the request body to {following.origin()}, which is not allowed")
     return following, _Wanted(
         wanted.method if keeps_body else "GET",
         wanted.headers if is_same else {},
@@ -280,7 +278,7 @@ def _parse(text: str) -> URL:
         raise Refused(f"{_shown(text)} is refused: only http:// and https:// URLs with a host can be fetched")
     _literal(url.raw_host)
     if not port:
-        raise Refused(f"{_shown(text)} is refused: port 0 is none")
+        raise Refused(f"{_shown(text)} is refused: port 0 is not a port")
     # An address is written in its one plain form from here on: no parser below can read it as another.
     written = _literal(url.raw_host)
     if written is not None:
@@ -305,7 +303,7 @@ def _proxy_for(url: URL) -> str | None:
     if proxy and "://" not in proxy:
         proxy = f"http://{proxy}"
     if proxy and not proxy.startswith(("http://", "https://")):
-        raise FetchError("the environment names a proxy that is neither an http nor an https one; such cannot be used")
+        raise FetchError("the proxy in the environment is neither http nor https, and cannot be used")
     return proxy or None
 
 

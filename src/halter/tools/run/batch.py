@@ -99,7 +99,7 @@ class Batch:
     async def run(self) -> list[ToolOutcome]:
         """Run all calls and return their outcomes, in order."""
         if self._was_run:
-            msg = "this batch was run already; make a new one for each step"
+            msg = "this batch has already run; make a new one for each step"
             raise RuntimeError(msg)
         self._was_run = True
         guardian.ensure()  # a tool may start processes of its own

@@ -120,7 +120,7 @@ async def run_on_tool_loop(
             return
         if job.started.is_set or not job.revoke():
             break
-        _log.warning("the loop of the async tools does not answer: it is replaced")
+        _log.warning("the loop of the async tools does not respond and is replaced")
         tool_loop.retire()
     answered: OneShotEvent | None = None
     try:

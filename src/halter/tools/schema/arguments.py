@@ -57,7 +57,7 @@ def read_object(tool: str, raw: str) -> dict[str, Any]:
     try:
         return _parse(raw)
     except BadArguments as error:
-        msg = f"The call of {tool} was not run, its arguments are wrong: {error}. Correct them and call again."
+        msg = f"The call of {tool} was not run because its arguments are wrong: {error}. Correct them and call again."
         raise BadArguments(msg) from None
 
 
@@ -81,7 +81,7 @@ def _decode(text: str) -> Any:
     except RecursionError:
         msg = "the JSON is nested too deeply"
     except UnicodeEncodeError:
-        msg = "the JSON holds characters that are not Unicode"
+        msg = "the JSON contains characters that are not Unicode"
     except msgspec.DecodeError as error:  # not JSON, or numbers that are too large
         msg = _syntax_error(text, str(error))
     raise BadArguments(msg)
@@ -197,6 +197,5 @@ def _message(tool: str, wanted: list[Argument], problems: list[str]) -> str:
     if len(problem) > _MAX_LENGTH:
         problem = problem[:_MAX_LENGTH] + " ..."
     expected = f"It takes: {takes[:_MAX_LENGTH]}." if wanted else "It takes no parameters."
-    return (
-        f"The call of {tool} was not run, its arguments are wrong: {problem}. {expected} Correct them and call again."
-    )
+    why = f"The call of {tool} was not run because its arguments are wrong: {problem}."
+    return f"{why} {expected} Correct them and call again."

@@ -112,7 +112,7 @@ def _resolve(tool: str, parameter: inspect.Parameter, names: dict[str, Any]) -> 
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
         msg = (
             f"tool {tool!r}: the hint {parameter.annotation!r} of {parameter.name} cannot be resolved ({error}); its "
-            "names must be there when the tool is defined: at the top of the module, not only for type checkers"
+            "names must exist when the tool is defined: at the top of the module, not only for type checkers"
         )
         raise TypeError(msg) from error
 

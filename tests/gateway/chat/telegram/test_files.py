@@ -57,9 +57,9 @@ async def test_what_can_not_be_passed_on_is_said() -> None:
         await desk.server.read("could not be downloaded", "larger than 20,000,000 bytes")
         video = {"file_id": "v", "file_unique_id": "v", "width": 1, "height": 1, "duration": 1}
         await desk.server.say(video=video, caption="look")
-        await desk.server.read("a video, so it was not passed on")
+        await desk.server.read("a video, so it was not sent to the agent")
         await desk.server.say("/queue")
-        await desk.server.read("Write the text behind the command")
+        await desk.server.read("Write the text after the command")
         await desk.server.say("/start")
         await desk.server.read("/stop – stop it now")  # noqa: RUF001
         assert not any(isinstance(data, MessageAccepted) for data in desk.events())

@@ -62,7 +62,7 @@ _MENU: Final = (
     ("steer", "Send a message into the running turn"),
     ("queue", "Send a message when the turn is over"),
     ("new", "Start a new conversation"),
-    ("why", "What the last stop stopped, and how fast"),
+    ("why", "Show the last stop: what ended, and how fast"),
 )
 
 

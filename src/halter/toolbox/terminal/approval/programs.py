@@ -155,17 +155,17 @@ def _listing_disks(args: list[str]) -> str:
 
 _GIT: Final[dict[str, Callable[[list[str]], str]]] = {
     "push": _git_push,
-    "reset": _option("git reset --hard throws away changes that are not committed", "", "--hard"),
+    "reset": _option("git reset --hard discards uncommitted changes", "", "--hard"),
     "clean": _git_clean,
     "checkout": _git_checkout,
     "switch": _option("it discards uncommitted changes", "f", "--force", "--discard-changes"),
     "restore": _git_restore,
     "branch": _option("git branch -D deletes commits that may be nowhere else", "D"),
     "stash": _git_stash,
-    "filter-branch": _always("it writes the whole history anew"),
-    "filter-repo": _always("it writes the whole history anew"),
+    "filter-branch": _always("it rewrites the whole history"),
+    "filter-repo": _always("it rewrites the whole history"),
     "update-ref": _option("it deletes a ref", "d"),
-    "reflog": _first(dict.fromkeys(("expire", "delete"), "it deletes what lost commits could be found by")),
+    "reflog": _first(dict.fromkeys(("expire", "delete"), "it deletes the record of lost commits")),
 }
 _docker = _first(
     {
@@ -187,9 +187,9 @@ RULES: Final[dict[str, Callable[[list[str]], str]]] = {
     "rm": _rm,
     "grm": _rm,
     "find": _find,
-    "shred": _always("shred makes files unreadable for ever"),
-    "srm": _always("srm makes files unreadable for ever"),
-    "wipe": _always("wipe makes files unreadable for ever"),
+    "shred": _always("shred makes files unrecoverable"),
+    "srm": _always("srm makes files unrecoverable"),
+    "wipe": _always("wipe makes files unrecoverable"),
     "wipefs": _option(_MAKES_DISK, "ao", "--all", "--offset"),
     "rsync": _option("rsync --delete deletes what the source does not have", "", "--delete", "--remove-source-files"),
     "mkfs": _always(_MAKES_DISK),
@@ -218,7 +218,7 @@ RULES: Final[dict[str, Callable[[list[str]], str]]] = {
     "telinit": lambda args: _ENDS_MACHINE if args[:1] in (["0"], ["6"]) else "",
     "systemctl": _first(dict.fromkeys(("poweroff", "reboot", "halt", "kexec", "suspend", "rescue"), _ENDS_MACHINE)),
     "kill": _kill,
-    "killall5": _always("it ends every process there is"),
+    "killall5": _always("it ends every process"),
     "chmod": _rights("chmod"),
     "chown": _rights("chown"),
     "chgrp": _rights("chgrp"),
