@@ -216,6 +216,6 @@ def test_a_message_that_is_sent_while_it_is_edited(home: Home, provider: FakePro
         chat.wait_for("» more", "Well.")
         chat.wait_for_line("> more!")
         chat.type(ENTER)
-        chat.wait_notice("it was sent meanwhile")
+        chat.wait_notice("it was sent in the meantime")
         chat.type(ENTER)
         chat.wait_for("» more!", "Good.")
