@@ -44,6 +44,7 @@ async def test_edits_keep_their_pace() -> None:
     script = [step for gate in gates for step in ("word ", gate)]
     async with bot_of(script, edit_interval=0.2) as desk:
         await desk.server.say("Go.")
+        await desk.server.read("word")  # else all of it may be sent at once
         for gate in gates:
             await gate.await_reached()
             gate.open()
