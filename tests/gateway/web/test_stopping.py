@@ -52,7 +52,7 @@ def test_a_stop_in_the_middle_of_a_stream_keeps_what_was_said_and_holds_what_wai
     expect(page.waiting).to_have_count(2)
     page.button("Stop").click()
     page.idle()
-    expect(page.ends).to_contain_text(re.compile(r"Stopped · stopped in [\d.]+ m?s"))
+    expect(page.ends).to_contain_text(re.compile(r"Stopped · took [\d.]+ m?s"))
     expect(page.answers).to_have_text("One, two,")
     expect(page.waiting.locator(".mode")).to_have_text(["Held", "Held"])
     expect(page.page.locator("#queue .head")).to_contain_text("2 held by the stop")
@@ -78,7 +78,7 @@ def test_one_button_stops_every_session(house: MakeHouse, tab: MakeTab) -> None:
     last.button("Stop all").click()
     for page in pages:
         page.idle()
-        expect(page.ends).to_contain_text("Stopped · stopped in")
+        expect(page.ends).to_contain_text("Stopped · took")
     expect(last.button("Stop all")).to_be_hidden()
     expect(last.page.locator("#list li[data-state=running]")).to_have_count(0)
 

@@ -161,7 +161,7 @@ class TurnView {
     if (turn.rolledBack) said.push("Removed from the conversation");
     else if (turn.status === "interrupted") said.push(because(turn.reason));
     if (turn.status === "interrupted" && turn.after !== null)
-      said.push(`stopped in ${seconds(turn.after)}`);
+      said.push(`took ${seconds(turn.after)}`);
     if (turn.ended !== null && turn.status === "done") said.push(seconds(turn.ended - turn.started));
     if (turn.tokens) said.push(`${turn.tokens.toLocaleString()} tokens`);
     if (turn.model) said.push(turn.model);
@@ -226,9 +226,7 @@ class ChildView {
       "p",
       { class: "child" },
       el("span", { class: "dot", "aria-hidden": "true" }),
-      "Delegated to ",
-      el("b", { text: item.agent }),
-      item.task ? el("span", { class: "task", text: `: ${item.task}`.slice(0, 200) }) : null,
+      el("span", {}, "Delegated to ", el("b", { text: item.agent }), item.task ? `: ${item.task}`.slice(0, 200) : ""),
       this.state,
     );
   }
