@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load_tools", "make_agent"]
 
-# The families of the toolbox that need nothing but a place to work in, and those that need not even that.
+# The groups of the toolbox that need only a workspace, and those that need not even that.
 _IN_WORKSPACE: Final = ("Terminal", "Files", "Code")
 _ALONE: Final = ("Web", "Browser", "Media", "Speech", "Todo", "Memory", "Clarify")
 
@@ -42,7 +42,7 @@ def make_agent(configuration: Configuration, choice: ModelChoice, *, can_ask: bo
 def load_tools(configuration: Configuration) -> list[Any]:
     """The tools that the settings name, for the current directory.
 
-    "default" is the useful set, "Files" a family of the toolbox, "read_file" one tool of the useful set, and
+    "default" is the default set, "Files" a group of the toolbox, "read_file" one tool of the default set, and
     "MODULE:NAME" the user's own: a tool, or a list of them.
     """
     tools: list[Any] = []

@@ -143,13 +143,13 @@ class Media:
         else:
             picture = _image(await run_blocking_async(read_file, self._workspace, image, _IMAGE_BYTES))
         request = ModelRequest([UserMessage.of(question, picture)])
-        exchange = ModelCall(self._vision, request, token=ctx.token, emit=_Reporter(ctx).hear)
+        call = ModelCall(self._vision, request, token=ctx.token, emit=_Reporter(ctx).hear)
         try:
-            return (await exchange.run()).text
+            return (await call.run()).text
         except (Cancelled, asyncio.CancelledError):
-            if not ctx.token.is_cancelled or not exchange.answer.text:
+            if not ctx.token.is_cancelled or not call.answer.text:
                 raise
-            return exchange.answer.text  # what was said until the stop
+            return call.answer.text  # what was said until the stop
 
     async def _fetch(self, net: Net, url: str) -> Image:
         got = await net.fetch(url, types=("image/*", "application/octet-stream"))
