@@ -28,11 +28,12 @@ def warm_up() -> None:
     """
     import gc
 
-    from halter.cli.chat.markdown_blocks import Block
+    from halter.cli.chat.markdown_blocks import MarkdownBlocks
 
-    styler = Styler(_LEAST, color=True)
-    styler.block(Block("text", "- **warm** `up`"))
-    styler.block(Block("code", "pass", "python"))
+    styler, answer = Styler(_LEAST, color=True), MarkdownBlocks()
+    answer.add("- **warm** `up`\n```python\npass\n```\n")
+    for block in answer.end():
+        styler.block(block)
     gc.freeze()
 
 
