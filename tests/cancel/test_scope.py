@@ -374,7 +374,7 @@ def test_a_scope_is_used_once_and_in_a_task() -> None:
         scope = CancellationToken().scope()
         async with scope:
             pass
-        with pytest.raises(RuntimeError, match="used already"):
+        with pytest.raises(RuntimeError, match="already used"):
             async with scope:
                 pass
 

@@ -220,5 +220,5 @@ def test_headers_do_not_go_to_somebody_else(server: SlowServer) -> None:
         get(net, f"{server.url}/to?url={other.url}/y", headers={"X-Key": "secret"})
         assert server.seen("/x")[0].headers["x-key"] == "secret"
         assert "x-key" not in other.seen("/y")[0].headers
-        with pytest.raises(Refused, match="not done"):
+        with pytest.raises(Refused, match="not allowed"):
             get(net, f"{server.url}/to?status=307&url={other.url}/y", method="POST", body=b"secret")

@@ -31,7 +31,7 @@ def test_what_is_too_large_ends_at_the_limit(server: SlowServer) -> None:
     server.page("/big", b"x" * 20_000)
     server.page("/bomb", gzip.compress(b"\0" * 50_000_000), content_encoding="gzip")
     for path in ("/big", "/trickle"):
-        with pytest.raises(TooLarge, match="at most 1,000 bytes"):
+        with pytest.raises(TooLarge, match="the limit is 1,000 bytes"):
             get(local(server, max_bytes=1_000), server.url + path)
     sizes: list[int] = []
     with pytest.raises(TooLarge, match="at most 200,000 bytes"):  # packed it has a quarter of that
