@@ -40,11 +40,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise ValueError(f"steps is at least 1, not {self.steps}")
+            raise ValueError(f"steps must be at least 1, not {self.steps}")
         if self.seconds is not None:
             check_seconds("seconds", self.seconds)
         if self.tokens is not None and self.tokens < 1:
-            raise ValueError(f"tokens is at least 1, not {self.tokens}; leave it out for no limit")
+            raise ValueError(f"tokens must be at least 1, not {self.tokens}; leave it out for no limit")
 
 
 class Agent:

@@ -86,9 +86,9 @@ def test_the_tokens_of_sub_agents_count() -> None:
 
 def test_limits_that_cannot_be_meant_are_refused() -> None:
     """Nothing can be done in no steps, no tokens or less than no time."""
-    with pytest.raises(ValueError, match="steps is at least 1"):
+    with pytest.raises(ValueError, match="steps must be at least 1"):
         Agent(ScriptedModel("x"), max_steps=0)
-    with pytest.raises(ValueError, match="tokens is at least 1"):
+    with pytest.raises(ValueError, match="tokens must be at least 1"):
         Limits(tokens=0)
     with pytest.raises(ValueError, match="seconds must be zero or more"):
         Limits(seconds=-1)

@@ -187,7 +187,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.max_output_tokens is not None and self.max_output_tokens < 1:
-            raise ValueError(f"max_output_tokens is at least 1, not {self.max_output_tokens}")
+            raise ValueError(f"max_output_tokens must be at least 1, not {self.max_output_tokens}")
         if self.reasoning is not None and self.reasoning not in get_args(ReasoningEffort):
             raise ValueError(f"reasoning is one of {', '.join(get_args(ReasoningEffort))}; not {self.reasoning!r}")
         if isinstance(self.stop, str):

@@ -334,7 +334,7 @@ class Writer:
                 refused.update(dict.fromkeys(logs, error))
                 return
             except Exception as error:  # noqa: BLE001
-                _log.exception("a store failed with what is not a StoreError")
+                _log.exception("a store raised an error that is not a StoreError")
                 refused.update(dict.fromkeys(logs, StoreError(f"the store failed: {type(error).__name__}: {error}")))
                 return
             else:
