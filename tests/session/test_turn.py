@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from halter import HalterError, TurnFailed, TurnInterrupted
+from halter import HalterError, ToolContext, TurnFailed, TurnInterrupted, tool
+from halter.models import Finished, Usage
 from halter.models.errors import ProviderError
 from halter.stores import MemoryStore
 from halter.testing import Gate
-from tests.support.sessions import agent_of, session_of
+from tests.support.sessions import agent_of, call, session_of
 
 
 def test_a_turn_that_is_done_raises_nothing() -> None:
@@ -57,3 +58,27 @@ def test_a_running_turn_has_no_error_yet() -> None:
                 with pytest.raises(RuntimeError, match="still running"):
                     session.turn.raise_for_error()
                 session.stop()
+
+
+def test_a_session_knows_what_it_has_used() -> None:
+    """Turns that were rolled back and sub-agents count: their tokens were paid for. A restart does not forget them."""
+    store = MemoryStore()
+    child = agent_of(["child", Usage(input_tokens=3, output_tokens=4), Finished("stop")])
+
+    @tool
+    async def hand_over(ctx: ToolContext) -> str:
+        return str((await ctx.delegate(child, "your part")).text)
+
+    agent = agent_of(
+        [call("hand_over"), Usage(input_tokens=10, output_tokens=1), Finished("tool_calls")],
+        ["ok", Usage(input_tokens=20, output_tokens=2), Finished("stop")],
+        ["again", Usage(input_tokens=100), Finished("stop")],
+        tools=[hand_over],
+    )
+    with agent.session("a", store) as session:
+        assert session.run("x").usage == session.usage == Usage(input_tokens=33, output_tokens=7)
+        session.run("y")
+        session.rollback()
+        assert session.usage == Usage(input_tokens=133, output_tokens=7)
+    with agent.session("a", store) as session:
+        assert session.usage == Usage(input_tokens=133, output_tokens=7)

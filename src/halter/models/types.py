@@ -252,6 +252,10 @@ class Usage(Struct, frozen=True, gc=False, tag="usage"):
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
 
+    def __add__(self, other: Usage) -> Usage:
+        """The sum of two requests, turns or sessions."""
+        return Usage(*(getattr(self, name) + getattr(other, name) for name in Usage.__struct_fields__))
+
 
 FinishReason: TypeAlias = Literal["stop", "tool_calls", "length", "refusal", "content_filter", "pause", "other"]
 

@@ -27,6 +27,7 @@ from halter.events import (
     QuestionAsked,
     TurnFinished,
 )
+from halter.models.types import Usage
 from halter.session.history import History, HistoryView
 from halter.session.inbox import WaitingMessages
 from halter.session.subscription import Subscription
@@ -58,13 +59,14 @@ _OF_MESSAGES: Final = frozenset(
 class SessionState:
     """The state that follows from the log. Only the writer uses it."""
 
-    __slots__ = ("history", "inbox", "last", "questions")
+    __slots__ = ("history", "inbox", "last", "questions", "usage")
 
     def __init__(self) -> None:
         self.inbox = WaitingMessages()
         self.history = History()
         self.questions: dict[str, tuple[str, ApprovalAsked | QuestionAsked]] = {}  # the open ones, with their turns
         self.last = 0  # the number of the newest event
+        self.usage = Usage()  # of the turns that have ended
 
     def apply(self, event: Event) -> None:
         """Apply the next event of the log."""
@@ -84,6 +86,7 @@ class SessionState:
             self.questions.pop(data.request_id, None)
         elif kind is TurnFinished:
             self.inbox.demote_steers("the turn it was meant for had already ended")
+            self.usage += data.usage
         self.history.apply(event)
 
     def _apply_message(self, event: Event, data: Any) -> None:
@@ -96,13 +99,14 @@ class SessionState:
 class SessionView:
     """An immutable snapshot of a session: only what is durable. Any thread may read it, at any time."""
 
-    __slots__ = ("_settled", "history", "inbox", "last", "questions")
+    __slots__ = ("_settled", "history", "inbox", "last", "questions", "usage")
 
     def __init__(self, state: SessionState) -> None:
         self.inbox: tuple[InboxMessage, ...] = state.inbox.publish()
         self.history = HistoryView(state.history)
         self.questions = tuple(asked for _, asked in state.questions.values()) if state.questions else ()
         self.last = state.last
+        self.usage = state.usage
         self._settled = state.inbox.settled
 
     def find(self, message_id: str) -> InboxMessage | None:

@@ -27,7 +27,7 @@ from halter.session.log import EventLog
 from halter.session.questions import Questions
 from halter.session.turn import Turn
 from halter.session.turn_control import TurnControl
-from halter.session.turn_runner import TurnRunner, add_usage
+from halter.session.turn_runner import TurnRunner
 from halter.stores.memory import MemoryStore
 from halter.stores.writer import writer_of
 from halter.tools.resources import SessionResources
@@ -179,6 +179,12 @@ class Session:
     def history(self) -> list[Message]:
         """The conversation, as the next request would send it."""
         return self._log.view.history.messages
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of all turns, those of sub-agents and of turns that were rolled back included."""
+        running = self._running()
+        return self._log.view.usage if running is None else self._log.view.usage + running.turn.usage
 
     @property
     def questions(self) -> tuple[ApprovalAsked | QuestionAsked, ...]:
@@ -567,7 +573,7 @@ class Session:
         """Add the usage of a child to the turn that started it, if that turn is still running."""
         control = self._running()
         if control is not None and control.turn.id == turn_id:
-            control.turn.usage = add_usage(control.turn.usage, usage)
+            control.turn.usage += usage
 
     # -- closing -----------------------------------------------------------------------------------------------------
 

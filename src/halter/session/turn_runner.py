@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from halter.session.turn_control import TurnControl
     from halter.tools.run.batch import BatchEnvironment
 
-__all__ = ["TurnRunner", "add_usage"]
+__all__ = ["TurnRunner"]
 
 _log = logging.getLogger(__name__)
 _NO_USAGE: Final = Usage()
@@ -215,7 +215,7 @@ class TurnRunner:
         turn = self._turn
         turn.text = answer.text or turn.text
         if answer.usage != _NO_USAGE:
-            turn.usage = add_usage(turn.usage, answer.usage)
+            turn.usage += answer.usage
         return answer
 
     # -- the calls ---------------------------------------------------------------------------------------------------
@@ -238,8 +238,3 @@ class TurnRunner:
             turn.outcomes += outcomes
             for outcome in outcomes:
                 self._writer.write_tool_event(ToolFinished(outcome))
-
-
-def add_usage(one: Usage, other: Usage) -> Usage:
-    """The sum of the usage of two requests."""
-    return Usage(*(getattr(one, name) + getattr(other, name) for name in Usage.__struct_fields__))

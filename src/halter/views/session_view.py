@@ -102,7 +102,7 @@ class SessionDisplay:
     @property
     def usage(self) -> Usage:
         """The tokens of all turns."""
-        return _add(self._past_usage, self.running.usage) if self.running is not None else self._past_usage
+        return self._past_usage + self.running.usage if self.running is not None else self._past_usage
 
     @property
     def question(self) -> Question | None:
@@ -228,7 +228,7 @@ class SessionDisplay:
             if question in turn.items or any(call.approval is question for call in turn.calls.values()):
                 question.state = "withdrawn"
                 del self.questions[question.id]
-        self._past_usage = _add(self._past_usage, data.usage)
+        self._past_usage += data.usage
         if self.running is turn:
             self.running = None
         return turn
@@ -381,13 +381,9 @@ def _end_request(turn: TurnDisplay, answer: Answer | None) -> TurnDisplay:
     turn.end_text()
     turn.phase, turn.failed_text = "", None
     if answer is not None:
-        turn.usage = _add(turn.usage, answer.usage)
+        turn.usage += answer.usage
     return turn
 
 
 def _has_audio(message: UserMessage) -> bool:
     return any(isinstance(part, Audio) for part in message.parts)
-
-
-def _add(first: Usage, second: Usage) -> Usage:
-    return Usage(*(getattr(first, name) + getattr(second, name) for name in Usage.__struct_fields__))
