@@ -91,6 +91,7 @@ def test_fifty_wedged_threads_and_ten_wedged_children_do_not_hold_it_up(
         assert "Forced exit after 1 s; still waiting for thread careless." in said
 
 
+@pytest.mark.alone
 def test_a_clean_exit_says_nothing() -> None:
     """There is nothing to say about a program that just ends."""
     result = run_python("from halter import ExitGuard\nwith ExitGuard() as guard:\n    print(guard.remaining())")
