@@ -148,7 +148,7 @@ def read_approval(answer: object) -> Approval:
     if answer is True or word in _YES:
         return Approval(granted=True, note="approved")
     if answer is False or answer is None or word in _NO:
-        return _denied("it was denied")
+        return _denied("the answer was no")
     if words:
         return _denied(f"the answer was: {clean_text(words)}")
     return _denied(f"the answer was neither yes nor no: {answer!r}")

@@ -29,7 +29,7 @@ async def test_an_approval_by_button() -> None:
         asked = await desk.server.read("Allow erase?", "path: notes.txt")
         assert [button["text"] for button in asked.buttons] == ["Allow", "Deny"]
         await desk.server.press(asked, "Allow")
-        await desk.server.read("erase: completed", "Done.")
+        await desk.server.read("✅ erase notes.txt · ", "Done.")
         await desk.server.until(lambda: not asked.buttons and "✅" in asked.text)
         await desk.server.until(lambda: "answerCallbackQuery" in desk.server.of())
 
@@ -41,7 +41,7 @@ async def test_a_denial_by_button() -> None:
         await desk.server.say("Erase it.")
         asked = await desk.server.read("Allow erase?")
         await desk.server.press(asked, "Deny")
-        await desk.server.read("erase: denied", "As you wish.")
+        await desk.server.read("🚫 erase notes.txt · denied", "As you wish.")
         await desk.server.until(lambda: not asked.buttons and "🚫" in asked.text)
 
 
