@@ -116,7 +116,7 @@ def test_what_cannot_be_json_is_named(store: SQLiteStore, value: object) -> None
         Write(other, [Event(1, 1.0, "other", "t", TextDelta("a"))], 0),
         Write(lease, numbered(1, *at_once(TurnStarted("m"), QuestionAnswered("q", value))), 0),
     ]
-    with pytest.raises(NotStorable, match=r"turn\.started or question\.answered has something in it") as refused:
+    with pytest.raises(NotStorable, match=r"turn\.started or question\.answered contains something") as refused:
         store.commit(writes)
     assert refused.value.session == "s"
     assert store.sessions() == []

@@ -174,8 +174,8 @@ def test_a_callable_object_is_described_by_its_class() -> None:
         ({"timeout": "5"}, TypeError, "timeout"),
         ({"grace": float("nan")}, ValueError, "grace"),
         ({"on_steer": "stop"}, ValueError, "on_steer"),
-        ({"isolate": 1}, TypeError, "isolate is True or False"),
-        ({"approval": "ask"}, TypeError, "approval is True or False"),
+        ({"isolate": 1}, TypeError, "isolate must be True or False"),
+        ({"approval": "ask"}, TypeError, "approval must be True or False"),
         ({"retries": 3}, TypeError, "retries"),
     ],
 )

@@ -34,7 +34,7 @@ def test_what_is_too_large_ends_at_the_limit(server: SlowServer) -> None:
         with pytest.raises(TooLarge, match="the limit is 1,000 bytes"):
             get(local(server, max_bytes=1_000), server.url + path)
     sizes: list[int] = []
-    with pytest.raises(TooLarge, match="at most 200,000 bytes"):  # packed it has a quarter of that
+    with pytest.raises(TooLarge, match="the limit is 200,000 bytes"):  # packed it has a quarter of that
         get(local(server, max_bytes=200_000), server.url + "/bomb", on_bytes=sizes.append)
     assert max(sizes, default=0) < 300_000
 
