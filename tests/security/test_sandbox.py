@@ -149,8 +149,9 @@ def test_read_only_writes_nothing_but_temporary_files(tmp_path: Path) -> None:
     assert run(sandbox, "echo x > file")[0] != 0
     assert not list((tmp_path / ".git").iterdir())  # nor do we write there
     assert run(sandbox, "echo x > $TMPDIR/file && cat $TMPDIR/file") == (0, "x\n")
+    temporary = sandbox.policy.temporary
     sandbox.close()
-    assert not sandbox.temporary.exists()
+    assert not temporary.exists()
 
 
 def test_a_failure_is_explained(sandbox: Sandbox) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from typing import TYPE_CHECKING, Any, Final
 
 from halter.agent import Agent
@@ -12,13 +13,18 @@ from halter.cli.settings import SettingsError
 if TYPE_CHECKING:
     from halter.cli.model_choice import ModelChoice
     from halter.cli.settings import Configuration
+    from halter.toolbox.sandbox.sandbox import Sandbox
     from halter.tools.approval import Policy
 
-__all__ = ["load_tools", "make_agent"]
+__all__ = ["load_tools", "make_agent", "start_lines"]
 
 # The groups of the toolbox that need only a workspace, and those that need not even that.
 _IN_WORKSPACE: Final = ("Terminal", "Files", "Code")
 _ALONE: Final = ("Web", "Browser", "Media", "Speech", "Todo", "Memory", "Clarify")
+# They start processes, and so need a sandbox.
+_WITH_PROCESSES: Final = frozenset({"Terminal", "Code", "Browser", "terminal", "process", "execute_code"})
+_WORKSPACE: Final = "."
+_WITHOUT_SANDBOX: Final = "`--sandbox off` uses them without one"
 
 
 def make_agent(configuration: Configuration, choice: ModelChoice, *, can_ask: bool) -> Agent:
@@ -39,6 +45,21 @@ def make_agent(configuration: Configuration, choice: ModelChoice, *, can_ask: bo
         raise SettingsError(str(error)) from error
 
 
+def start_lines(configuration: Configuration, choice: ModelChoice) -> list[str]:
+    """What every face shows before the first answer: about the model, and about the sandbox if that is not as usual."""
+    settings = configuration.settings
+    lines = list(choice.lines)
+    if settings.sandbox == "off" or not {"default", *_WITH_PROCESSES} & set(settings.tools):
+        return lines
+    from halter.toolbox.sandbox.sandbox import why_unavailable
+
+    if why := why_unavailable():
+        lines.append(f"No sandbox: {why}. So terminal and execute_code are off; {_WITHOUT_SANDBOX}.")
+    elif os.geteuid() == 0:
+        lines.append("Halter runs as root: the sandbox is weaker than for an ordinary user.")
+    return lines
+
+
 def load_tools(configuration: Configuration) -> list[Any]:
     """The tools that the settings name, for the current directory.
 
@@ -46,21 +67,41 @@ def load_tools(configuration: Configuration) -> list[Any]:
     "MODULE:NAME" the user's own: a tool, or a list of them.
     """
     tools: list[Any] = []
-    for name in configuration.settings.tools:
+    names = configuration.settings.tools
+    sandbox = _sandbox(configuration) if any(":" not in name for name in names) else None
+    for name in names:
         module, colon, attribute = name.partition(":")
-        found = _find(name, module, attribute, configuration) if colon else _of_toolbox(name, configuration)
+        found = _find(name, module, attribute, configuration) if colon else _of_toolbox(name, configuration, sandbox)
         tools += found if isinstance(found, (list, tuple)) else [found]
     return list({tool.name: tool for tool in tools}.values()) if all(hasattr(each, "name") for each in tools) else tools
 
 
-def _of_toolbox(name: str, configuration: Configuration) -> list[Any]:
-    from halter import toolbox
+def _sandbox(configuration: Configuration) -> Sandbox | None:
+    """The sandbox of the settings, for all tools together; None if it is off, or cannot be had."""
+    from halter.toolbox.sandbox.sandbox import Sandbox, why_unavailable
 
+    mode = configuration.settings.sandbox
+    return None if mode == "off" or why_unavailable() else Sandbox(_WORKSPACE, mode)
+
+
+def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None) -> list[Any]:
+    from halter import toolbox
+    from halter.toolbox.defaults import tools_in, tools_without_processes
+    from halter.toolbox.sandbox.sandbox import why_unavailable
+
+    has_none = sandbox is None and configuration.settings.sandbox != "off"
+    if has_none and name in _WITH_PROCESSES:
+        msg = f"{configuration.origins['tools']}: {name} needs a sandbox: {why_unavailable()}; {_WITHOUT_SANDBOX}"
+        raise SettingsError(msg)
+    if name in ("Terminal", "Code"):
+        return list(getattr(toolbox, name)(_WORKSPACE, sandbox=sandbox).tools)
+    if name == "Browser":
+        return toolbox.Browser(sandbox=sandbox).tools
     if name in _IN_WORKSPACE:
-        return list(getattr(toolbox, name)(".").tools)
+        return list(getattr(toolbox, name)(_WORKSPACE).tools)
     if name in _ALONE:
         return list(getattr(toolbox, name)().tools)
-    useful = toolbox.default(".")
+    useful = tools_without_processes(_WORKSPACE) if has_none else tools_in(_WORKSPACE, sandbox)
     found = useful if name == "default" else [tool for tool in useful if tool.name == name]
     if not found:
         known = ["default", *_IN_WORKSPACE, *_ALONE, *(tool.name for tool in useful)]

@@ -24,6 +24,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     if "-p" in argv or "--print" in argv:
         from halter.cli.commands.print_turn import print_turn
 
+        _close_own_process()
         return print_turn(_print_parser().parse_intermixed_args(argv))
     parser = _parser()
     options = parser.parse_args(argv)
@@ -35,6 +36,7 @@ def run(argv: Sequence[str] | None = None) -> int:
             parser.error("--json needs -p")
         from halter.cli.chat.start import open_chat
 
+        _close_own_process()
         return open_chat(options)
     try:
         code = _command(options)
@@ -110,9 +112,15 @@ def _shared(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", metavar="NAME", default=argparse.SUPPRESS, help="openai:NAME, anthropic:NAME, ollama:NAME or local"
     )
+    parser.add_argument(
+        "--sandbox",
+        choices=["workspace", "read-only", "off"],
+        default=argparse.SUPPRESS,
+        help="what commands of the model may write: the workspace, nothing, or whatever you may",
+    )
     _store(parser)
     if parser.prog == "halter":
-        parser.set_defaults(model=None, store=None)
+        parser.set_defaults(model=None, store=None, sandbox=None)
 
 
 def _store(parser: argparse.ArgumentParser) -> None:
@@ -140,6 +148,7 @@ def _command(options: argparse.Namespace) -> int:  # noqa: PLR0911  (one for eac
         case "serve":
             from halter.cli.commands.serve import serve_gateway
 
+            _close_own_process()
             return serve_gateway(options)
         case "keys":
             from halter.cli.commands.serve import manage_keys
@@ -151,6 +160,12 @@ def _command(options: argparse.Namespace) -> int:  # noqa: PLR0911  (one for eac
             from halter.models.local.fetch import fetch_model
 
             return fetch_model(is_agreed=options.yes, say=print)
+
+
+def _close_own_process() -> None:
+    from halter.cli.own_process import close_own_process
+
+    close_own_process()
 
 
 def _demo() -> int:

@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from halter._own_keys import read_key
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -48,15 +50,16 @@ class NoModel(Exception):
     """No model is available; the message says how to get one."""
 
 
-def choose_model(configuration: Configuration, env: Mapping[str, str] = os.environ) -> ModelChoice:
-    """Choose the model. Raises `NoModel` if there is none."""
+def choose_model(configuration: Configuration, env: Mapping[str, str] | None = None) -> ModelChoice:
+    """Choose the model, by *env* or our environment. Raises `NoModel` if there is none."""
+    has_key = read_key if env is None else env.get
     named = configuration.settings.model
     if named:
         return ModelChoice(named, f"set by {configuration.origins['model']}")
     for variable, model in DEFAULTS.items():
-        if env.get(variable):
+        if has_key(variable):
             return ModelChoice(model, f"{variable} is set")
-    models = ollama_models(env)
+    models = ollama_models(os.environ if env is None else env)
     if models:
         line = f"Ollama is running on this machine: using {models[0]}. To keep it, set HALTER_MODEL=ollama:{models[0]}"
         return ModelChoice(f"ollama:{models[0]}", "Ollama is running on this machine", (line, _HOW))

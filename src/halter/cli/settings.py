@@ -66,6 +66,8 @@ class Settings(Struct, frozen=True):
     """How tools that need approval are handled. Where nobody can be asked, "ask" denies."""
     tools: tuple[str, ...] = ()
     """The tools that the model may use, by name."""
+    sandbox: Literal["workspace", "read-only", "off"] = "workspace"
+    """What the processes of tools may do: write the workspace, write nothing, or whatever the user may."""
     max_steps: Annotated[int, Meta(ge=1)] = 50
     """The maximum number of requests in a turn."""
     exit_timeout: Annotated[float, Meta(gt=0)] = 5.0

@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel import ExitGuard
+from halter.cli.agent_factory import start_lines
 from halter.cli.chat.actions import Actions
 from halter.cli.chat.notices import Notice
 from halter.cli.chat.session_host import SessionHost
@@ -56,7 +57,7 @@ def run_line_mode(configuration: Configuration, session_id: str | None) -> int:
             with SQLiteStore(configuration.make_store()) as store:
                 can_ask = sys.stdin is not None and sys.stdin.isatty()
                 host = SessionHost(configuration, choice, store, session_id, can_ask=can_ask)
-                for line in choice.lines:
+                for line in start_lines(configuration, choice):
                     output.say(line)
                 lines = _LineMode(host, Shutdown(guard, host), output)
                 guard.on_signal = lines.on_signal

@@ -44,7 +44,7 @@ _TURN: Final = 0.002
 def open_chat(options: argparse.Namespace) -> int:
     """Run the chat. Returns the exit code."""
     try:
-        configuration = load({"model": options.model, "store": options.store})
+        configuration = load({"model": options.model, "store": options.store, "sandbox": options.sandbox})
     except SettingsError as error:
         return print_error(error)
     gc.set_threshold(_OBJECTS)
@@ -117,6 +117,7 @@ class _Chat:
             return print_error(error)
 
     def _talk(self, host: SessionHost, choice: ModelChoice, wanted: str | None) -> int:
+        from halter.cli.agent_factory import start_lines
         from halter.cli.chat.captured_output import capture_output
         from halter.cli.chat.chat_ui import ChatUI
         from halter.cli.chat.notices import Notice
@@ -125,7 +126,7 @@ class _Chat:
         sys.setswitchinterval(_TURN)
         shutdown = Shutdown(self._guard, host)
         ui = ChatUI(host, self._terminal, shutdown, color=may_color())
-        greeting = [Notice(line, "dim") for line in choice.lines]
+        greeting = [Notice(line, "dim") for line in start_lines(self._configuration, choice)]
         if wanted is None:
             greeting.append(Notice(_HELLO, "dim"))
         elif host.session.turn is None:

@@ -13,6 +13,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from halter._own_keys import read_key
 from halter._version import __version__
 from halter.cli.model_choice import DEFAULTS, ModelChoice, NoModel, choose_model, has_local_model, ollama_models
 from halter.cli.output import may_color
@@ -52,7 +53,9 @@ def examine(options: argparse.Namespace) -> int:
     """Print all results. Returns 1 if a check has failed."""
     color = may_color()
     worst = 0
-    for finding in findings({"model": options.model, "store": options.store}, online=options.online):
+    for finding in findings(
+        {"model": options.model, "store": options.store, "sandbox": options.sandbox}, online=options.online
+    ):
         state = f"{finding.state:4}"
         state = f"\x1b[{_COLORS[finding.state]}m{state}\x1b[0m" if color else state
         print(f"{state}  {finding.what:9}  {finding.text}", flush=True)
@@ -75,6 +78,7 @@ def findings(flags: dict[str, str | None], *, online: bool = False) -> Iterator[
         yield Finding("ok", "settings", str(path) if path.exists() else f"{path} does not exist: using the defaults")
         yield from _model(configuration, online=online)
         yield _tools(configuration)
+        yield _sandbox(configuration)
         yield from _store(configuration)
     yield _local()
     yield _chromium()
@@ -114,7 +118,7 @@ def _provider(name: str, why: str) -> Finding:
     provider, _, model = name.partition(":")
     text = f"{name} ({why})"
     key = _KEYS.get(provider)
-    if key is not None and not os.environ.get(key):
+    if key is not None and not read_key(key):
         base = key.replace("API_KEY", "BASE_URL")
         if os.environ.get(base):
             return Finding("warn", "model", f"{text}; {key} is not set", f"{base} is set: it may need no key.")
@@ -163,6 +167,31 @@ def _tools(configuration: Configuration) -> Finding:
     except Exception as error:  # noqa: BLE001
         return Finding("fail", "tools", f"{', '.join(configuration.settings.tools)}: {type(error).__name__}: {error}")
     return Finding("ok", "tools", f"{len(tools)}" if tools else "none configured")
+
+
+def _sandbox(configuration: Configuration) -> Finding:
+    """Run a command in a sandbox that writes nothing."""
+    from halter.toolbox.sandbox.sandbox import Sandbox, why_unavailable
+
+    mode = configuration.settings.sandbox
+    if mode == "off":
+        return Finding("warn", "sandbox", f"off ({configuration.origins['sandbox']}): tools can do whatever you can")
+    if why := why_unavailable():
+        fix = "The default tools that start processes are off. --sandbox off uses them without a sandbox."
+        return Finding("warn", "sandbox", why, fix)
+    sandbox = Sandbox(mode="read-only")
+    try:
+        sandbox.prepare()
+    except OSError as error:
+        return Finding("fail", "sandbox", f"it cannot be made: {error}")
+    finally:
+        sandbox.close()
+    if sandbox.without_namespaces:
+        fix = "Weaker: commands have no loopback, and can write Git's hooks. docs/guides/sandbox.md says more."
+        return Finding("warn", "sandbox", f"{mode}, without namespaces: {sandbox.without_namespaces}", fix)
+    if os.geteuid() == 0:
+        return Finding("warn", "sandbox", mode, "Halter runs as root: it is weaker than for an ordinary user.")
+    return Finding("ok", "sandbox", mode)
 
 
 def _store(configuration: Configuration) -> Iterator[Finding]:

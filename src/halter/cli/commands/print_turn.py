@@ -36,7 +36,7 @@ _REASONS: Final = {signal.SIGINT: "interrupt"}  # other signals: "shutdown"
 def print_turn(options: argparse.Namespace) -> int:
     """Run one turn. Returns the exit code."""
     try:
-        configuration = load({"model": options.model, "store": options.store})
+        configuration = load({"model": options.model, "store": options.store, "sandbox": options.sandbox})
     except SettingsError as error:
         return print_error(error)
     output = Output()
@@ -81,7 +81,7 @@ class _Run:
 
     def run(self, text: str) -> int:
         """Open the store and the session, and run the turn. A boundary: errors are printed in one line."""
-        from halter.cli.agent_factory import make_agent
+        from halter.cli.agent_factory import make_agent, start_lines
         from halter.cli.model_choice import NoModel, choose_model
         from halter.errors import HalterError
         from halter.stores import SQLiteStore
@@ -90,7 +90,7 @@ class _Run:
         try:
             choice = choose_model(self._configuration)
             agent = make_agent(self._configuration, choice, can_ask=False)
-            for line in choice.lines:
+            for line in start_lines(self._configuration, choice):
                 say(line)
             with SQLiteStore(self._configuration.make_store()) as store:
                 wanted = self._options.session

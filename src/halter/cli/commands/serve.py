@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Final
 
 from halter._extras import need
+from halter._own_keys import read_key
 from halter.cli.output import print_error
 from halter.cli.settings import SettingsError, load
 from halter.views.text import single_line
@@ -28,7 +28,7 @@ _SHORTEST: Final = 16  # minimum length of HALTER_KEY on a public address
 
 def serve_gateway(options: argparse.Namespace) -> int:
     """Serve until a signal. Returns the exit code if it cannot start. A boundary: errors are printed."""
-    from halter.cli.agent_factory import make_agent
+    from halter.cli.agent_factory import make_agent, start_lines
     from halter.cli.model_choice import NoModel, choose_model
     from halter.cli.voice_factory import make_voice_messages
     from halter.errors import HalterError
@@ -38,13 +38,13 @@ def serve_gateway(options: argparse.Namespace) -> int:
     from halter.stores import SQLiteStore
 
     try:
-        configuration = load({"model": options.model, "store": options.store})
+        configuration = load({"model": options.model, "store": options.store, "sandbox": options.sandbox})
         settings = configuration.settings
         keys, shown = _keys(configuration, options.host)
         choice = choose_model(configuration)
         agent = make_agent(configuration, choice, can_ask=True)
         voice_messages = make_voice_messages(configuration)
-        for line in choice.lines:
+        for line in start_lines(configuration, choice):
             print(line, file=sys.stderr)
         platforms = _platforms(configuration)
         logs.begin(settings.log_level)
@@ -74,7 +74,7 @@ def _platforms(configuration: Configuration) -> list[ChatAdapter]:
     wanted = configuration.settings.telegram
     if wanted is None:
         return []
-    token = os.environ.get("TELEGRAM_BOT_TOKEN", "") or wanted.token
+    token = read_key("TELEGRAM_BOT_TOKEN") or wanted.token
     if not token:
         msg = f"{configuration.origins['telegram']}: the bot has no token: set `token` or TELEGRAM_BOT_TOKEN"
         raise SettingsError(msg)
@@ -108,7 +108,7 @@ def _keys(configuration: Configuration, host: str) -> tuple[Keys, str]:
     from halter.gateway.http.auth import is_loopback
     from halter.gateway.http.keys import KeyFile, Keys
 
-    own = os.environ.get("HALTER_KEY", "")
+    own = read_key("HALTER_KEY")
     is_local = is_loopback(host)
     if own and len(own) < _SHORTEST and not is_local:
         msg = f"HALTER_KEY is too short for {host}: use at least {_SHORTEST} characters"

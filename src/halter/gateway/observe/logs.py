@@ -6,7 +6,6 @@ The text of messages is not logged either: the store has it, and others may read
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import msgspec
 
+from halter._own_keys import with_taken
 from halter._secrets import HIDDEN, redact, secrets_of
 from halter.events import Event, MessageAccepted, TurnFinished, TurnStarted, TurnStopping
 from halter.events.requests import RequestRetry
@@ -48,9 +48,9 @@ _KEYS: Final = re.compile(r"hk_[0-9a-f]+_[\w-]+|(?<=halter\.key\.)[^\s,\"']+|(?i
 class JSONLines(logging.Formatter):
     """Formats a record as one line of JSON, without keys and secrets of the environment."""
 
-    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self._secrets = secrets_of(env)
+        self._secrets = secrets_of(with_taken() if env is None else env)
 
     def format(self, record: logging.LogRecord) -> str:
         """Make the line."""

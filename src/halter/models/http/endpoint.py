@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from halter._own_keys import read_key
 from halter.cancel.deadlines import check_seconds
 from halter.models.errors import UNREADABLE, ModelError, StreamBroken
 from halter.models.http.client import Reply, post
@@ -70,7 +71,7 @@ class Endpoint:
         limit: int = 50_000_000,
     ) -> None:
         self.base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_URL).rstrip("/")
-        self._key = os.environ.get("OPENAI_API_KEY", "") if api_key is None else api_key
+        self._key = read_key("OPENAI_API_KEY") if api_key is None else api_key
         self._timeout = check_seconds("timeout", timeout)
         self._limit = limit
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from halter._own_keys import read_key
 from halter.models.errors import UNREADABLE, ProviderError, StreamBroken, provider_error, readable
 from halter.models.http.client import Reply, post
 from halter.models.http.sse import MAX_EVENT_BYTES, ServerSentEvents
@@ -87,7 +88,7 @@ class HTTPModel(ABC):
         self.stale_timeout = stale_timeout
         self.first_byte_timeout = first_byte_timeout
         self.streaming = stream
-        self._api_key = os.environ.get(self.key_variable, "") if api_key is None else api_key
+        self._api_key = read_key(self.key_variable) if api_key is None else api_key
         self._extra_headers = dict(headers or {})
         self._ssl = ssl
 

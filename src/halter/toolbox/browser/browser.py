@@ -16,7 +16,8 @@ covered: a public address that leads back inside through the network itself, and
 listens on this machine without a password; local users can reach public addresses through it. The system's own proxy
 settings are not used. With `allow_private=True` there is no proxy and no check.
 
-As root, Chromium runs without its sandbox, because it has none for root. So do not run it as root.
+As root, Chromium runs without its own sandbox, because it has none for root. So do not run it as root. `sandbox=`
+restricts all of Chromium, in addition to its own.
 
 Needs the `playwright` package, pip install 'halter[browser]', and Chromium, such as apt-get install chromium.
 """
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 
     from halter.toolbox.browser.page import Tab
+    from halter.toolbox.sandbox.sandbox import Sandbox
 
     Step: TypeAlias = Callable[[Tab, Callable[[str], None]], Coroutine[Any, Any, None]]
 
@@ -51,6 +53,7 @@ class Browser:
         limit: int = 20_000,
         timeout: float = 30.0,
         args: Sequence[str] = (),
+        sandbox: Sandbox | None = None,
     ) -> None:
         """Start nothing yet.
 
@@ -61,6 +64,7 @@ class Browser:
             limit: the maximum number of characters of a snapshot.
             timeout: seconds for a page to answer.
             args: more options for Chromium's command line.
+            sandbox: its secrets are hidden from Chromium, which writes its own folder and connects to our proxy alone.
 
         """
         self._options = Options(
@@ -71,6 +75,7 @@ class Browser:
             limit,
             check_seconds("timeout", timeout),
             tuple(args),
+            sandbox,
         )
 
     @property

@@ -12,10 +12,12 @@ import atexit
 import contextlib
 import logging
 import os
+import shlex
 import shutil
 import tempfile
 import threading
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from halter._extras import need
@@ -32,6 +34,8 @@ from halter.toolbox.process_exit import watching
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
+
+    from halter.toolbox.sandbox.sandbox import Sandbox
 
 T = TypeVar("T")
 
@@ -63,6 +67,7 @@ class Options(NamedTuple):
     limit: int
     timeout: float
     args: tuple[str, ...]
+    sandbox: Sandbox | None = None
 
 
 class Chromium:
@@ -143,6 +148,7 @@ class _ChromiumRun:
         self._others = set(children_of_thread(threading.get_native_id()))
         self._tree = self._new_tree()
         self._proxy: FilteringProxy | None = None
+        self._sandbox: Sandbox | None = None
         self._playwright: Any = None
         self._context: Any = None
         self._watch = contextlib.ExitStack()
@@ -183,16 +189,21 @@ class _ChromiumRun:
     async def _launch(self, driver: Any, executable: str) -> Any:
         options = self._options
         args = [*options.args, *_NO_WAY_AROUND]
+        ports: list[int] = []
         if not options.allow_private:
             self._proxy = FilteringProxy(Rules(allow=options.allowed))
-            args += [f"--proxy-server=http://127.0.0.1:{await self._proxy.start()}", "--proxy-bypass-list=<-loopback>"]
+            ports.append(await self._proxy.start())
+            args += [f"--proxy-server=http://127.0.0.1:{ports[0]}", "--proxy-bypass-list=<-loopback>"]
+        program = executable
+        if options.sandbox is not None:
+            program = await run_blocking_async(self._confined, executable, ports, token=NEVER)  # bounded
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         for name in ("TMPDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
             environment[name] = self._folder
         try:
             return await driver.chromium.launch_persistent_context(
                 f"{self._folder}/profile",
-                executable_path=executable,
+                executable_path=program,
                 headless=options.headless,
                 chromium_sandbox=os.geteuid() != 0,  # Chromium has no sandbox for root, and refuses to start with one
                 args=args,
@@ -209,6 +220,18 @@ class _ChromiumRun:
             raise PageFailed(
                 f"{executable} could not be started: {str(error).partition('Call log:')[0].strip()}"
             ) from error
+
+    def _confined(self, executable: str, ports: list[int]) -> str:
+        """A script that starts Chromium in a sandbox: it writes its own folder, and connects to our proxy alone."""
+        assert self._options.sandbox is not None
+        self._sandbox = self._options.sandbox.for_folder(self._folder, network=True)
+        # Chromium's own sandbox, which it has for all users but root, writes there to make its namespaces.
+        writable = [] if os.geteuid() == 0 else ["/proc"]
+        command = self._sandbox.command([executable], ports=ports, writable=writable)
+        script = Path(self._folder) / "chromium"
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        script.chmod(0o700)
+        return str(script)
 
     def _die(self) -> None:
         self.is_dead = True
@@ -242,6 +265,8 @@ class _ChromiumRun:
         self._has_ended = True
         self.is_dead = True
         registry.stop(self._tree, _GRACE)
+        if self._sandbox is not None:
+            self._sandbox.close()
         shutil.rmtree(self._folder, ignore_errors=True)
         self._keep_folder()
 

@@ -33,6 +33,8 @@ from halter.tools.schema.json_schema import Schema, inline
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from halter.toolbox.sandbox.sandbox import Sandbox
+
 _CLOSE: Final = 4.0  # seconds for a server to end: by itself, asked, killed
 _MAX_PAGES: Final = 100
 _NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]+")
@@ -82,14 +84,16 @@ class MCP:
         env: Mapping[str, str] | None = None,
         inherit: Sequence[str] = (),
         cwd: str | None = None,
+        sandbox: Sandbox | None = None,
         **options: Any,
     ) -> MCP:
         """A server that is started as a child process, and ends with us, however we end.
 
         It gets PATH, HOME and their like, what *env* gives, and of our own environment the variables that *inherit*
-        names; nothing else, for that is where the secrets are.
+        names; nothing else, for that is where the secrets are. It runs in *sandbox*, if one is given: many servers need
+        `Sandbox(workspace, network=True)`.
         """
-        return cls(Stdio(command, args, env or {}, inherit, cwd), **options)
+        return cls(Stdio(command, args, env or {}, inherit, cwd, sandbox), **options)
 
     @classmethod
     def http(cls, url: str, *, headers: Mapping[str, str] | None = None, **options: Any) -> MCP:

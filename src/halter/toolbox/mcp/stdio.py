@@ -9,16 +9,20 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from halter._own_keys import read_key
 from halter.cancel.processes import registry
 from halter.cancel.processes.proc_table import children_of_thread
 from halter.cancel.processes.tree import ProcessTree, new_cookie
 from halter.cancel.threads import pool
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
 from halter.toolbox.process_exit import watching
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
     from halter.toolbox.mcp.connection import ConnectionState
+    from halter.toolbox.sandbox.sandbox import Sandbox
 
 _TAIL: Final = 2_000  # bytes of stderr that are kept, to be told when the server fails
 _POLITE: Final = 1.0  # seconds that it has to end by itself, once its stdin is closed
@@ -33,12 +37,19 @@ class Stdio:
     """
 
     def __init__(
-        self, command: str, args: Sequence[str], env: Mapping[str, str], inherit: Sequence[str], cwd: str | None
+        self,
+        command: str,
+        args: Sequence[str],
+        env: Mapping[str, str],
+        inherit: Sequence[str],
+        cwd: str | None,
+        sandbox: Sandbox | None = None,
     ) -> None:
         self._command = command
         self._args = list(args)
-        self._env = {name: os.environ[name] for name in inherit if name in os.environ} | dict(env)
+        self._env = {name: read_key(name) for name in inherit if name in os.environ or read_key(name)} | dict(env)
         self._cwd = cwd
+        self._sandbox = sandbox
         self._stderr = bytearray()
         self._processes: list[_ServerProcess] = []  # of the connections so far, until they have ended
 
@@ -51,10 +62,14 @@ class Stdio:
         from mcp import StdioServerParameters, stdio_client
 
         mark = new_cookie()
+        argv, env = [self._command, *self._args], self._env
+        if self._sandbox is not None:
+            argv = await run_blocking_async(self._sandbox.command, argv, token=NEVER)  # bounded; it starts a process
+            env = self._sandbox.environment | env
         parameters = StdioServerParameters(
-            command=self._command,
-            args=self._args,
-            env={**self._env, mark: "1"},
+            command=argv[0],
+            args=argv[1:],
+            env={**env, mark: "1"},
             cwd=self._cwd,
             encoding_error_handler="replace",  # one bad byte must not end the connection
         )

@@ -1,8 +1,8 @@
 """A tool that runs Python: `execute_code`, in an interpreter of its own, whose variables last as long as the session.
 
 The code can call the agent's other tools (`tools.read_file(path="x")`) and show images. At a stop it gets a
-KeyboardInterrupt, and its output so far is returned at once; see `kernel.py`. The code can do whatever this user can;
-destructive code needs approval, see `approval.py`.
+KeyboardInterrupt, and its output so far is returned at once; see `kernel.py`. Without a sandbox the code can do
+all that this user can; destructive code needs approval, see `approval.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from halter.cancel.deadlines import check_seconds
 from halter.cancel.token import NEVER, CancellationToken, Cancelled
 from halter.models.types import Image, Text
 from halter.toolbox.python.approval import danger_in_code
-from halter.toolbox.python.kernel import Kernel, Run, freeing
+from halter.toolbox.python.kernel import InterpreterCallbacks, Kernel, Run, freeing
 from halter.toolbox.python.local_interpreter import LocalInterpreter
+from halter.toolbox.sandbox.sandbox import Sandbox
 from halter.toolbox.terminal.environment import without_secrets
 from halter.toolbox.terminal.output import LIMIT
 from halter.tools.content import error_text
@@ -86,7 +87,7 @@ class CodeTool:
             token.cancel("ended")  # calls of its threads are not needed any more
             how = kernel.end(run)
             yield _content(run, "")
-            _raise_if_failed(run, how)
+            _raise_if_failed(run, how, kernel.sandbox)
             return
         inside = f" while it waited for {', '.join(sorted(run.inside))}" if run.inside else ""
         token.cancel(ctx.token.reason or "timeout")
@@ -122,8 +123,10 @@ class Code(CodeTool):
         timeout: float = TIMEOUT,  # seconds for code that names none
         grace: float = GRACE,  # seconds between the interrupt and the kill
         limit: int = LIMIT,  # bytes of output that are kept
+        sandbox: Sandbox | None = None,  # what the code may read, write and reach; each session gets its own
     ) -> None:
         super().__init__(tools, timeout, grace)
+        self._sandbox = sandbox
         self._workspace = Path(workspace).expanduser().resolve()
         self._pass_env = frozenset(pass_env)
         self._limit = limit
@@ -134,12 +137,20 @@ class Code(CodeTool):
 
     def kernel(self, ctx: ToolContext) -> Kernel:
         """The interpreter of the session that *ctx* belongs to."""
-        return ctx.keep(self._make_kernel)
+        sandbox = None if self._sandbox is None else ctx.keep(self._sandbox.for_session)
+        kernel = ctx.keep(self._make_kernel)  # after the sandbox, and so closed before it
+        kernel.sandbox = sandbox
+        return kernel
 
     def _make_kernel(self) -> Kernel:
         environment = without_secrets(self._pass_env) | ENVIRONMENT
         directory, names = str(self._workspace), sorted(self.inner)
-        return Kernel(lambda callbacks: LocalInterpreter(directory, environment, names, callbacks), self._limit)
+
+        def make(callbacks: InterpreterCallbacks) -> LocalInterpreter:
+            return LocalInterpreter(directory, environment, names, callbacks, kernel.sandbox)
+
+        kernel = Kernel(make, self._limit)
+        return kernel
 
 
 class _Caller:
@@ -183,11 +194,13 @@ def _answer(outcome: ToolOutcome) -> tuple[str, list[object]]:
     return "", parts
 
 
-def _raise_if_failed(run: Run, how: str) -> None:
+def _raise_if_failed(run: Run, how: str, sandbox: Sandbox | None) -> None:
     if not run.how:
         raise CodeFailed(f"the interpreter ended ({how}): all variables are lost; the next call starts a new one")
     if run.how != "done":
-        raise CodeFailed(run.words or run.how)
+        words = run.words or run.how
+        explanation = "" if sandbox is None else sandbox.explain(words)
+        raise CodeFailed(f"{words}\n[{explanation}]" if explanation else words)
 
 
 def _content(run: Run, note: str) -> object:

@@ -21,6 +21,7 @@ from halter.toolbox.terminal.output import Output, Progress
 
 if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
+    from halter.toolbox.sandbox.sandbox import Sandbox
 
 __all__ = ["Interpreter", "InterpreterCallbacks", "Kernel", "Run", "freeing"]
 
@@ -101,6 +102,7 @@ class Kernel:
 
     def __init__(self, make: Callable[[InterpreterCallbacks], Interpreter], limit: int) -> None:
         self._make = make
+        self.sandbox: Sandbox | None = None  # of the session
         self._limit = limit
         self._changes = ChangeSignal()
         self._is_taken = [True]  # popped by whoever has the interpreter, put back when it is settled

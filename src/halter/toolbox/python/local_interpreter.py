@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from halter.toolbox.python.kernel import InterpreterCallbacks
+    from halter.toolbox.sandbox.sandbox import Sandbox
 
 __all__ = ["LocalInterpreter", "Messages"]
 
@@ -52,8 +53,15 @@ class LocalInterpreter:
     """One interpreter, from its start to its end."""
 
     def __init__(
-        self, directory: str, environment: Mapping[str, str], names: Sequence[str], callbacks: InterpreterCallbacks
+        self,
+        directory: str,
+        environment: Mapping[str, str],
+        names: Sequence[str],
+        callbacks: InterpreterCallbacks,
+        sandbox: Sandbox | None = None,
     ) -> None:
+        if sandbox is not None:
+            environment = {**environment, **sandbox.environment}
         ours, theirs = socket.socketpair()
         self._callbacks = callbacks
         self._messages = Messages()
@@ -65,6 +73,7 @@ class LocalInterpreter:
             env=environment,
             on_output=callbacks.output,
             extra=ExtraPipe(ours.detach(), theirs.detach(), self._hear, is_two_way=True),
+            sandbox=sandbox,
         )
         self._child.changes.subscribe(callbacks.changed)
 

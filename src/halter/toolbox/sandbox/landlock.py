@@ -30,6 +30,8 @@ _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _RULE_PATH_BENEATH: Final = 1
+_RULE_PORT: Final = 2
+_CAPABILITY_VERSION: Final = 0x20080522
 
 _EXECUTE: Final = 1 << 0
 _WRITE_FILE: Final = 1 << 1
@@ -45,7 +47,7 @@ _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS: Final = 3
 # How many access rights each version of the interface knows. A kernel refuses those that it does not know.
 _RIGHTS: Final = {1: 13, 2: 14, 3: 15, 4: 15}
 _ALL_RIGHTS: Final = 16
-_FIRST_WITH_REFER: Final = 2  # before it, no file can be moved from one folder to another
+FIRST_USABLE: Final = 2  # before it, no file can be moved from one folder to another
 _FIRST_WITH_TCP: Final = 4
 _FIRST_WITH_SCOPES: Final = 6
 
@@ -60,10 +62,12 @@ def abi() -> int:
 class Ruleset:
     """What the processes of a sandbox may do with files, and whether they may make TCP connections."""
 
-    def __init__(self, readable: Iterable[Path], writable: Iterable[Path], *, tcp: bool) -> None:
-        """Paths that do not exist are left out."""
+    def __init__(
+        self, readable: Iterable[Path], writable: Iterable[Path], *, tcp: bool, ports: Iterable[int] = ()
+    ) -> None:
+        """Paths that do not exist are left out. Without *tcp*, only *ports* can be connected to."""
         version = abi()
-        if version < _FIRST_WITH_REFER:
+        if version < FIRST_USABLE:
             raise OSError("this kernel has no Landlock, or one in which files cannot be moved between folders")
         self._all = (1 << _RIGHTS.get(version, _ALL_RIGHTS)) - 1
         attributes = struct.pack("<Q", self._all)
@@ -77,6 +81,9 @@ class Ruleset:
                 self._allow(path, _READ)
             for path in writable:
                 self._allow(path, self._all)
+            if version >= _FIRST_WITH_TCP and not tcp:
+                for port in ports:
+                    _call(_ADD_RULE, self._descriptor, _RULE_PORT, struct.pack("<QQ", _CONNECT_TCP, port), 0)
         except BaseException:
             self.close()
             raise
@@ -95,14 +102,17 @@ class Ruleset:
         finally:
             os.close(descriptor)
 
-    def run(self, work: Callable[[], T]) -> T:
-        """Call *work* in a thread that is restricted for good, and ends after it. Blocks until then."""
+    def run(self, work: Callable[[], T], *, keep_capabilities: bool = False) -> T:
+        """Call *work* in a thread that is restricted for good, and ends after it. Blocks until then.
+
+        It has no capabilities unless it keeps them: with them, root gets round much of Landlock.
+        """
         results: list[T] = []
         errors: list[BaseException] = []
 
         def restrict_and_run() -> None:
             try:
-                _restrict_this_thread(self._descriptor)
+                self.restrict_this_thread(keep_capabilities=keep_capabilities)
                 results.append(work())
             except BaseException as error:  # noqa: BLE001  (raised in the thread that waits)
                 errors.append(error)
@@ -118,16 +128,25 @@ class Ruleset:
                 errors.clear()  # the exception refers to this frame
         return results[0]
 
+    def restrict_this_thread(self, *, keep_capabilities: bool) -> None:
+        """Restrict the calling thread and what it starts, for good."""
+        if _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "the thread could not give up gaining privileges")
+        _call(_RESTRICT_SELF, self._descriptor, 0)
+        if not keep_capabilities:
+            _drop_capabilities()
+
     def close(self) -> None:
         """Release the rules. Processes that were started with them keep them."""
         with contextlib.suppress(OSError):
             os.close(self._descriptor)
 
 
-def _restrict_this_thread(ruleset: int) -> None:
-    if _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "the thread could not give up gaining privileges")
-    _call(_RESTRICT_SELF, ruleset, 0)
+def _drop_capabilities() -> None:
+    """Give up the privileges of root, in this thread. Without new privileges no program can give them back."""
+    header = struct.pack("<Ii", _CAPABILITY_VERSION, 0)
+    if _libc().capset(header, bytes(24)):
+        raise OSError(ctypes.get_errno(), "the thread could not give up its capabilities")
 
 
 def _libc() -> Any:

@@ -35,14 +35,8 @@ class Namespaces:
         nsenter = shutil.which("nsenter")
         if nsenter is None:
             raise NamespacesUnavailable("there is no nsenter (package util-linux)")
-        request = {
-            "pinned": [*map(str, policy.pinned)],
-            "read_only": [*map(str, policy.read_only)],
-            "hidden": [*map(str, policy.hidden)],
-            "network": policy.network,
-        }
         kinds = [kind for kind in _KINDS if kind != "net" or not policy.network]
-        self.descriptors = _make(json.dumps(request), kinds)
+        self.descriptors = _make(json.dumps(request_for(policy)), kinds)
         options = [f"--{kind}=/proc/self/fd/{descriptor}" for kind, descriptor in self.descriptors.items()]
         self._prefix = [nsenter, "--preserve-credentials", *options]
 
@@ -59,6 +53,16 @@ class Namespaces:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
         self.descriptors = {}
+
+
+def request_for(policy: Policy) -> dict[str, object]:
+    """What `namespaces_main.py` has to make."""
+    return {
+        "pinned": [*map(str, policy.pinned)],
+        "read_only": [*map(str, policy.read_only)],
+        "hidden": [*map(str, (*policy.hidden, *policy.sockets))],
+        "network": policy.network,
+    }
 
 
 def _make(request: str, kinds: list[str]) -> dict[str, int]:

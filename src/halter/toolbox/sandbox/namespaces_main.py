@@ -17,6 +17,10 @@ import os
 import socket
 import struct
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Any
 
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWIPC = 0x08000000
@@ -47,7 +51,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    request = json.loads(sys.stdin.readline())
+    enter(json.loads(sys.stdin.readline()))
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.read()  # until the parent has opened the namespaces
+
+
+def enter(request: dict[str, Any]) -> None:
+    """Make the namespaces, and be in them. Only for a process with one thread. Raises `OSError`."""
     flags = _CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWIPC | (0 if request["network"] else _CLONE_NEWNET)
     uid, gid = os.getuid(), os.getgid()
     _check(_libc.unshare(flags), "make a user namespace")
@@ -63,9 +74,6 @@ def main() -> None:
         _hide(path)
     if not request["network"]:
         _start_loopback()
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    sys.stdin.read()  # until the parent has opened the namespaces
 
 
 def _make_read_only(path: str) -> None:

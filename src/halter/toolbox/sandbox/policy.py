@@ -55,6 +55,10 @@ _SECRETS: Final = (
 )
 # Readable by root alone, for when we are root.
 _OF_SYSTEM: Final = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssl/private", "/root/.ssh")
+# Folders in which programs make sockets that run commands for whoever connects, also later: D-Bus, tmux, screen.
+_WITH_SOCKETS: Final = ("/run/user", "/run/dbus", "/run/screen", "/tmp/.X11-unix")  # noqa: S108
+_TEMPORARY: Final = "/tmp"  # noqa: S108
+_BOUND_SOCKETS: Final = "/proc/self/net/unix"
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
 _OUR_SETTINGS: Final = ".halter"  # in the workspace
 _PROTECTED_IN_GIT: Final = ("hooks", "config", "config.worktree")  # they name programs that Git runs
@@ -70,6 +74,7 @@ class Policy:
     read_only: tuple[Path, ...]  # inside of what is writable
     pinned: tuple[Path, ...]  # cannot be moved away, which would get round `read_only`
     hidden: tuple[Path, ...]
+    sockets: tuple[Path, ...]  # of other programs, which would do for a process what it may not do itself
     network: bool
 
     def readable(self) -> list[Path]:
@@ -77,7 +82,7 @@ class Policy:
 
         What is beside a hidden path is listed one by one, so what is created there later cannot be read.
         """
-        return [*_without(Path("/"), set(self.hidden)), *self.writable]
+        return [*without_hidden(set(self.hidden)), *self.writable]
 
 
 def policy_for(mode: Mode, workspace: Path, temporary: Path, *, network: bool, hidden: Iterable[Path] = ()) -> Policy:
@@ -105,8 +110,24 @@ def policy_for(mode: Mode, workspace: Path, temporary: Path, *, network: bool, h
         tuple(git),
         # A workspace inside of a hidden folder would be hidden, too. Who chose it wants it to be seen.
         tuple(sorted(each for each in hidden_paths if not workspace.is_relative_to(each))),
+        tuple(sorted(each for each in _sockets(workspace) if not workspace.is_relative_to(each))),
         network,
     )
+
+
+def _sockets(workspace: Path) -> set[Path]:
+    """The Unix sockets that exist now, outside of the workspace, and folders in which more are made."""
+    found = {Path(each) for each in _WITH_SOCKETS} | set(Path(_TEMPORARY).glob("tmux-*"))
+    try:
+        text = Path(_BOUND_SOCKETS).read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        text = ""
+    for line in text.splitlines()[1:]:
+        path = line.partition(" /")[2]  # abstract ones begin with @
+        if path:
+            found.add(Path(f"/{path}"))
+    kept = {each for each in found if os.path.exists(each) and not each.is_relative_to(workspace)}  # noqa: PTH110
+    return {each for each in kept if not any(other in kept for other in each.parents)}
 
 
 def _git_folders(workspace: Path) -> list[Path]:
@@ -124,6 +145,11 @@ def _git_folders(workspace: Path) -> list[Path]:
         return [(folder / (folder / "commondir").read_text(encoding="utf-8").strip()).resolve()]
     except (OSError, ValueError):
         return []
+
+
+def without_hidden(hidden: set[Path]) -> Iterator[Path]:
+    """Everything but the hidden paths, in as few paths as possible."""
+    return _without(Path("/"), hidden)
 
 
 def _without(folder: Path, hidden: set[Path]) -> Iterator[Path]:

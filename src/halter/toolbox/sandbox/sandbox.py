@@ -6,109 +6,219 @@ Without Landlock there is no sandbox, and making one raises: the caller decides 
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from halter.cancel.processes import guardian
+from halter.errors import HalterError
 from halter.toolbox.sandbox import landlock
-from halter.toolbox.sandbox.namespaces import Namespaces, NamespacesUnavailable
+from halter.toolbox.sandbox.namespaces import Namespaces, NamespacesUnavailable, request_for
 from halter.toolbox.sandbox.policy import policy_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from halter.toolbox.sandbox.policy import Mode
+    from halter.toolbox.sandbox.policy import Mode, Policy
 
-# Words of the errors that a sandbox causes, and what to say about each.
-_NO_NETWORK: Final = ("network is unreachable", "could not resolve host", "name resolution", "getaddrinfo", "enotfound")
+# Words of the errors that a sandbox causes.
+_NO_NETWORK: Final = (
+    "network is unreachable",
+    "could not resolve host",
+    "name resolution",
+    "name or service not known",
+    "getaddrinfo",
+    "enotfound",
+    "enetunreach",
+)
+_NO_SERVER: Final = ("connection refused", "econnrefused", "couldn't connect to server")
 _NO_WRITE: Final = ("permission denied", "read-only file system", "device or resource busy", "eacces", "erofs")
+_NO_PRIVILEGE: Final = ("operation not permitted", "no new privileges", "eperm")
+_HOW_TO_ALLOW: Final = 'The user can allow more: `halter --sandbox off`, or sandbox="off".'
 
 
-class SandboxUnavailable(OSError):
+class SandboxUnavailable(HalterError, OSError):
     """Processes cannot be restricted on this system."""
 
 
+class SandboxClosed(HalterError):
+    """The sandbox was closed, and starts no more processes."""
+
+
+class _Means(NamedTuple):
+    """What restricts a process."""
+
+    ruleset: landlock.Ruleset
+    namespaces: Namespaces | None
+
+
+def why_unavailable() -> str:
+    """Why this system has no sandbox; empty if it has one. Costs a system call."""
+    version = landlock.abi()
+    if version >= landlock.FIRST_USABLE:
+        return ""
+    return "this system has no Landlock (Linux 5.19 or later)" if not version else "this system's Landlock is too old"
+
+
 class Sandbox:
-    """Restricts the processes that are started by `popen()`. Any thread may use it."""
+    """Restricts the processes that are started by `popen()`. Any thread may use it.
+
+    Nothing is made before the first process: no folder, no namespace.
+    """
 
     def __init__(
         self,
-        workspace: str | Path,
+        workspace: str | os.PathLike[str] = ".",
         mode: Mode = "workspace",
         *,
         network: bool = False,
-        hidden: Iterable[str | Path] = (),
+        hidden: Iterable[str | os.PathLike[str]] = (),
     ) -> None:
         """Raises `SandboxUnavailable` if this system has none, and `ValueError` for the mode "off"."""
         if mode not in ("workspace", "read-only"):
             raise ValueError(f'a sandbox has the mode "workspace" or "read-only", not {mode!r}')
-        if not landlock.abi():
-            raise SandboxUnavailable(
-                "this system has no Landlock (Linux 5.19 or later), so processes are not restricted"
-            )
+        if why := why_unavailable():
+            raise SandboxUnavailable(f"{why}, so processes cannot be restricted")
         self.mode = mode
-        self.temporary = Path(tempfile.mkdtemp(prefix="halter-"))
-        self._end = weakref.finalize(self, shutil.rmtree, self.temporary, ignore_errors=True)
-        self.policy = policy_for(mode, Path(workspace), self.temporary, network=network, hidden=map(Path, hidden))
+        self.workspace = Path(workspace).expanduser().resolve()
         self.without_namespaces = ""
-        """Why there are no namespaces; empty if there are."""
-        self._namespaces: Namespaces | None = None
-        self._ruleset: landlock.Ruleset | None = None
-        self._lock = threading.Lock()  # held while both are made
+        """Why there are no namespaces; empty if there are, or no process was started yet."""
+        self._network = network
+        self._hidden = tuple(map(Path, hidden))
+        self._policy: Policy | None = None
+        self._means: _Means | None = None
+        self._is_closed = False
+        self._remove: Callable[[], object] = _do_nothing
+        self._lock = threading.Lock()  # for the policy
+        # Held while the means are made and used, so that close() does not close them under a process that starts.
+        self._starting = threading.Lock()
+
+    def for_session(self) -> Sandbox:
+        """Another one with the same rules, and with temporary files and a loopback of its own."""
+        return Sandbox(self.workspace, self.mode, network=self._network, hidden=self._hidden)
+
+    def for_folder(self, folder: str | os.PathLike[str], *, network: bool) -> Sandbox:
+        """Another one with the same secrets, whose processes write *folder* instead of the workspace."""
+        return Sandbox(folder, network=network, hidden=self._hidden)
+
+    @property
+    def policy(self) -> Policy:
+        """What its processes may do."""
+        with self._lock:
+            if self._is_closed:
+                raise SandboxClosed("the sandbox is closed; make a new one")
+            if self._policy is None:
+                folder = Path(tempfile.mkdtemp(prefix="halter-"))
+                self._remove = weakref.finalize(self, _remove, folder, guardian.watch_folder(str(folder)))
+                self._policy = policy_for(self.mode, self.workspace, folder, network=self._network, hidden=self._hidden)
+            return self._policy
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables for its processes: temporary files and caches go to a folder that they may write."""
-        cache = str(self.temporary / "cache")
-        return {"TMPDIR": str(self.temporary), "XDG_CACHE_HOME": cache, "npm_config_cache": f"{cache}/npm"}
+        temporary = self.policy.temporary
+        cache = str(temporary / "cache")
+        return {"TMPDIR": str(temporary), "XDG_CACHE_HOME": cache, "npm_config_cache": f"{cache}/npm"}
+
+    def prepare(self) -> None:
+        """Make what `popen()` needs, if that was not done yet. The first time it takes some 50 ms."""
+        with self._starting:
+            self._made()
 
     def popen(
         self, argv: Sequence[str], *, cwd: str, pass_fds: Iterable[int] = (), **options: Any
     ) -> subprocess.Popen[bytes]:
-        """Start a process in the sandbox, as `subprocess.Popen` does."""
-        ruleset, namespaces = self._made()
-        descriptors = [*pass_fds]
-        command = list(argv)
-        if namespaces is not None:
-            command = namespaces.wrap(command, cwd)
-            descriptors += namespaces.descriptors.values()  # of its own namespaces, so they give it nothing
-        return ruleset.run(lambda: subprocess.Popen(command, cwd=cwd, pass_fds=descriptors, **options))
+        """Start a process in the sandbox, as `subprocess.Popen` does. Raises `SandboxClosed`."""
+        with self._starting:
+            ruleset, namespaces = self._made()
+            descriptors = [*pass_fds]
+            command = list(argv)
+            if namespaces is not None:
+                command = namespaces.wrap(command, cwd)
+                descriptors += namespaces.descriptors.values()  # of its own namespaces, so they give it nothing
+            return ruleset.run(
+                lambda: subprocess.Popen(command, cwd=cwd, pass_fds=descriptors, **options),
+                # In a namespace root has no privileges outside of it.
+                keep_capabilities=namespaces is not None,
+            )
+
+    def command(self, argv: Sequence[str], *, ports: Iterable[int] = (), writable: Iterable[str] = ()) -> list[str]:
+        """The command that runs *argv* in the sandbox, for libraries that start processes by themselves.
+
+        It has namespaces of its own. With *ports*, a sandbox that has the network reaches only those, by TCP.
+        """
+        with self._starting:
+            has_namespaces = self._made().namespaces is not None
+        request = request_for(self.policy) | {
+            "namespaces": has_namespaces,
+            "ports": [*ports],
+            "writable": [*map(str, self.policy.writable), *writable],
+        }
+        program = Path(__file__).with_name("confine_main.py")
+        return [sys.executable, "-I", "-S", str(program), json.dumps(request), *argv]
 
     def explain(self, output: str) -> str:
         """A note for the result of a command that failed: what the sandbox may have had to do with it, or nothing."""
         words = output[-4000:].lower()
-        if not self.policy.network and any(each in words for each in _NO_NETWORK):
-            return "The sandbox has no network. The user can allow it."
-        if any(each in words for each in _NO_WRITE):
-            places = f"only {self.policy.workspace} and $TMPDIR" if self.mode == "workspace" else "only $TMPDIR"
-            return f"The sandbox lets commands write {places}; Git's hooks and configuration are read-only."
-        return ""
+
+        def has(each: tuple[str, ...]) -> bool:
+            return any(word in words for word in each)
+
+        said = ""
+        if not self._network and has(_NO_NETWORK):
+            said = "has no network"
+        elif not self._network and has(_NO_SERVER):
+            said = "has a loopback of its own, with servers that this session has started"
+            if self.without_namespaces:
+                said = f"has no loopback on this system ({self.without_namespaces})"
+        elif has(_NO_WRITE):
+            places = f"only {self.workspace} and $TMPDIR" if self.mode == "workspace" else "only $TMPDIR"
+            said = f"lets commands write {places}, keeps Git's hooks and configuration as they are, and hides secrets"
+        elif has(_NO_PRIVILEGE):
+            said = "gives commands no privileges, and keeps them away from other processes"
+        return f"The sandbox may be the cause: it {said}. {_HOW_TO_ALLOW}" if said else ""
 
     def close(self) -> None:
         """Remove its temporary files. Processes that run in it go on, and keep their restrictions."""
         with self._lock:
-            for each in (self._namespaces, self._ruleset):
-                if each is not None:
-                    each.close()
-            self._namespaces = self._ruleset = None
-        self._end()
+            self._is_closed = True
+        with self._starting:
+            means, self._means = self._means, None
+            if means is not None:
+                means.ruleset.close()
+                if means.namespaces is not None:
+                    means.namespaces.close()
+        self._remove()
 
-    def _made(self) -> tuple[landlock.Ruleset, Namespaces | None]:
-        """The means, made when the first process is started."""
-        with self._lock:
-            if self._ruleset is None:
-                try:
-                    self._namespaces = Namespaces(self.policy)
-                except NamespacesUnavailable as error:
-                    self.without_namespaces = str(error)
-                has_namespaces = self._namespaces is not None
-                self._ruleset = landlock.Ruleset(
-                    [Path("/")] if has_namespaces else self.policy.readable(),
-                    self.policy.writable,
-                    tcp=has_namespaces or self.policy.network,
-                )
-            return self._ruleset, self._namespaces
+    def _made(self) -> _Means:
+        policy = self.policy
+        if self._means is None:
+            namespaces = None
+            try:
+                namespaces = Namespaces(policy)
+            except NamespacesUnavailable as error:
+                self.without_namespaces = str(error)
+            has_namespaces = namespaces is not None
+            ruleset = landlock.Ruleset(
+                [Path("/")] if has_namespaces else policy.readable(),
+                policy.writable,
+                tcp=has_namespaces or policy.network,
+            )
+            self._means = _Means(ruleset, namespaces)
+        return self._means
+
+
+def _remove(folder: Path, forget: Callable[[], None]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    forget()
+
+
+def _do_nothing() -> None:
+    pass

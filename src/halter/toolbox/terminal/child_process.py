@@ -159,6 +159,8 @@ class ChildProcess(JobProcess):
     def _start(self, stack: contextlib.ExitStack) -> subprocess.Popen[bytes] | None:
         mark = new_cookie()
         try:
+            if self._sandbox is not None:
+                self._sandbox.prepare()  # which takes a while; a stop may come meanwhile
             if self.was_stopped:  # nothing starts after the stop
                 return None
             self._cgroup = cgroup = ControlGroup.create(mark.lower())

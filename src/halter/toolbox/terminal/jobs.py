@@ -17,6 +17,7 @@ from halter.toolbox.terminal.output import LIMIT, Output
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from halter.toolbox.sandbox.sandbox import Sandbox
     from halter.toolbox.terminal.job_process import JobProcess
     from halter.toolbox.terminal.output import Progress
 
@@ -116,6 +117,7 @@ class Jobs:
 
     def __init__(self, directory: str, most: int = _MAX_RUNNING) -> None:
         self.directory = directory
+        self.sandbox: Sandbox | None = None  # of the session
         self._most = most
         self._lock = threading.Lock()
         self._jobs: dict[int, Job] = {}

@@ -142,7 +142,7 @@ class TerminalTools(ProcessTool):
                 f"the command took longer than {seconds:g} s and was ended; run it in the background if it needs more"
             )
 
-    def explain(self, output: str) -> str:  # noqa: ARG002
+    def explain(self, output: str, jobs: Jobs) -> str:  # noqa: ARG002
         """What this machine may have had to do with the failure of a command, for the model; usually nothing."""
         return ""
 
@@ -160,7 +160,7 @@ class TerminalTools(ProcessTool):
                 jobs.directory = process.directory
                 notes.append(f"now in {process.directory}")
         output = job.output.text()
-        if process.returncode and (explanation := self.explain(output)):
+        if process.returncode and (explanation := self.explain(output, jobs)):
             notes.append(explanation)
         return f"{on_own_line(output)}[{'; '.join(notes)}]"
 
@@ -193,7 +193,7 @@ class Terminal(TerminalTools):
         timeout: float = TIMEOUT,  # seconds for a foreground command, unless the call says otherwise
         grace: float = 1.0,  # seconds between TERM and KILL
         limit: int = LIMIT,  # bytes of output to keep
-        sandbox: Sandbox | None = None,  # what commands may read, write and reach; None: no restriction
+        sandbox: Sandbox | None = None,  # what commands may read, write and reach; each session gets its own
     ) -> None:
         super().__init__(timeout, grace, limit)
         self._sandbox = sandbox
@@ -204,7 +204,10 @@ class Terminal(TerminalTools):
 
     def jobs(self, ctx: ToolContext) -> Jobs:
         """The jobs of the session that *ctx* belongs to."""
-        return ctx.keep(self._make_jobs)
+        sandbox = None if self._sandbox is None else ctx.keep(self._sandbox.for_session)
+        jobs = ctx.keep(self._make_jobs)  # after the sandbox, and so closed before it
+        jobs.sandbox = sandbox
+        return jobs
 
     def _make_jobs(self) -> Jobs:
         return Jobs(self._workspace)
@@ -213,16 +216,16 @@ class Terminal(TerminalTools):
         self, command: str, jobs: Jobs, on_output: Callable[[bytes], object], *, background: bool
     ) -> LocalCommand:
         """Start a command as a child process."""
-        sandbox = self._sandbox
+        sandbox = jobs.sandbox
         of_sandbox = {} if sandbox is None else sandbox.environment
         env = without_secrets(self._pass_env) | NON_INTERACTIVE | of_sandbox | self._extra
         return LocalCommand(
             self._shell, command, jobs.directory, env, on_output, background=background, sandbox=sandbox
         )
 
-    def explain(self, output: str) -> str:
+    def explain(self, output: str, jobs: Jobs) -> str:
         """What the sandbox may have had to do with the failure of a command."""
-        return "" if self._sandbox is None else self._sandbox.explain(output)
+        return "" if jobs.sandbox is None else jobs.sandbox.explain(output)
 
     def recover(self, jobs: Jobs) -> str:
         """Return to the workspace if the directory is gone."""

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from halter._extras import need
+from halter._own_keys import read_key
 from halter.cancel.isolation.api import run_isolated_async
 from halter.toolbox.http.addresses import server_of
 from halter.toolbox.http.fetch import Net
@@ -183,7 +184,7 @@ def provider_named(name: str | None) -> Provider:
     """Make the provider of that name; without one, that for which the environment has a URL or a key, else ddgs."""
     if name is None:
         known = {"searxng": "SEARXNG_URL", "brave": "BRAVE_API_KEY", "tavily": "TAVILY_API_KEY"}
-        name = next((each for each, variable in known.items() if os.environ.get(variable)), "ddgs")
+        name = next((each for each, variable in known.items() if read_key(variable)), "ddgs")
     makers: dict[str, Callable[[], Provider]] = {"searxng": SearXNG, "brave": Brave, "tavily": Tavily, "ddgs": Ddgs}
     if name.lower() not in makers:
         raise ValueError(f"{name!r} is not a search provider; available: {', '.join(makers)}")
@@ -191,7 +192,7 @@ def provider_named(name: str | None) -> Provider:
 
 
 def _key(name: str, given: str | None, variable: str) -> str:
-    key = given or os.environ.get(variable, "")
+    key = given or read_key(variable)
     if not key:
         raise ValueError(f"{name} needs an API key: pass api_key, or set {variable}")
     return key

@@ -87,14 +87,15 @@ class LocalSearch:
 
     @contextlib.contextmanager
     def _directory(self) -> Iterator[str]:
-        """A path to the very directory that was found, whatever its name leads to by now."""
+        """A path to the very directory that was found, to start a process in, whatever its name leads to by now."""
         with self._workspace.find(self.start or ".") as place:
             if place.directory is None:
                 yield place.name
                 return
             descriptor = _raised(place.open_directory())
         try:
-            yield f"/proc/{os.getpid()}/fd/{descriptor}"
+            # Of the child that changes to it: other processes may not look into ours (`PR_SET_DUMPABLE`).
+            yield f"/proc/self/fd/{descriptor}"
         finally:
             os.close(descriptor)
 
