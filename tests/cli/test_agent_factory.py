@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from halter.cli.agent_factory import load_tools
+from halter import Agent
+from halter.cli.agent_factory import load_tools, start_lines
+from halter.cli.model_choice import ModelChoice
 from halter.cli.settings import SettingsError, load
+from halter.models import ToolCall
+from halter.testing import ScriptedModel
+from halter.toolbox.sandbox import landlock
+
+
+@pytest.fixture
+def no_landlock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system whose kernel has no Landlock."""
+    monkeypatch.setattr(landlock, "abi", lambda: 0)
 
 
 def names(*tools: str) -> list[str]:
@@ -25,6 +39,46 @@ def test_families_and_single_tools() -> None:
 def test_ones_own() -> None:
     """MODULE:NAME is anything that can be imported."""
     assert names("tests.support.batches:add") == ["add"]
+
+
+@pytest.mark.parametrize("name", ["Terminal", "Code", "Browser", "execute_code"])
+def test_a_tool_that_needs_a_sandbox_is_an_error_without_one(no_landlock: None, name: str) -> None:
+    """Who names a tool that starts processes is told why it cannot be had, and what would help."""
+    with pytest.raises(
+        SettingsError, match=f"--tools: {name} needs a sandbox: this system has no Landlock .*--sandbox off"
+    ):
+        names(name)
+    assert load_tools(load({"tools": [name], "sandbox": "off"}, {}))
+
+
+def test_the_sandbox_is_as_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands of the useful set may do what the setting says."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    command = '{"command": "echo x > $PWD/file && echo written; echo y > ../other && echo outside"}'
+    for mode, said in {"read-only": "", "workspace": "written", "off": "written outside"}.items():
+        model = ScriptedModel(ToolCall("1", "terminal", command), "Done.")
+        tools = load_tools(load({"tools": ["default"], "sandbox": mode}, {}))
+        with Agent(model, tools).session() as session:
+            content = str(session.run("Write.").outcomes[0].content)
+        assert " ".join(word for word in ("written", "outside") if f"{word}\n" in content) == said, content
+
+
+def test_a_line_says_when_the_sandbox_is_not_as_usual(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root it is weaker, and a system may have none. Nothing is said if no tool would use it, or it is off."""
+    choice = ModelChoice("local", "a test")
+    settings = load({"tools": ["default"]}, {})
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert start_lines(settings, choice) == []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert start_lines(settings, choice) == ["Halter runs as root: the sandbox is weaker than for an ordinary user."]
+    request.getfixturevalue("no_landlock")
+    [line] = start_lines(settings, choice)
+    assert line.startswith("No sandbox: this system has no Landlock (Linux 5.19 or later). So terminal")
+    assert start_lines(load({"tools": ["default"], "sandbox": "off"}, {}), choice) == []
+    assert start_lines(load({"tools": ["Files"]}, {}), choice) == []
 
 
 def test_an_unknown_name_is_told_with_what_there_is() -> None:

@@ -108,6 +108,20 @@ def test_what_needs_approval_is_denied(home: Home, provider: FakeProvider) -> No
     assert provider.requests[3].body["messages"][-1]["content"] == "wiped"
 
 
+def test_without_a_sandbox_tools_that_start_processes_are_off(home: Home, provider: FakeProvider) -> None:
+    """On a system that has none, one line says so, and --sandbox off turns them on."""
+    (home.path / "sitecustomize.py").write_text(
+        "from halter.toolbox.sandbox import landlock\nlandlock.abi = lambda: 0  # an old kernel\n"
+    )
+    home.env["HALTER_TOOLS"] = "default"
+    provider.script(answer("Hello."), answer("Hello."))
+    ended = home.run("-p", "Hi.")
+    assert [line for line in ended.err.splitlines() if "No sandbox" in line] == [ended.err.strip()]
+    assert home.run("-p", "Hi.", "--sandbox", "off").err == ""
+    offered = [{tool["function"]["name"] for tool in each.body["tools"]} for each in provider.requests]
+    assert offered[1] - offered[0] == {"terminal", "process", "execute_code"}
+
+
 @pytest.mark.parametrize("tools", ["mytools:no", "nomodule:x", "notthere"])
 def test_a_tool_that_is_not_there_is_an_error(home: Home, provider: FakeProvider, tools: str) -> None:
     """A tool that cannot be found is told with where it was set, before anything is asked."""

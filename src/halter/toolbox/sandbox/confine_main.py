@@ -23,14 +23,15 @@ def main() -> None:
     request, *argv = sys.argv[1:]
     policy = json.loads(request)
     place = os.getcwd()  # noqa: PTH109
-    has_namespaces = policy["namespaces"]
+    has_namespaces, has_terminals = policy["namespaces"], True
     if has_namespaces:
-        namespaces_main.enter(policy)
+        has_terminals = namespaces_main.enter(policy)
         os.chdir(place)  # the folder that was opened before would show what is hidden now
     hidden = set() if has_namespaces else {Path(each) for each in policy["hidden"]}
+    writable = [Path(each) for each in policy["writable"] + (policy["terminals"] if has_terminals else [])]
     ruleset = landlock.Ruleset(
-        [*without_hidden(hidden), *map(Path, policy["writable"])],
-        map(Path, policy["writable"]),
+        [*without_hidden(hidden), *writable],
+        writable,
         tcp=not policy["ports"] if policy["network"] else has_namespaces,
         ports=policy["ports"],
     )

@@ -36,9 +36,29 @@ class Namespaces:
         if nsenter is None:
             raise NamespacesUnavailable("there is no nsenter (package util-linux)")
         kinds = [kind for kind in _KINDS if kind != "net" or not policy.network]
-        self.descriptors = _make(json.dumps(request_for(policy)), kinds)
+        self.descriptors, self._devices = _make(json.dumps(request_for(policy)), kinds)
         options = [f"--{kind}=/proc/self/fd/{descriptor}" for kind, descriptor in self.descriptors.items()]
         self._prefix = [nsenter, "--preserve-credentials", *options]
+        self._try_out()
+
+    def _try_out(self) -> None:
+        """An old `nsenter`, or a security module, may refuse every command: then there are no namespaces, either."""
+        try:
+            done = subprocess.run(
+                self.wrap(["true"], "/"),
+                pass_fds=[*self.descriptors.values()],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+            if done.returncode == 0:
+                return
+            why = done.stderr.decode(errors="replace").strip().partition("\n")[0]
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = str(error)
+        self.close()
+        raise NamespacesUnavailable(why or "nsenter has failed")
 
     def wrap(self, argv: list[str], cwd: str) -> list[str]:
         """The command that runs *argv* in them. The descriptors have to be passed on to it.
@@ -47,12 +67,17 @@ class Namespaces:
         """
         return [*self._prefix, f"--wdns={cwd}", "--", *argv]
 
+    @property
+    def devices(self) -> list[Path]:
+        """Its own terminals. A Landlock rule for the user's does not hold for what is mounted in their place."""
+        return [Path(f"/proc/self/fd/{descriptor}") for descriptor in self._devices]
+
     def close(self) -> None:
         """Release them. They exist until the last process in them has ended."""
-        for descriptor in self.descriptors.values():
+        for descriptor in (*self.descriptors.values(), *self._devices):
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        self.descriptors = {}
+        self.descriptors, self._devices = {}, []
 
 
 def request_for(policy: Policy) -> dict[str, object]:
@@ -65,7 +90,8 @@ def request_for(policy: Policy) -> dict[str, object]:
     }
 
 
-def _make(request: str, kinds: list[str]) -> dict[str, int]:
+def _make(request: str, kinds: list[str]) -> tuple[dict[str, int], list[int]]:
+    """Make them; gives their descriptors, and those of the devices in them."""
     program = Path(__file__).with_name("namespaces_main.py")
     try:
         process = subprocess.Popen(
@@ -79,23 +105,28 @@ def _make(request: str, kinds: list[str]) -> dict[str, int]:
     except OSError as error:
         raise NamespacesUnavailable(f"their helper cannot be started: {error}") from error
     opened: dict[str, int] = {}
+    devices: list[int] = []
     try:
-        _wait_until_ready(process, request)
+        has_terminals = _wait_until_ready(process, request)
         for kind in kinds:
             opened[kind] = os.open(f"/proc/{process.pid}/ns/{_KINDS[kind]}", os.O_RDONLY | os.O_CLOEXEC)
+        if has_terminals:
+            root = f"/proc/{process.pid}/root"
+            devices += [os.open(f"{root}/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in ("pts", "ptmx")]
         process.communicate(timeout=_SECONDS)  # closes its input, so it ends
     except BaseException as error:
         process.kill()
         process.communicate()
-        for descriptor in opened.values():
+        for descriptor in (*opened.values(), *devices):
             os.close(descriptor)
         if isinstance(error, (OSError, subprocess.TimeoutExpired)) and not isinstance(error, NamespacesUnavailable):
             raise NamespacesUnavailable(str(error)) from error
         raise
-    return opened
+    return opened, devices
 
 
-def _wait_until_ready(process: subprocess.Popen[str], request: str) -> None:
+def _wait_until_ready(process: subprocess.Popen[str], request: str) -> bool:
+    """Give it the request, and wait until it is done; tells whether there are terminals in the namespaces."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
@@ -103,6 +134,8 @@ def _wait_until_ready(process: subprocess.Popen[str], request: str) -> None:
         process.stdin.flush()
     poll = select.poll()
     poll.register(process.stdout, select.POLLIN)
-    if not poll.poll(_SECONDS * 1000) or process.stdout.readline() != "ready\n":
-        _, said = process.communicate(timeout=_SECONDS)
-        raise NamespacesUnavailable(said.strip().rpartition("\n")[2] or "their helper has failed")
+    said = process.stdout.readline() if poll.poll(_SECONDS * 1000) else ""
+    if not said.startswith("ready"):
+        _, why = process.communicate(timeout=_SECONDS)
+        raise NamespacesUnavailable(why.strip().rpartition("\n")[2] or "their helper has failed")
+    return said == "ready\n"

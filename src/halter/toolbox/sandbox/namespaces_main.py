@@ -51,14 +51,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    enter(json.loads(sys.stdin.readline()))
-    sys.stdout.write("ready\n")
+    has_terminals = enter(json.loads(sys.stdin.readline()))
+    sys.stdout.write("ready\n" if has_terminals else "ready, without terminals\n")
     sys.stdout.flush()
     sys.stdin.read()  # until the parent has opened the namespaces
 
 
-def enter(request: dict[str, Any]) -> None:
-    """Make the namespaces, and be in them. Only for a process with one thread. Raises `OSError`."""
+def enter(request: dict[str, Any]) -> bool:
+    """Make the namespaces, and be in them. Only for a process with one thread. Raises `OSError`.
+
+    Gives whether there are terminals of their own in them.
+    """
     flags = _CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWIPC | (0 if request["network"] else _CLONE_NEWNET)
     uid, gid = os.getuid(), os.getgid()
     _check(_libc.unshare(flags), "make a user namespace")
@@ -74,6 +77,7 @@ def enter(request: dict[str, Any]) -> None:
         _hide(path)
     if not request["network"]:
         _start_loopback()
+    return _make_own_terminals()
 
 
 def _make_read_only(path: str) -> None:
@@ -87,10 +91,23 @@ def _make_read_only(path: str) -> None:
 
 def _hide(path: str) -> None:
     """Put something empty in its place."""
-    if os.path.isdir(path):  # noqa: PTH112
-        _mount("tmpfs", path, "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "size=4k,mode=0555")
-    elif os.path.exists(path):  # noqa: PTH110
-        _mount("/dev/null", path, None, _MS_BIND)
+    try:
+        if os.path.isdir(path):  # noqa: PTH112
+            _mount("tmpfs", path, "tmpfs", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "size=4k,mode=0555")
+        elif os.path.exists(path):  # noqa: PTH110
+            _mount("/dev/null", path, None, _MS_BIND)
+    except FileNotFoundError:
+        pass  # removed meanwhile, as sockets are
+
+
+def _make_own_terminals() -> bool:
+    """Put terminals of its own in the place of the user's, to which a process could write. False: it has none."""
+    try:
+        _mount("devpts", "/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
+        _mount("/dev/pts/ptmx", "/dev/ptmx", None, _MS_BIND)
+    except OSError:
+        return False
+    return True
 
 
 def _start_loopback() -> None:

@@ -59,7 +59,8 @@ _OF_SYSTEM: Final = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoer
 _WITH_SOCKETS: Final = ("/run/user", "/run/dbus", "/run/screen", "/tmp/.X11-unix")  # noqa: S108
 _TEMPORARY: Final = "/tmp"  # noqa: S108
 _BOUND_SOCKETS: Final = "/proc/self/net/unix"
-_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts", "shm")
+_DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "shm")
+_TERMINALS: Final = (Path("/dev/pts"), Path("/dev/ptmx"))
 _OUR_SETTINGS: Final = ".halter"  # in the workspace
 _PROTECTED_IN_GIT: Final = ("hooks", "config", "config.worktree")  # they name programs that Git runs
 
@@ -71,6 +72,7 @@ class Policy:
     workspace: Path
     temporary: Path
     writable: tuple[Path, ...]
+    terminals: tuple[Path, ...]  # writable too, but in namespaces there are others in their place
     read_only: tuple[Path, ...]  # inside of what is writable
     pinned: tuple[Path, ...]  # cannot be moved away, which would get round `read_only`
     hidden: tuple[Path, ...]
@@ -82,7 +84,7 @@ class Policy:
 
         What is beside a hidden path is listed one by one, so what is created there later cannot be read.
         """
-        return [*without_hidden(set(self.hidden)), *self.writable]
+        return list(without_hidden(set(self.hidden)))
 
 
 def policy_for(mode: Mode, workspace: Path, temporary: Path, *, network: bool, hidden: Iterable[Path] = ()) -> Policy:
@@ -100,12 +102,14 @@ def policy_for(mode: Mode, workspace: Path, temporary: Path, *, network: bool, h
     if mode == "workspace":
         writable += [workspace, *git]
         protected = [workspace / _OUR_SETTINGS]
-        protected += [folder / name for folder in git for name in _PROTECTED_IN_GIT]
+        repositories = [each for folder in git for each in (folder, *_submodules(folder / "modules"))]
+        protected += [folder / name for folder in repositories for name in _PROTECTED_IN_GIT]
     hidden_paths = {each.resolve() for each in places if os.path.exists(each)}  # noqa: PTH110  (raises nothing)
     return Policy(
         workspace,
         temporary.resolve(),
         tuple(writable),
+        _TERMINALS,
         tuple(each.resolve() for each in protected if each.exists()),
         tuple(git),
         # A workspace inside of a hidden folder would be hidden, too. Who chose it wants it to be seen.
@@ -145,6 +149,20 @@ def _git_folders(workspace: Path) -> list[Path]:
         return [(folder / (folder / "commondir").read_text(encoding="utf-8").strip()).resolve()]
     except (OSError, ValueError):
         return []
+
+
+def _submodules(folder: Path) -> Iterator[Path]:
+    """The repositories of submodules, which have hooks and configuration of their own."""
+    try:
+        entries = [Path(each.path) for each in os.scandir(folder) if each.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for entry in entries:
+        if (entry / "HEAD").exists():
+            yield entry
+            yield from _submodules(entry / "modules")
+        else:  # the name of a submodule may have slashes in it
+            yield from _submodules(entry)
 
 
 def without_hidden(hidden: set[Path]) -> Iterator[Path]:

@@ -91,7 +91,7 @@ class Sandbox:
         self.without_namespaces = ""
         """Why there are no namespaces; empty if there are, or no process was started yet."""
         self._network = network
-        self._hidden = tuple(map(Path, hidden))
+        self._hidden = tuple(Path(each).expanduser() for each in hidden)
         self._policy: Policy | None = None
         self._means: _Means | None = None
         self._is_closed = False
@@ -160,6 +160,7 @@ class Sandbox:
             "namespaces": has_namespaces,
             "ports": [*ports],
             "writable": [*map(str, self.policy.writable), *writable],
+            "terminals": [*map(str, self.policy.terminals)],
         }
         program = Path(__file__).with_name("confine_main.py")
         return [sys.executable, "-I", "-S", str(program), json.dumps(request), *argv]
@@ -205,12 +206,11 @@ class Sandbox:
                 namespaces = Namespaces(policy)
             except NamespacesUnavailable as error:
                 self.without_namespaces = str(error)
-            has_namespaces = namespaces is not None
-            ruleset = landlock.Ruleset(
-                [Path("/")] if has_namespaces else policy.readable(),
-                policy.writable,
-                tcp=has_namespaces or policy.network,
-            )
+            if namespaces is None:
+                writable = (*policy.writable, *policy.terminals)
+                ruleset = landlock.Ruleset([*policy.readable(), *writable], writable, tcp=policy.network)
+            else:
+                ruleset = landlock.Ruleset([Path("/")], [*policy.writable, *namespaces.devices], tcp=True)
             self._means = _Means(ruleset, namespaces)
         return self._means
 
