@@ -78,6 +78,18 @@ NEED_NAMESPACES = {
     ),
     "write to another terminal": "test -e {pty} && echo evil > {pty}",
 }
+# Code is in the same sandbox, so one attack of each kind is enough there. These do not need namespaces.
+BY_CODE = (
+    "read a private key",
+    "read our database",
+    "read the parent's environment",
+    "open the parent's descriptors",
+    "find secrets in the environment",
+    "write the shell's start file",
+    "write beside the workspace",
+    "signal the parent",
+    "reach the gateway",
+)
 IO_URING = Path(__file__).with_name("io_uring_read.py")
 
 
@@ -99,8 +111,8 @@ def main() -> None:
         everything = {**ATTACKS, **NEED_NAMESPACES}
         commands = [filled(each, known) for each in everything.values()]
         found["terminal"] = dict(zip(everything, by_terminal(home / "work", commands), strict=True))
-        if means == "namespaces":  # else the same again, for twice the time
-            found["execute_code"] = dict(zip(everything, by_code(home / "work", commands), strict=True))
+        some = [filled(everything[each], known) for each in BY_CODE]
+        found["execute_code"] = dict(zip(BY_CODE, by_code(home / "work", some), strict=True))
     print(json.dumps(found))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -19,23 +18,28 @@ from tests.toolbox.browser.site import Site
 from tests.toolbox.browser.test_browser import Surfer
 from tests.toolbox.one_call import OneCall
 
+# Written without the SDK, which takes a second to import.
 SERVER = """
-import os
-from mcp.server.mcpserver import MCPServer
+import json, os, sys
 
-server = MCPServer("tests")
-
-
-@server.tool()
-async def write(path: str) -> str:
-    try:
-        open(path, "w").close()
-    except OSError as error:
-        return str(error)
-    return f"written by {os.getpid()}"
-
-
-server.run()
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" not in request:
+        continue
+    if request["method"] == "initialize":
+        result = {"capabilities": {"tools": {}}, "serverInfo": {"name": "server", "version": "1"}}
+        result["protocolVersion"] = request["params"]["protocolVersion"]
+    elif request["method"] == "tools/list":
+        schema = {"type": "object", "properties": {"path": {"type": "string"}}}
+        result = {"tools": [{"name": "write", "inputSchema": schema}]}
+    else:
+        try:
+            open(request["params"]["arguments"]["path"], "w").close()
+            said = f"written by {os.getpid()}"
+        except OSError as error:
+            said = str(error)
+        result = {"content": [{"type": "text", "text": said}]}
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
 """
 
 
@@ -43,9 +47,9 @@ def test_an_mcp_server_writes_the_workspace_alone(tmp_path: Path) -> None:
     """It works in the sandbox, cannot write elsewhere, and is gone when the connection is closed."""
     workspace = tmp_path / "work"
     workspace.mkdir()
-    (workspace / "server.py").write_text(textwrap.dedent(SERVER))
+    (workspace / "server.py").write_text(SERVER)
     sandbox = Sandbox(workspace)
-    with MCP.stdio(sys.executable, ["server.py"], cwd=str(workspace), sandbox=sandbox) as server:
+    with MCP.stdio(sys.executable, ["server.py"], cwd=str(workspace), sandbox=sandbox, mode="legacy") as server:
         tools = server.tools()
         inside = str(OneCall(list(tools), "write", '{"path": "file"}').run_now().content)
         outside = str(OneCall(list(tools), "write", '{"path": "../file"}').run_now().content)
