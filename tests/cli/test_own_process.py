@@ -11,8 +11,8 @@ import pytest
 from halter.events import ToolFinished
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, tool_calls
-from tests.cli.kit import Home, OnTerminal
-from tests.helpers import run_python
+from tests.support.cli_program import Home, OnTerminal
+from tests.support.processes import run_python
 
 LOOK = """
 import ctypes, json, os, subprocess

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import halter
-from tests.security.attacks import ATTACKS, BY_CODE, IO_URING, NEED_NAMESPACES
+from tests.support.sandbox_attacks import ATTACKS, BY_CODE, IO_URING, NEED_NAMESPACES
 
 NOBODY = 65534
-HERE = Path(__file__).with_name("attacks.py")
+HERE = Path(__file__).parents[1] / "support" / "sandbox_attacks.py"
 AS_NOBODY: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 LIBRARIES = [path for path in sys.path if path.endswith("site-packages")]
 DOCUMENTED = (Path(__file__).parents[2] / "docs/security.md").read_text()

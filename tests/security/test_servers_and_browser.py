@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from halter.testing import ToolCalls
 from halter.toolbox.browser.browser import Browser
 from halter.toolbox.browser.chromium import NAMES
 from halter.toolbox.mcp.mcp import MCP
 from halter.toolbox.sandbox.sandbox import Sandbox
-from tests.helpers import is_alive
-from tests.toolbox.browser.site import Site
-from tests.toolbox.browser.test_browser import Surfer
-from tests.toolbox.one_call import OneCall
+from halter.tools.resources import SessionResources
+from tests.support.processes import is_alive
+from tests.support.web_site import Site
 
 # Written without the SDK, which takes a second to import.
 SERVER = """
@@ -51,13 +51,21 @@ def test_an_mcp_server_writes_the_workspace_alone(tmp_path: Path) -> None:
     sandbox = Sandbox(workspace)
     with MCP.stdio(sys.executable, ["server.py"], cwd=str(workspace), sandbox=sandbox, mode="legacy") as server:
         tools = server.tools()
-        inside = str(OneCall(list(tools), "write", '{"path": "file"}').run_now().content)
-        outside = str(OneCall(list(tools), "write", '{"path": "../file"}').run_now().content)
+        inside = str(ToolCalls(*tools).call("write", path="file").content)
+        outside = str(ToolCalls(*tools).call("write", path="../file").content)
     sandbox.close()
     assert (workspace / "file").exists()
     assert "Permission denied" in outside
     assert not (tmp_path / "file").exists()
     assert not is_alive(int(inside.rpartition(" ")[2].strip("'\")]")))
+
+
+def mounts_of(pid: int) -> str:
+    """The mount namespace of a process; empty if it has ended."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return ""
 
 
 @pytest.mark.skipif(not any(map(shutil.which, NAMES)), reason="there is no Chromium here")
@@ -66,13 +74,19 @@ def test_the_browser_works_in_a_sandbox(tmp_path: Path) -> None:
     (tmp_path / "secret").mkdir()
     (tmp_path / "secret/key").write_text("SECRET")
     site = Site()
-    surfer = Surfer(Browser(allow_private=[site.host], sandbox=Sandbox(tmp_path, hidden=[tmp_path / "secret"])), site)
+    browser = Browser(allow_private=[site.host], sandbox=Sandbox(tmp_path, hidden=[tmp_path / "secret"]))
+    resources = SessionResources()
+    calls = ToolCalls(*browser.tools, resources=resources)
     try:
-        assert site.url in surfer.home()
-        processes = surfer.family().members()
-        assert any(os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt") for pid in processes)
-        assert "SECRET" not in str(surfer.run("navigate", url=f"file://{tmp_path}/secret/key"))
+        assert site.url in str(calls.call("browser_navigate", url=site.url).content)
+        secret = str(calls.call("browser_navigate", url=f"file://{tmp_path}/secret/key"))
+        chromium = resources.keep(browser._open)._life
+        assert chromium is not None
+        processes = list(chromium._tree.members())
+        places = {mounts_of(pid) for pid in processes} - {""}
     finally:
-        surfer.close()
+        resources.close()
         site.close()
+    assert "SECRET" not in secret
+    assert places - {mounts_of(os.getpid())}  # Chromium is where files are hidden
     assert not any(map(is_alive, processes))

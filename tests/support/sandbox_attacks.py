@@ -1,6 +1,6 @@
 """A program that attacks its own sandbox from inside the default tools, and prints what came of it as JSON.
 
-    python attacks.py HOME namespaces|landlock
+    python sandbox_attacks.py HOME namespaces|landlock
 
 It is a program of its own because it also runs as an ordinary user. `landlock` is for a system that allows no
 namespaces. docs/security.md has a row for each attack.
