@@ -1,6 +1,6 @@
 """How long a stop of `terminal`, `process` and `execute_code` takes: from cancel() in another thread to the outcome.
 
-    python bench/toolbox_shell.py [--runs 100]
+    python bench/toolbox_shell.py [--runs 100] [--sandbox workspace|off]
 
 Each call runs in a batch, as the product runs it, and is in the middle of its work before the clock starts:
 
@@ -37,6 +37,7 @@ from halter.events.tools import ToolProgress
 from halter.models import ToolCall
 from halter.testing import deaf_process
 from halter.toolbox.python.execute_code import Code
+from halter.toolbox.sandbox.sandbox import Sandbox
 from halter.toolbox.terminal.terminal import Terminal
 from halter.tools import collect_tools
 from halter.tools.resources import SessionResources
@@ -56,9 +57,9 @@ _CODES = {
 class Stage:
     """One session's worth of calls."""
 
-    def __init__(self, folder):
-        self.terminal = Terminal(folder, grace=0.2)
-        self.code = Code(folder)
+    def __init__(self, folder, sandbox):
+        self.terminal = Terminal(folder, grace=0.2, sandbox=sandbox)
+        self.code = Code(folder, sandbox=sandbox)
         self.resources = SessionResources()
         self.tools = collect_tools([*self.terminal.tools, *self.code.tools])
 
@@ -140,9 +141,11 @@ async def measure(runs, stage):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=100)
-    runs = max(parser.parse_args().runs, 50)
+    parser.add_argument("--sandbox", choices=["workspace", "off"], default="workspace")
+    options = parser.parse_args()
+    runs = max(options.runs, 50)
     with tempfile.TemporaryDirectory() as folder:
-        stage = Stage(folder)
+        stage = Stage(folder, None if options.sandbox == "off" else Sandbox(folder))
         try:
             back, dead = asyncio.run(measure(runs, stage))
         finally:

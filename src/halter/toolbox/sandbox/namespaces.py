@@ -72,12 +72,18 @@ class Namespaces:
         """Its own terminals. A Landlock rule for the user's does not hold for what is mounted in their place."""
         return [Path(f"/proc/self/fd/{descriptor}") for descriptor in self._devices]
 
+    def close_devices(self) -> None:
+        """Release them, when the rules are made."""
+        while self._devices:
+            os.close(self._devices.pop())
+
     def close(self) -> None:
-        """Release them. They exist until the last process in them has ended."""
-        for descriptor in (*self.descriptors.values(), *self._devices):
+        """Release all. The namespaces exist until the last process in them has ended."""
+        self.close_devices()
+        for descriptor in self.descriptors.values():
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        self.descriptors, self._devices = {}, []
+        self.descriptors = {}
 
 
 def request_for(policy: Policy) -> dict[str, object]:

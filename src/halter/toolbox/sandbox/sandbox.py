@@ -211,6 +211,7 @@ class Sandbox:
                 ruleset = landlock.Ruleset([*policy.readable(), *writable], writable, tcp=policy.network)
             else:
                 ruleset = landlock.Ruleset([Path("/")], [*policy.writable, *namespaces.devices], tcp=True)
+                namespaces.close_devices()
             self._means = _Means(ruleset, namespaces)
         return self._means
 
