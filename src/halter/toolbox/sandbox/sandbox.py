@@ -210,7 +210,11 @@ class Sandbox:
                 writable = (*policy.writable, *policy.terminals)
                 ruleset = landlock.Ruleset([*policy.readable(), *writable], writable, tcp=policy.network)
             else:
-                ruleset = landlock.Ruleset([Path("/")], [*policy.writable, *namespaces.devices], tcp=True)
+                try:
+                    ruleset = landlock.Ruleset([Path("/")], [*policy.writable, *namespaces.devices], tcp=True)
+                except BaseException:
+                    namespaces.close()
+                    raise
                 namespaces.close_devices()
             self._means = _Means(ruleset, namespaces)
         return self._means
