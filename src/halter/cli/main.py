@@ -16,6 +16,7 @@ __all__ = ["run"]
 
 _NOTE = "Without a command and without -p, halter opens a chat."
 _PIPE_CLOSED = 141
+_MAX_PORT = 65_535
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -61,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     serve = commands.add_parser("serve", help="run the gateway: sessions over HTTP and WebSocket, and a web page")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; anything but loopback needs a key")
-    serve.add_argument("--port", type=int, default=8787, help="port to listen on; 0 picks a free one")
+    serve.add_argument("--port", type=_port, default=8787, help="port to listen on; 0 picks a free one")
     _shared(serve)
     keys = commands.add_parser("keys", help="create, list or revoke keys for the gateway")
     keys.add_argument("action", choices=["create", "list", "revoke"])
@@ -85,6 +86,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     fetch.add_argument("--yes", action="store_true", help="do not ask before installing")
     return parser
+
+
+def _port(text: str) -> int:
+    """A port number; what argparse says of others is the error's text."""
+    if not (text.isascii() and text.isdecimal() and int(text[:6]) <= _MAX_PORT):
+        msg = f"{text!r} is no port: choose a number from 0 to {_MAX_PORT}; 0 picks a free one"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
 
 
 def _print_parser() -> argparse.ArgumentParser:

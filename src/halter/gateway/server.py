@@ -16,6 +16,7 @@ from aiohttp import web
 from halter.agent import Agent
 from halter.gateway.chat.bridge import ChatBridge
 from halter.gateway.http.auth import Authenticator, is_loopback
+from halter.gateway.http.connections import ACCEPTED_AT_ONCE, BACKLOG, Connections, bind, connection_limit
 from halter.gateway.http.errors import Problem, problem_of_error, problem_of_status
 from halter.gateway.http.handlers import KEY, Handlers
 from halter.gateway.http.routes import ROUTES, Route
@@ -94,6 +95,7 @@ class Gateway:
         self._handlers = Handlers(self.registry, self.streams, self.metrics, speech, [each.name for each in platforms])
         self._bridges = [ChatBridge(platform, self.registry, speech) for platform in platforms]
         self._guard = Authenticator(keys, host)
+        self._connections = Connections(connection_limit(limits.connections))
         self._host = host
         self._port = port
         self._runner: web.AppRunner | None = None
@@ -105,19 +107,26 @@ class Gateway:
         return f"http://{host}:{self._port}"
 
     async def start(self) -> None:
-        """Listen, and resume sessions with queued messages. Raises `OSError` if the address is not available."""
+        """Listen, and resume sessions with queued messages. Raises `CannotListen` if the address is not available."""
         app = web.Application()
         for route in ROUTES:
-            app.router.add_route(route.method, route.path, self._answering(route.path, self._guarded(route)))
+            handle = self._answering(route.path, self._guarded(route), is_vital=route.is_vital)
+            app.router.add_route(route.method, route.path, handle)
         app.router.add_route("*", "/{nowhere:.*}", self._answering("none", _refuse))
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        await runner.setup()
+        limits = self.registry.limits
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=limits.header_timeout)
+        sockets = bind(self._host, self._port)
         try:
-            await web.TCPSite(runner, self._host, self._port, backlog=1024).start()
+            await runner.setup()
+            self._watch_connections(runner)
+            for each in sockets:
+                await web.SockSite(runner, each, backlog=ACCEPTED_AT_ONCE).start()
+                each.listen(BACKLOG)  # asyncio has one number for both
         except BaseException:
             await runner.cleanup()
+            for each in sockets:
+                each.close()
             raise
-        self._watch_disconnects(runner)
         self._runner = runner
         self._port = runner.addresses[0][1]
         self.streams.begin()
@@ -125,19 +134,25 @@ class Gateway:
         for bridge in self._bridges:
             bridge.start()
 
-    def _watch_disconnects(self, runner: web.AppRunner) -> None:
-        """End an event stream as soon as its client has disconnected.
+    def _watch_connections(self, runner: web.AppRunner) -> None:
+        """Count connections, and end an event stream as soon as its client has disconnected.
 
         aiohttp's `handler_cancellation` would cancel every handler of a lost connection, also that of a stop.
         """
         server = runner.server
         assert server is not None
-        lost = server.connection_lost
+        made, lost = server.connection_made, server.connection_lost
+
+        def connection_made(handler: RequestHandler, transport: asyncio.Transport) -> None:
+            made(handler, transport)
+            self._connections.opened(handler, transport)
 
         def connection_lost(handler: RequestHandler, exc: BaseException | None = None) -> None:
+            self._connections.closed(handler)
             self.streams.lost(handler)
             lost(handler, exc)
 
+        server.connection_made = connection_made  # type: ignore[method-assign]
         server.connection_lost = connection_lost  # type: ignore[method-assign]
 
     async def stop(self, patience: float = 0.0, closing: float = 5.0) -> int:
@@ -185,20 +200,24 @@ class Gateway:
 
         return guarded
 
-    def _answering(self, route: str, handle: _Handler) -> _Handler:
+    def _answering(self, route: str, handle: _Handler, *, is_vital: bool = False) -> _Handler:
         """A handler that turns every error into an answer.
 
         A boundary: an unexpected error is logged, and the client gets a 500 without details. Not an aiohttp middleware,
         which would add a layer to the path of every stop.
         """
+        connections = self._connections
 
         async def answer(request: web.Request) -> web.StreamResponse:
             try:
+                connections.begin(request.protocol, is_vital=is_vital)
                 response = await handle(request)
             except Problem as problem:
                 if problem.kind == "limit":
                     self.metrics.refused(problem.field or "")
                 response = problem.response()
+                if problem.kind == "connections":
+                    response.force_close()
             except web.HTTPException as error:
                 response = problem_of_status(error).response()
                 if "Allow" in error.headers:
@@ -207,6 +226,8 @@ class Gateway:
                 raise  # the client has disconnected
             except Exception as error:  # noqa: BLE001
                 response = self._failed(route, error).response()
+            finally:
+                connections.end(request.protocol)
             self.metrics.answered(request.method, route, response.status)
             return response
 

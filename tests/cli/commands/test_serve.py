@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import stat
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from halter.testing import FakeProvider, answer
-from tests.support.cli_program import Home, end, read_until
+from tests.support.cli_program import Home, OnTerminal, end, read_until
 
 
 def get(url: str, key: str, body: object = None) -> tuple[int, Any]:
@@ -69,6 +70,39 @@ def test_a_key_of_the_environment(home: Home, provider: FakeProvider) -> None:
         ended = end(program, signal.SIGTERM)
     assert "from-the-environment" not in ended.err
     assert not (home.path / "keys.json").exists()
+
+
+def test_each_start_on_a_terminal_prints_an_address_that_opens_the_page(home: Home, provider: FakeProvider) -> None:
+    """A second start showed none, and the first key was lost if nobody had noted it. Older keys stay valid."""
+    shown = []
+    for _ in range(2):
+        with OnTerminal(home, "serve", "--port", "0") as terminal:
+            terminal.read_until(b"creates another.")
+            url, _, key = terminal.shown.decode().split("serves at ")[1].split()[0].partition("/#key=")
+            shown.append(key)
+            assert [get(f"{url}/v1/sessions", each)[0] for each in shown] == [200] * len(shown)
+            terminal.program.terminate()
+            assert terminal.end() == 143
+    assert len(set(shown)) == 2
+
+
+def test_a_port_that_is_taken(home: Home, provider: FakeProvider) -> None:
+    """One line that names the cure; and no key was made, which nobody would have seen."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = home.run("serve", "--port", port)
+    assert ended.code == 1
+    assert [port in line and "in use" in line and "--port" in line for line in ended.err.splitlines()] == [True]
+    assert not (home.path / "keys.json").exists()
+
+
+@pytest.mark.parametrize("port", ["80000", "http", "9" * 5000])
+def test_a_port_that_is_none(home: Home, port: str) -> None:
+    """It was a traceback; now the last line says what a port is."""
+    ended = home.run("serve", f"--port={port}")
+    assert ended.code == 2
+    assert "from 0 to 65535" in ended.err.splitlines()[-1]
+    assert "Traceback" not in ended.err
 
 
 @pytest.mark.parametrize("key", ["", "short"])

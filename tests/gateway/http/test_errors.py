@@ -12,7 +12,7 @@ import pytest
 
 from halter.errors import SessionOwned, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 from halter.events import Event
-from halter.gateway.http import schemas
+from halter.gateway import Limits
 from halter.gateway.http.errors import MEDIA_TYPE
 from halter.stores import MemoryStore
 from tests.support.gateway_client import gateway_of, kinds, sqlite
@@ -88,6 +88,51 @@ async def test_bodies_that_can_not_be_read() -> None:
         assert answer.status == 404
 
 
+FORM = {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [b"H: x\r\n" * 300, b"no colon\r\n", b"H: " + b"x" * 20_000 + b"\r\n", b"Content-Transfer-Encoding: none\r\n"],
+    ids=["too many", "no colon", "too long", "unknown encoding"],
+)
+@looped
+async def test_headers_of_a_part_that_cannot_be_read(headers: bytes) -> None:
+    """They were a 500, and a traceback in the log; they are the client's mistake."""
+    async with gateway_of() as (_, client):
+        await client.create()
+        form = b"--x\r\n" + headers + b"\r\nhello\r\n--x--\r\n"
+        answer = await client.ask("POST", "/v1/sessions/s/messages", data=form, headers=FORM)
+        assert (answer.status, answer.body["field"]) == (400, "body")
+
+
+@looped
+async def test_a_body_that_is_not_compressed_as_it_says() -> None:
+    """It was a 500 as well."""
+    async with gateway_of() as (_, client):
+        await client.create()
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        answer = await client.ask("POST", "/v1/sessions/s/messages", data=b"no gzip", headers=headers)
+        assert (answer.status, answer.body["field"]) == (400, "body")
+
+
+@pytest.mark.parametrize(("size", "said"), [(10, "100 parts"), (7_000, "500,000 bytes")])
+@looped
+async def test_empty_parts_of_a_form_count(size: int, said: str) -> None:
+    """60,000 empty parts with long names were all read and kept: what counts is what is sent, and how many."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        for number in range(60_000):
+            name = f"{number}".zfill(size)
+            yield f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n\r\n'.encode()
+
+    async with gateway_of(limits=Limits(upload=500_000)) as (_, client):
+        await client.create()
+        answer = await client.ask("POST", "/v1/sessions/s/messages", data=parts(), headers=FORM)
+        assert (answer.status, answer.body["field"]) == (413, "body")
+        assert said in answer.body["detail"]
+
+
 @looped
 async def test_addresses_that_are_none() -> None:
     """404 and 405 are problems as well, and 405 says what can be done."""
@@ -160,16 +205,15 @@ async def test_a_turn_that_the_store_lets_not_begin_begins_when_it_can() -> None
 
 
 @looped
-async def test_a_body_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_never_ends_is_not_waited_for() -> None:
     """A client that sends half of a body, or of a form, and then nothing, gets 408."""
-    monkeypatch.setattr(schemas, "_PATIENCE", 0.05)
-    monkeypatch.setattr(schemas, "_UPLOAD_PATIENCE", 0.05)
+    limits = Limits(body_timeout=0.05, upload_timeout=0.05)
 
     async def half() -> AsyncIterator[bytes]:
         yield b"--x\r\n"
         await asyncio.sleep(10)
 
-    async with gateway_of() as (_, client):
+    async with gateway_of(limits=limits) as (_, client):
         await client.create()
         for kind in ("application/json", "multipart/form-data; boundary=x"):
             answer = await client.ask("POST", "/v1/sessions/s/messages", data=half(), headers={"Content-Type": kind})

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import aiohttp
@@ -115,6 +117,28 @@ def test_keys_are_kept_as_hashes_for_this_user_alone(tmp_path: Path) -> None:
     file.path.write_text("[1]")
     with pytest.raises(ValueError, match="damaged"):
         file.read()
+
+
+def test_keys_that_are_made_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    """Two processes read the same file and each wrote its own key: the second write took the first key away."""
+    make = "import sys, pathlib; from halter.gateway import KeyFile; sys.stdin.read(1)\n"
+    make += "for _ in range(20): KeyFile(pathlib.Path(sys.argv[1])).create('k', 'read')"
+    path = tmp_path / "keys.json"
+    made = [subprocess.Popen([sys.executable, "-c", make, str(path)], stdin=subprocess.PIPE) for _ in range(3)]
+    for each in made:
+        each.communicate(b"x", timeout=60)
+        assert each.returncode == 0
+    assert len(KeyFile(path).read()) == 60
+
+
+def test_of_the_keys_for_the_page_only_the_latest_stay_valid(tmp_path: Path) -> None:
+    """Each start makes one; those of a person are never dropped."""
+    file = KeyFile(tmp_path / "keys.json")
+    file.create("mine", "write")
+    made = [file.create("page", "admin", auto=True) for _ in range(12)]
+    keys = Keys(file)
+    assert [keys.find(each) is not None for each in made] == [False] * 2 + [True] * 10
+    assert file.read()[0].name == "mine"
 
 
 def test_an_address_that_others_reach_needs_a_key_that_somebody_has_made(tmp_path: Path) -> None:

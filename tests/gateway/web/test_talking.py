@@ -267,3 +267,21 @@ def test_a_key_is_asked_for_and_leaves_the_address(house: MakeHouse, tab: MakeTa
     expect(page.answers).to_have_text("Hello.")
     assert "key" not in page.page.url
     page.wrong = [each for each in page.wrong if "401" not in each]
+
+
+def test_a_wrong_key_in_the_address_does_not_replace_the_right_one(house: MakeHouse, tab: MakeTab) -> None:
+    """Any site can link to the page with any key: that took the kept one away."""
+    there = house("Hello.", "Again.")
+    page = tab(there.address())
+    page.say("hi")
+    expect(page.answers).to_have_text("Hello.")
+    wrong = f"{there.gateway.url}/#key=wrong&session={page.session}"
+    page.page.goto(wrong)  # in the open page
+    expect(page.page.locator(".notice")).to_contain_text("not accepted")
+    page.page.goto("about:blank")
+    page.page.goto(wrong)
+    expect(page.page.locator(".notice")).to_contain_text("not accepted")
+    page.say("again")
+    expect(page.answers.nth(1)).to_have_text("Again.")
+    assert "key" not in page.page.url
+    page.wrong = [each for each in page.wrong if "401" not in each]

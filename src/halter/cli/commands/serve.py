@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from halter.cli.settings import Configuration
     from halter.gateway.chat.adapter import ChatAdapter
-    from halter.gateway.http.keys import Keys
+    from halter.gateway.http.keys import KeyFile, Keys
     from halter.gateway.server import Gateway
 
 __all__ = ["manage_keys", "serve_gateway"]
@@ -33,6 +33,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
     from halter.cli.voice_factory import make_voice_messages
     from halter.errors import HalterError
     from halter.gateway import Gateway
+    from halter.gateway.http.connections import CannotListen
     from halter.gateway.observe import logs
     from halter.gateway.serve import serve
     from halter.stores import SQLiteStore
@@ -40,7 +41,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
     try:
         configuration = load({"model": options.model, "store": options.store, "sandbox": options.sandbox})
         settings = configuration.settings
-        keys, shown = _keys(configuration, options.host)
+        keys, file = _keys(configuration, options.host)
         choice = choose_model(configuration)
         agent = make_agent(configuration, choice, can_ask=True)
         voice_messages = make_voice_messages(configuration)
@@ -62,8 +63,10 @@ def serve_gateway(options: argparse.Namespace) -> int:
                 ),
                 patience=settings.drain_timeout,
                 leaving=settings.exit_timeout,
-                on_start=lambda gateway: _announce(gateway, shown),
+                on_start=lambda gateway: _announce(gateway, keys, file),
             )
+    except CannotListen as error:
+        return print_error(f"{error}; choose another with --port (0: any free one) or --host")
     except (HalterError, NoModel, OSError, SettingsError, ValueError) as error:
         return print_error(error)
     return 0
@@ -88,20 +91,24 @@ def _platforms(configuration: Configuration) -> list[ChatAdapter]:
     return [Telegram(token, wanted.users, busy=settings.busy, stop_phrases=settings.stop_phrases, server=wanted.server)]
 
 
-def _announce(gateway: Gateway, shown: str) -> None:
-    """Print the URL. The key is behind the #, which browsers never send and servers never log."""
-    url = f"{gateway.url}/#key={shown}" if shown else f"{gateway.url}/"
-    print(f"Halter serves at {url}", flush=True)
-    told = (
-        "The key in this address is shown only once"
-        if shown
-        else "The page asks for a key: the one in HALTER_KEY, or one created before"
-    )
+def _announce(gateway: Gateway, keys: Keys, file: KeyFile) -> None:
+    """Print the URL: on a terminal with a new key for the page, elsewhere only if there is no key yet.
+
+    The key is behind the #, which browsers never send and servers never log. It is created only now that the gateway
+    listens: a start that fails creates none.
+    """
+    if sys.stdout.isatty() or not keys:
+        key = file.create("page", "admin", auto=True)
+        print(f"Halter serves at {gateway.url}/#key={key}")
+        told = "This address opens the page. Its key is shown only once; each start on a terminal prints a new one"
+    else:
+        print(f"Halter serves at {gateway.url}/")
+        told = "The page asks for a key: the one in HALTER_KEY, or one created before"
     print(f"{told}; `halter keys create NAME` creates another.", flush=True)
 
 
-def _keys(configuration: Configuration, host: str) -> tuple[Keys, str]:
-    """The keys that hold, and the one that was just made, to be shown.
+def _keys(configuration: Configuration, host: str) -> tuple[Keys, KeyFile]:
+    """The valid keys, and their file.
 
     Raises `SettingsError` rather than let in whoever comes.
     """
@@ -121,8 +128,7 @@ def _keys(configuration: Configuration, host: str) -> tuple[Keys, str]:
             f"{host} can be reached from other machines: set HALTER_KEY, or create a key with `halter keys create NAME`"
         )
         raise SettingsError(msg)
-    shown = "" if keys else file.create("page", "admin", auto=True)  # existing keys are not shown again
-    return keys, shown
+    return keys, file
 
 
 def manage_keys(options: argparse.Namespace) -> int:

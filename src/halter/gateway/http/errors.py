@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from halter.errors import (
     SessionClosed,
@@ -118,7 +119,9 @@ _STORE: Final = {
 
 
 def problem_of_error(error: Exception) -> Problem | None:
-    """The problem for an error of a session or its store; None if the error is unexpected."""
+    """The problem for an error of a session, its store or a malformed body; None if the error is unexpected."""
+    if isinstance(error, (HttpProcessingError, web.RequestPayloadError)):
+        return Problem(400, "the body is malformed", field="body", kind="body")
     if isinstance(error, SessionOwned):
         return Problem(409, "another process has this session open", kind="session-owned", retry_after=_SOON)
     if isinstance(error, SessionClosed):

@@ -9,8 +9,10 @@ key and is never written anywhere. The file is read again when it changes: a rev
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
+import os
 import secrets
 import time
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
@@ -21,6 +23,7 @@ from halter.toolbox.files.atomic import write_whole
 from halter.toolbox.files.workspace import Workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["SCOPES", "Key", "KeyFile", "Keys", "Scope"]
@@ -29,6 +32,7 @@ Scope: TypeAlias = Literal["read", "write", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = ("read", "write", "admin")
 _PREFIX: Final = "hk"
 _OF_ENVIRONMENT: Final = "environment"
+_MAX_AUTO: Final = 10  # keys of the page, one from each start: browsers may still have the latest ones
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -63,23 +67,39 @@ class KeyFile:
             raise ValueError(msg) from error
 
     def create(self, name: str, scope: Scope, *, auto: bool = False) -> str:
-        """Create a key and return it; it cannot be read again."""
+        """Create a key and return it; it cannot be read again. Of the *auto* ones only the latest stay valid."""
         key_id = secrets.token_hex(4)
         text = f"{_PREFIX}_{key_id}_{secrets.token_urlsafe(32)}"
-        self._write([*self.read(), Key(key_id, name, scope, _digest(text), time.time(), auto)])
+        with self._locked():
+            keys = [*self.read(), Key(key_id, name, scope, _digest(text), time.time(), auto)]
+            old = [key.id for key in keys if key.auto][:-_MAX_AUTO]
+            self._write([key for key in keys if key.id not in old])
         return text
 
     def revoke(self, key_id: str) -> bool:
         """Remove a key by its id or name; False if there is none."""
-        keys = self.read()
-        left = [key for key in keys if key_id not in (key.id, key.name)]
-        if len(left) < len(keys):
-            self._write(left)
+        with self._locked():
+            keys = self.read()
+            left = [key for key in keys if key_id not in (key.id, key.name)]
+            if len(left) < len(keys):
+                self._write(left)
         return len(left) < len(keys)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from changing the file meanwhile. Its holder writes one file, or has died."""
+        import fcntl
+
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def _write(self, keys: list[Key]) -> None:
         """Replace the file atomically."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with Workspace(self.path.parent).find(self.path.name) as place:
             write_whole(place, msgspec.json.format(msgspec.json.encode(keys)), 0o600)
 

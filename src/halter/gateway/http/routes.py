@@ -41,7 +41,13 @@ class Route(NamedTuple):
     may_be_empty: bool = False
     is_many: bool = False  # gives a list of it
 
+    @property
+    def is_vital(self) -> bool:
+        """Whether it is answered also when all ordinary connections are in use."""
+        return self.name in _VITAL
 
+
+_VITAL: Final = frozenset({"stop", "stop_all", "health"})
 _SESSION: Final = "/v1/sessions/{session}"
 ROUTES: Final = (
     Route("GET", "/", "page", "The web page", None, gives="text/html"),

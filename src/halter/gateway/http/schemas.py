@@ -56,8 +56,7 @@ __all__ = [
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~:@-]{0,127}\Z", max_length=128)]
 Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 LONGEST_WAIT: Final = 60.0
-_PATIENCE: Final = 30.0  # seconds for a body of JSON
-_UPLOAD_PATIENCE: Final = 300.0
+_MAX_PARTS: Final = 100  # of one form
 _UNKNOWN: Final = frozenset({"", "application/octet-stream"})
 
 
@@ -306,18 +305,18 @@ async def read_body(request: web.Request, kind: type[Any], limits: Limits, *, ma
         raise Problem(415, f"send application/json, not {request.content_type}", field="Content-Type", kind="media")
     if (request.content_length or 0) > limits.body:
         raise _too_large(limits.body)
-    data = await _read(request.content, limits.body) if request.body_exists else b""
+    data = await _read(request.content, limits) if request.body_exists else b""
     return kind() if may_be_empty and not data else decode(data, kind)
 
 
-async def _read(content: StreamReader, most: int) -> bytes:
+async def _read(content: StreamReader, limits: Limits) -> bytes:
     data = bytearray()
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(limits.body_timeout):
             async for piece in content.iter_any():
                 data += piece
-                if len(data) > most:
-                    raise _too_large(most)
+                if len(data) > limits.body:
+                    raise _too_large(limits.body)
     except TimeoutError as error:
         raise _too_slow() from error
     return bytes(data)
@@ -329,13 +328,15 @@ async def read_form(request: web.Request, limits: Limits) -> tuple[MessageForm, 
         raise _too_large(limits.upload)
     fields: dict[str, str] = {}
     parts: list[Part] = []
-    left = limits.upload
+    count = 0
     try:
-        async with asyncio.timeout(_UPLOAD_PATIENCE):
+        async with asyncio.timeout(limits.upload_timeout):
             reader = await request.multipart()
             while (part := await _next(reader)) is not None:
-                data = await _read_part(part, left, limits)
-                left -= len(data)
+                count += 1
+                if count > _MAX_PARTS:
+                    raise Problem(413, f"the limit is {_MAX_PARTS} parts", field="body", kind="too-large")
+                data = await _read_part(part, request.content, limits)
                 if part.name in ("image", "audio"):
                     parts.append(_part(part.name, part.headers, data))
                 else:
@@ -362,13 +363,15 @@ async def _next(reader: MultipartReader) -> BodyPartReader | None:
     return part
 
 
-async def _read_part(part: BodyPartReader, left: int, limits: Limits) -> bytes:
+async def _read_part(part: BodyPartReader, body: StreamReader, limits: Limits) -> bytes:
     data = bytearray()
-    while chunk := await part.read_chunk():
+    while True:
+        chunk = await part.read_chunk()
         data += chunk
-        if len(data) > left:
+        if body.total_bytes > limits.upload:  # what has arrived of the whole body, with the headers of its parts
             raise _too_large(limits.upload)
-    return bytes(part.decode(data)) if part.headers.get("Content-Transfer-Encoding") else bytes(data)
+        if not chunk:
+            return bytes(part.decode(data)) if part.headers.get("Content-Transfer-Encoding") else bytes(data)
 
 
 def _part(name: str, headers: Mapping[str, str], data: bytes) -> Part:

@@ -39,6 +39,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a message with pictures or sound."""
     streams: int = 20_000
     """Event streams and WebSockets that are open at the same time."""
+    connections: int = 21_000
+    """Connections that are open at the same time; fewer if the process may not open that many files."""
+    header_timeout: float = 60.0
+    """Seconds until the headers of a request must have arrived; an unused connection is closed after them."""
+    body_timeout: float = 30.0
+    """Seconds until a body of JSON must have arrived."""
+    upload_timeout: float = 300.0
+    """Seconds until a message with pictures or sound must have arrived."""
 
 
 def per_minute(count: int) -> TokenBucket:

@@ -22,6 +22,16 @@ export class Api {
     this.onRefused = () => {}; // the key is not taken, or not any more
   }
 
+  /** Whether the gateway accepts the key. */
+  async isAccepted() {
+    try {
+      await this.sessions();
+    } catch (error) {
+      return error instanceof Problem && error.status !== 401;
+    }
+    return true;
+  }
+
   sessions() {
     return this.#ask("GET", "/sessions");
   }

@@ -6,7 +6,7 @@ import { Composer } from "./composer.js";
 import { ConversationView } from "./conversation.js";
 import { askKey, confirmRemoval, showHelp } from "./dialogs.js";
 import { find, icon } from "./dom.js";
-import { keepKey, readKey } from "./key.js";
+import { keepKey, keptKey, takeKey } from "./key.js";
 import { fetchMediaBy } from "./media.js";
 import { Notices } from "./notices.js";
 import { Outbox } from "./outbox.js";
@@ -29,7 +29,7 @@ class Page {
   #offset = 0; // seconds by which this clock is ahead of the gateway's
 
   constructor() {
-    this.api = new Api(readKey());
+    this.api = new Api(keptKey());
     this.api.onRefused = () => this.#askKey(true);
     fetchMediaBy((href) => this.api.media(href));
     this.state = new SessionDisplay();
@@ -59,6 +59,7 @@ class Page {
 
   async start() {
     this.#listen();
+    await this.#useGivenKey();
     if (!this.api.key) await this.#askKey(false);
     this.outbox.restore();
     this.#follow();
@@ -319,7 +320,7 @@ class Page {
     find("menu").addEventListener("click", () => this.#showSessions(!document.body.classList.contains("aside")));
     find("shade").addEventListener("click", () => this.#showSessions(false));
     window.addEventListener("hashchange", () => {
-      this.api.key = readKey();
+      void this.#useGivenKey();
       this.#follow();
     });
     window.addEventListener("online", () => this.#wake());
@@ -370,6 +371,18 @@ class Page {
     find("shade").hidden = !shown;
     find("menu").setAttribute("aria-expanded", String(shown));
     if (shown) find("new").focus();
+  }
+
+  /** Use the key in the address, unless it is wrong and another one is kept: any site may link here, with any key. */
+  async #useGivenKey() {
+    const given = takeKey();
+    if (!given || given === this.api.key) return;
+    if (this.api.key && !(await new Api(given).isAccepted())) {
+      this.notices.say("The key in the address was not accepted. The one from before is still used.");
+      return;
+    }
+    this.api.key = given;
+    keepKey(given);
   }
 
   async #askKey(wasRefused) {
