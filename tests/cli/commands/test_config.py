@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import subprocess
 import sys
 import tomllib
@@ -47,6 +48,15 @@ def test_edit(home: Home) -> None:
     ended = home.run("config", "edit", VISUAL=f"{sys.executable} -m mytools")
     assert ended.code == 1
     assert f"line {len(text.splitlines()) + 1}: unknown setting 'modle'" in ended.err
+
+
+def test_only_the_owner_may_read_the_file(home: Home) -> None:
+    """It may contain the token of a bot; it was readable for all, and again after an editor had replaced it."""
+    path = home.path / "config.toml"
+    home.write_module("import os, sys\nos.unlink(sys.argv[1])\nopen(sys.argv[1], 'w').close()\n")
+    for editor in ("true", f"{sys.executable} -m mytools", "false"):
+        home.run("config", "edit", EDITOR=editor)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, editor
 
 
 def test_an_editor_that_fails(home: Home) -> None:

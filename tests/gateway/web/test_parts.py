@@ -123,6 +123,17 @@ def test_marks_without_end_take_no_time_without_end(page: Page) -> None:
         assert render(page, text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["|a" * 150_000 + "\n" + "|-" * 150_000, "|a|b|\n|-|-|\n" + "|x|y|\n" * 150_000, "|a|\n|-|\n" + "|" * 150_000],
+    ids=["columns", "rows", "a row"],
+)
+def test_a_table_without_end_is_shown(page: Page, text: str) -> None:
+    """150,000 pipes were more than the browser could take, and nothing of the conversation was drawn any more."""
+    shown = render(page, text)
+    assert "|a" in shown or "<table>" in shown
+
+
 def test_what_is_whole_is_not_made_again(house: MakeHouse, tab: MakeTab) -> None:
     """Of an answer of thousands of pieces only the end is drawn anew: what stood before is the same element."""
     gate = Gate()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["config"]
+
+_PRIVATE = 0o600
 
 
 def config(action: str) -> int:
@@ -41,12 +44,20 @@ def _show() -> int:
 
 
 def _edit(path: Path) -> int:
-    """Open the file in the user's editor, with all settings as comments if it is new, then check it."""
+    """Open the file in the user's editor, with all settings as comments if it is new, then check it.
+
+    It may contain tokens, so only its owner may read it: afterwards too, as editors may write a new file.
+    """
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(_PRIVATE)
         path.write_text(_template(), "utf-8")
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
+    try:
+        code = subprocess.run([*shlex.split(editor), str(path)], check=False).returncode
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            path.chmod(_PRIVATE)
     if code:
         return print_error(f"{editor} exited with code {code}")
     load()

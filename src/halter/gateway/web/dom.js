@@ -2,7 +2,10 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element: `on` has listeners, `text` its text, all else are attributes; null and false are left out. */
+/**
+ * An element: `on` has listeners, `text` its text, all else are attributes; null and false are left out. A child may be
+ * an array of them, of any length: as arguments, 100,000 are more than a browser takes.
+ */
 export function el(tag, options = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(options)) {
@@ -11,7 +14,7 @@ export function el(tag, options = {}, ...children) {
     else if (name === "text") node.textContent = value;
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
+  for (const child of children.flat()) if (child !== null && child !== undefined) node.append(child);
   return node;
 }
 

@@ -14,7 +14,8 @@ const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,12})(?:([-*+])|(\d{1,9})[.)])(?:\s+(.*))?$/;
 const ALIGN = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
 const DEEPEST = 6;
-const LONGEST = 20_000; // characters of one paragraph that are looked at for marks
+const LONGEST = 20_000; // characters of one paragraph, or of one line of a table, that are looked at for marks
+const MOST_CELLS = 10_000; // of a table; a larger one is shown as it was written
 
 export class Markdown {
   #text = "";
@@ -170,14 +171,18 @@ function readList(lines, at) {
 }
 
 function readTable(lines, at) {
-  if (!lines[at].includes("|") || at + 1 >= lines.length || !lines[at + 1].includes("-") || !ALIGN.test(lines[at + 1]))
-    return null;
+  const [first, second = ""] = lines.slice(at, at + 2);
+  if (!first.includes("|") || !second.includes("-") || Math.max(first.length, second.length) > LONGEST) return null;
+  if (!ALIGN.test(second)) return null;
   let next = at + 2;
   while (next < lines.length && lines[next].includes("|")) next += 1;
+  const head = cells(first);
+  if (head.length * (next - at - 1) > MOST_CELLS)
+    return [{ kind: "code", language: "", text: lines.slice(at, next).join("\n") }, next];
   return [
     {
       kind: "table",
-      head: cells(lines[at]),
+      head,
       sides: cells(lines[at + 1]).map(side),
       rows: lines.slice(at + 2, next).map(cells),
     },
@@ -215,19 +220,15 @@ function side(mark) {
 function render(block, depth) {
   const { kind, text } = block;
   if (kind === "code") return renderCode(block);
-  if (kind === "heading") return el(`h${Math.min(6, block.level + 1)}`, {}, ...inline(text));
+  if (kind === "heading") return el(`h${Math.min(6, block.level + 1)}`, {}, inline(text));
   if (kind === "rule") return el("hr");
-  if (kind === "quote") return el("blockquote", {}, ...nested(text, depth));
+  if (kind === "quote") return el("blockquote", {}, nested(text, depth));
   if (kind === "list") {
-    const items = block.items.map((item) => el("li", {}, ...tight(nested(item, depth))));
-    return el(
-      block.ordered ? "ol" : "ul",
-      { start: block.ordered && block.first !== 1 ? block.first : null },
-      ...items,
-    );
+    const items = block.items.map((item) => el("li", {}, tight(nested(item, depth))));
+    return el(block.ordered ? "ol" : "ul", { start: block.ordered && block.first !== 1 ? block.first : null }, items);
   }
   if (kind === "table") return renderTable(block);
-  return el("p", {}, ...(text.length > LONGEST ? [text] : inline(text)));
+  return el("p", {}, text.length > LONGEST ? text : inline(text));
 }
 
 function nested(text, depth) {
@@ -236,7 +237,7 @@ function nested(text, depth) {
 
 /** Of an item with one paragraph only the words: then the lines stand close together. */
 function tight(nodes) {
-  return nodes[0]?.nodeName === "P" ? [...nodes[0].childNodes, ...nodes.slice(1)] : nodes;
+  return nodes[0]?.nodeName === "P" ? [...nodes[0].childNodes].concat(nodes.slice(1)) : nodes;
 }
 
 function renderCode({ language, text }) {
@@ -259,12 +260,12 @@ function renderCode({ language, text }) {
 
 function renderTable({ head, sides, rows }) {
   const row = (tag, line) =>
-    el("tr", {}, ...head.map((_, at) => el(tag, { class: sides[at] ?? "left" }, ...inline(line[at] ?? ""))));
-  const table = el(
-    "table",
-    {},
-    el("thead", {}, row("th", head)),
-    el("tbody", {}, ...rows.map((line) => row("td", line))),
-  );
+    el(
+      "tr",
+      {},
+      head.map((_, at) => el(tag, { class: sides[at] ?? "left" }, inline(line[at] ?? ""))),
+    );
+  const body = rows.map((line) => row("td", line));
+  const table = el("table", {}, el("thead", {}, row("th", head)), el("tbody", {}, body));
   return el("div", { class: "table", tabindex: 0 }, table);
 }
