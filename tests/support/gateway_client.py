@@ -12,7 +12,7 @@ import aiohttp
 
 from halter import Agent
 from halter.gateway import Gateway, KeyFile, Keys, Limits
-from halter.gateway.http.keys import Scope
+from halter.gateway.http.keys import SCOPES, Scope
 from halter.models.types import Model
 from halter.stores import MemoryStore, SQLiteStore, Store
 from halter.testing import ScriptedModel
@@ -150,7 +150,7 @@ async def gateway_of(
 def keys_of(folder: Path) -> tuple[Keys, dict[Scope, str]]:
     """A file with a key of each scope, and those keys."""
     file = KeyFile(folder / "keys.json")
-    made: dict[Scope, str] = {scope: file.create(scope, scope) for scope in ("read", "write", "admin")}
+    made: dict[Scope, str] = {scope: file.create(scope, scope) for scope in SCOPES}
     return Keys(file, OWN), made
 
 

@@ -67,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     keys = commands.add_parser("keys", help="create, list or revoke keys for the gateway")
     keys.add_argument("action", choices=["create", "list", "revoke"])
     keys.add_argument("name", metavar="NAME", nargs="?", help="name of the key; its id also works for revoke")
-    keys.add_argument("--scope", choices=["read", "write", "admin"], default="write", help="what the key allows")
+    scopes = ["read", "write", "approve", "admin"]
+    keys.add_argument("--scope", choices=scopes, default="write", help="what the key allows")
     _store(commands.add_parser("sessions", help="list sessions"))
     why = commands.add_parser("why", help="show the last stop of a session: who asked, and what ended when and how")
     why.add_argument(

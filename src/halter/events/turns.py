@@ -15,6 +15,7 @@ class SessionCreated(Struct, frozen=True, gc=False, tag="session.created"):
     """A session was created before it had a message. A session that begins with one has no such event."""
 
     agent: str = ""  # the name of the agent that will answer
+    owner: str = ""  # the id of the gateway key that created it, or the name of a chat platform; empty if not known
 
 
 class TurnStarted(Struct, frozen=True, gc=False, tag="turn.started"):

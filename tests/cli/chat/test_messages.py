@@ -86,8 +86,9 @@ def test_allowing_a_call(home: Home, provider: FakeProvider) -> None:
         chat.wait_for("■ stopped in")
         chat.wait_ready()
         chat.wait_gone("y or n, then Enter")
-    granted = [event.data.granted for event in home.events() if isinstance(event.data, ApprovalAnswered)]
-    assert granted == [True, False, False, False]
+    answers = [event.data for event in home.events() if isinstance(event.data, ApprovalAnswered)]
+    assert [each.granted for each in answers] == [True, False, False, False]
+    assert [each.by for each in answers[:2]] == ["terminal", "terminal"]
 
 
 def test_a_word_typed_before_the_question_does_not_allow(home: Home, provider: FakeProvider) -> None:

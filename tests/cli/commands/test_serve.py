@@ -114,11 +114,29 @@ def test_an_address_that_others_reach_needs_a_good_key(key: str, home: Home, pro
     assert "Traceback" not in ended.err
 
 
+def create_key(home: Home, *args: str) -> str:
+    """Create a key, as a person does at a terminal."""
+    with OnTerminal(home, "keys", "create", *args) as terminal:
+        assert terminal.end() == 0
+        return next(word for word in terminal.shown.decode().split() if word.startswith("hk_"))
+
+
+def test_keys_are_made_by_a_person_or_with_an_admin_key(home: Home) -> None:
+    """A command of an agent made itself a key, and approved what it wanted to do."""
+    refused = home.run("keys", "create", "x")
+    assert (refused.code, refused.out) == (1, "")
+    assert "terminal" in refused.err
+    narrow, admin = create_key(home, "n", "--scope", "approve"), create_key(home, "a", "--scope", "admin")
+    for key, code in ((narrow, 1), ("wrong", 1), (admin, 0)):
+        assert home.run("keys", "create", "x", HALTER_KEY=key).code == code
+    with OnTerminal(home, "keys", "create", "x", HALTER_TREE_0123456789abcdef="1") as terminal:
+        assert terminal.end() == 1
+        assert b"agent" in terminal.shown
+
+
 def test_keys_are_made_listed_and_revoked(home: Home) -> None:
-    """A key is shown once, on standard output alone; the list has no secrets in it."""
-    made = home.run("keys", "create", "phone", "--scope", "read")
-    key = made.out.strip()
-    assert key.startswith("hk_")
+    """A key is shown once; the list has no secrets in it."""
+    key = create_key(home, "phone", "--scope", "read")
     listed = home.run("keys", "list").out
     assert "phone" in listed
     assert "read" in listed

@@ -46,8 +46,8 @@ async def knock(gateway: Gateway, route: Route, key: str | None) -> int:
 
 
 def test_there_is_a_closed_address_of_each_scope() -> None:
-    """Else the tests below try nothing."""
-    assert {route.scope for route in CLOSED} == set(SCOPES)
+    """Else the tests below try nothing. What needs the scope "approve" depends on what is asked; see test_owners.py."""
+    assert {route.scope for route in CLOSED} == set(SCOPES) - {"approve"}
     assert {route.name for route in ROUTES if route.scope is None} == {"page", "page_file", "health", "openapi"}
 
 

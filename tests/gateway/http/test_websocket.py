@@ -170,7 +170,7 @@ async def test_a_key_that_may_only_read_can_listen(tmp_path: Path) -> None:
     """It gets the events, and its commands are refused one by one."""
     keys, made = keys_of(tmp_path)
     async with gateway_of("One.", keys=keys) as (gateway, client), client_session(gateway, made["read"]) as http:
-        await client.create()
+        await gateway.registry.create("s", None, made["read"].split("_")[1])
         async with http.ws_connect("/v1/sessions/s/ws") as socket:
             wire = Wire(socket)
             refused = await wire.ask(type="message", text="Hi.")

@@ -65,10 +65,10 @@ async def test_too_many_messages_of_a_key(tmp_path: Path) -> None:
     """In whichever sessions; another key is not touched."""
     keys, made = keys_of(tmp_path)
     async with gateway_of("One.", "Two.", "Three.", keys=keys, limits=Limits(key_messages=2)) as (gateway, client):
-        for name in "abc":
-            await client.create(name)
         async with client_session(gateway, made["write"]) as http:
             writer = Client(http)
+            for name in "abc":
+                await writer.create(name)
             assert (await writer.post("x", "a")).status == 202
             assert (await writer.post("x", "b")).status == 202
             assert refused(await writer.post("x", "c"), "messages")
@@ -123,10 +123,10 @@ async def test_too_many_turns_of_a_key(tmp_path: Path) -> None:
     gates = [Gate(), Gate()]
     script = (["One ", gate] for gate in gates)
     async with gateway_of(*script, keys=keys, limits=Limits(key_turns=1)) as (gateway, client):
-        for name in "abc":
-            await client.create(name)
         async with client_session(gateway, made["write"]) as http:
             writer = Client(http)
+            for name in "abc":
+                await writer.create(name)
             assert (await writer.post("x", "a")).status == 202
             await gates[0].await_reached()
             assert refused(await writer.post("x", "b"), "turns")

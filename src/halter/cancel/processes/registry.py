@@ -38,6 +38,11 @@ def roots() -> set[int]:
     return {pid for tree in list(_live) for pid in tree.roots}
 
 
+def trees() -> list[ProcessTree]:
+    """All trees, with those of functions that are running."""
+    return [*_live, *(source() for source in _sources)]
+
+
 def stop(tree: ProcessTree, grace: float) -> list[int]:
     """End a tree; blocks until that is done. If the program exits meanwhile, the exit ends it.
 
@@ -59,11 +64,11 @@ def add_source(source: Callable[[], ProcessTree]) -> None:
 
 def stop_all(grace: float) -> list[int]:
     """End all trees, in this thread: at exit no other thread can be started. Returns the processes still there."""
-    trees = list(_live)
-    union = ProcessTree.union_of([*trees, *(source() for source in _sources)])
+    registered = list(_live)
+    union = ProcessTree.union_of(trees())
     survivors = union.stop(grace) if union.may_have_members() else []
     _report(survivors)
-    for tree in trees:
+    for tree in registered:
         remove(tree)
     return survivors
 

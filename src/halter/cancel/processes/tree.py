@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from halter.cancel.processes.cgroup import ControlGroup
 
+COOKIE: Final = "HALTER_TREE_"  # how the names of all cookies begin
 # Seconds that a killed process may take to disappear. After that it is reported as a survivor.
 KILL_TIMEOUT: Final = 1.0
 # Most processes end within this many seconds of a TERM. The whole process table is scanned only afterwards.
@@ -208,7 +209,7 @@ class ProcessTree:
 
 def new_cookie() -> str:
     """The name of an environment variable that marks the processes of one tree."""
-    return f"HALTER_TREE_{secrets.token_hex(8)}"
+    return f"{COOKIE}{secrets.token_hex(8)}"
 
 
 def _is_alive(pid: int, start: int) -> bool:

@@ -150,7 +150,7 @@ class Actions:
             self._typed_for = question.id
             self._screen.notice("this question appeared while you typed: press Enter again to answer it", "warn")
             return False
-        if not self._host.session.answer(question.id, granted):
+        if not self._host.session.answer(question.id, granted, by="terminal"):
             self._screen.notice("that question is no longer open", "warn")
         return True
 

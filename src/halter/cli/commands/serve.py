@@ -131,6 +131,24 @@ def _keys(configuration: Configuration, host: str) -> tuple[Keys, KeyFile]:
     return keys, file
 
 
+def _check_person(file: KeyFile) -> None:
+    """Refuse to create a key unless a person asks, at a terminal, or somebody who has an admin key.
+
+    With a key of its own, a command of an agent could approve what the agent asks for.
+    """
+    from halter.cancel.processes.origin import is_started_for_tool
+    from halter.gateway.http.keys import Keys
+
+    if is_started_for_tool():
+        msg = "an agent's command may not create keys"
+        raise SettingsError(msg)
+    own = Keys(file).find(os.environ.get("HALTER_KEY", ""))
+    is_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if not is_terminal and (own is None or own.scope != "admin"):
+        msg = "creating a key needs a terminal, or an admin key of `halter keys create` in HALTER_KEY"
+        raise SettingsError(msg)
+
+
 def manage_keys(options: argparse.Namespace) -> int:
     """Create, list or revoke keys. Returns the exit code."""
     from halter.gateway.http.keys import KeyFile
@@ -138,6 +156,7 @@ def manage_keys(options: argparse.Namespace) -> int:
     try:
         file = KeyFile(load().paths.data / _KEYS)
         if options.action == "create":
+            _check_person(file)
             print(file.create(options.name or "key", options.scope))
             print("This key is shown only once.", file=sys.stderr)
         elif options.action == "revoke":
@@ -146,7 +165,7 @@ def manage_keys(options: argparse.Namespace) -> int:
         else:
             for key in file.read():
                 when = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created_at))
-                print(f"{key.id}  {key.scope:5}  {when}  {single_line(key.name)}")
+                print(f"{key.id}  {key.scope:7}  {when}  {single_line(key.name)}")
     except (SettingsError, OSError, ValueError) as error:
         return print_error(error)
     return 0

@@ -178,7 +178,7 @@ class ChatBridge:
         session_id = chat.session(incoming.order)
         message_id = f"{self._platform.name}-{incoming.id}-{incoming.order}"
         try:
-            await self._registry.create(session_id, None)
+            await self._registry.create(session_id, None, self._key.id)
             async with self._registry.lease(session_id) as live:
                 known = live.session.inbox.find(message_id)
                 if known is not None:
@@ -231,7 +231,7 @@ class ChatBridge:
         if chat.knows_new(incoming.order):
             return
         old = chat.session(incoming.order)
-        await self._registry.create(chat.session_of_new(incoming.order), None)
+        await self._registry.create(chat.session_of_new(incoming.order), None, self._key.id)
         self._conversations.learn(chat.session_of_new(incoming.order))
         chat.outgoing.say("New conversation.")
         with contextlib.suppress(Problem):  # there was none before
@@ -298,7 +298,8 @@ class ChatBridge:
             if option is None:
                 return _EXPIRED
             async with self._registry.lease(option[0]) as live:
-                answer = functools.partial(live.session.answer, request, option[1], by=pressed.sender)
+                by = f"{self.name} user {pressed.sender}"
+                answer = functools.partial(live.session.answer, request, option[1], by=by)
                 return ButtonReply() if await run_blocking_async(answer, token=NEVER) else _EXPIRED
         except (Problem, HalterError) as error:
             return ButtonReply(f"Try again later: {error}")

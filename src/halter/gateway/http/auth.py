@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from halter.gateway.http.keys import Key, Keys, Scope
 
-__all__ = ["PROTOCOL", "Authenticator", "is_loopback"]
+__all__ = ["PROTOCOL", "Authenticator", "check_scope", "is_loopback"]
 
 PROTOCOL: Final = "halter"
 _BEARER: Final = "bearer "
@@ -50,14 +50,14 @@ class Authenticator:
         key = self._keys.find(_sent_key(request))
         if key is None:
             raise Problem(401, "a valid key is required: Authorization: Bearer KEY", kind="key")
-        self.check_scope(key, scope)
+        check_scope(key, scope)
         return key
 
-    @staticmethod
-    def check_scope(key: Key, scope: Scope) -> None:
-        """Raise `Problem` if the key does not allow *scope*."""
-        if not key.allows(scope):
-            raise Problem(403, f"this needs a key with scope {scope!r}; yours has {key.scope!r}", kind="scope")
+
+def check_scope(key: Key, scope: Scope) -> None:
+    """Raise `Problem` if the key does not allow *scope*."""
+    if not key.allows(scope):
+        raise Problem(403, f"this needs a key with scope {scope!r}; yours has {key.scope!r}", kind="scope")
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,6 +11,7 @@ from halter.gateway.http.errors import Problem
 from halter.gateway.http.keys import Key
 from halter.gateway.http.media import find_media, is_sound
 from halter.gateway.http.openapi import document
+from halter.gateway.http.peer import client_of
 from halter.gateway.http.schemas import (
     AnswerBody,
     AnswerView,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from halter.gateway.http.sse import EventStreams
     from halter.gateway.sessions.live_session import LiveSession
-    from halter.gateway.sessions.registry import SessionRegistry
+    from halter.gateway.sessions.registry import SessionLease, SessionRegistry
     from halter.gateway.sessions.spoken_replies import SpokenReplies
 
 __all__ = ["KEY", "Handlers"]
@@ -117,7 +118,7 @@ class Handlers:
     async def sessions(self, request: web.Request) -> web.Response:
         most = _number(request.query.get("limit"), "limit", _LISTED, _MOST_LISTED)
         views = []
-        for info, agent, title in await self._registry.list(most):
+        for info, agent, title in await self._registry.list(most, request[KEY]):
             live = self._registry.live_sessions.get(info.id)
             view = SessionView(
                 id=info.id,
@@ -135,7 +136,7 @@ class Handlers:
         return _json(SessionList(sessions=views))
 
     async def session(self, request: web.Request) -> web.Response:
-        async with self._registry.lease(request.match_info["session"]) as live:
+        async with self._lease(request) as live:
             return _json(_view(live))
 
     async def erase(self, request: web.Request) -> web.Response:
@@ -146,7 +147,7 @@ class Handlers:
 
     async def message(self, request: web.Request) -> web.Response:
         limits = self._registry.limits
-        async with self._registry.lease(request.match_info["session"]) as live:
+        async with self._lease(request) as live:
             if request.content_type == "multipart/form-data":
                 form, parts = await read_form(request, limits)
                 return _json(await self._commands.message_with_media(live, request[KEY], form, parts), status=202)
@@ -154,20 +155,20 @@ class Handlers:
             return _json(await self._commands.message(live, request[KEY], body), status=202)
 
     async def inbox(self, request: web.Request) -> web.Response:
-        async with self._registry.lease(request.match_info["session"]) as live:
+        async with self._lease(request) as live:
             return _json([view_inbox_message(pending) for pending in live.session.inbox])
 
     async def edit(self, request: web.Request) -> web.Response:
-        async with self._registry.lease(request.match_info["session"]) as live:
+        async with self._lease(request) as live:
             body: EditBody = await read_body(request, EditBody, self._registry.limits)
             return _json(await self._commands.edit(live, request.match_info["message"], body))
 
     async def remove(self, request: web.Request) -> web.Response:
-        async with self._registry.lease(request.match_info["session"]) as live:
+        async with self._lease(request) as live:
             return _json(await self._commands.remove(live, request.match_info["message"]))
 
     async def stop(self, request: web.Request) -> web.Response:
-        async with self._registry.lease(request.match_info["session"]) as live:
+        async with self._lease(request) as live:
             body: StopBody = await read_body(request, StopBody, self._registry.limits, may_be_empty=True)
             return _json(await self._commands.stop(live, request[KEY], body))
 
@@ -176,24 +177,25 @@ class Handlers:
         return _json(await self._commands.stop_all(request[KEY], body))
 
     async def rollback(self, request: web.Request) -> web.Response:
-        async with self._registry.lease(request.match_info["session"]) as live:
+        async with self._lease(request) as live:
             return _json(await self._commands.rollback(live))
 
     async def answer(self, request: web.Request) -> web.Response:
-        async with self._registry.lease(request.match_info["session"]) as live:
+        async with self._lease(request) as live:
             body: AnswerBody = await read_body(request, AnswerBody, self._registry.limits)
-            await self._commands.answer(live, request[KEY], request.match_info["request"], body.value)
+            client = client_of(request)
+            await self._commands.answer(live, request[KEY], request.match_info["request"], body.value, client)
             return _json(AnswerView(answered=True))
 
     async def speech(self, request: web.Request) -> web.Response:
-        async with self._registry.lease(request.match_info["session"]) as live:
+        async with self._lease(request) as live:
             sound = await self._speech.say(live.session)
             return web.Response(body=sound.data, content_type=sound.media_type)
 
     async def media(self, request: web.Request) -> web.Response:
         place = request.match_info
         event, number = (_number(place[name], name, 0, _MOST_EVENTS) for name in ("event", "number"))
-        async with self._registry.lease(place["session"]) as live:
+        async with self._lease(request) as live:
             found = await self._registry.read(live.session.id, event)
         medium = find_media(found, number) if found is not None else None
         if medium is None:
@@ -205,18 +207,22 @@ class Handlers:
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         after = self._after(request)
-        async with self._registry.lease(request.match_info["session"]) as live:
+        async with self._lease(request) as live:
             return await self._streams.send(request, live.session, after)
 
     async def socket(self, request: web.Request) -> web.StreamResponse:
         after = self._after(request)
-        async with self._registry.lease(request.match_info["session"]) as live:
+        async with self._lease(request) as live:
             self.sockets += 1
             try:
                 socket = SessionWebSocket(request, live, request[KEY], self._registry, self._commands, self._streams)
                 return await socket.serve(after)
             finally:
                 self.sockets -= 1
+
+    def _lease(self, request: web.Request) -> SessionLease:
+        """The session of the request, if its key may use it."""
+        return self._registry.lease(request.match_info["session"], request[KEY])
 
     def _after(self, request: web.Request) -> int:
         """The number of the last event that the client has; checks the limit of streams."""

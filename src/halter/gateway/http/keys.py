@@ -3,8 +3,9 @@
 A key is `hk_ID_SECRET`. The secret is long and random, so one round of SHA-256 is enough to protect it. The file does
 not contain the keys themselves; a key is shown once, when it is created.
 
-`read` may look, `write` may also send messages and stop, `admin` may also delete. The key in `HALTER_KEY` is an admin
-key and is never written anywhere. The file is read again when it changes: a revoked key is refused at once.
+`read` may look, `write` may also send messages and stop, `approve` may also answer approvals. Each of them is for the
+sessions that the same key has created. `admin` may use all sessions, and delete them. The key in `HALTER_KEY` is an
+admin key and is never written anywhere. The file is read again when it changes: a revoked key is refused at once.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SCOPES", "Key", "KeyFile", "Keys", "Scope"]
 
-Scope: TypeAlias = Literal["read", "write", "admin"]
-SCOPES: Final[tuple[Scope, ...]] = ("read", "write", "admin")
+Scope: TypeAlias = Literal["read", "write", "approve", "admin"]
+SCOPES: Final[tuple[Scope, ...]] = ("read", "write", "approve", "admin")
 _PREFIX: Final = "hk"
 _OF_ENVIRONMENT: Final = "environment"
 _MAX_AUTO: Final = 10  # keys of the page, one from each start: browsers may still have the latest ones
@@ -48,6 +49,10 @@ class Key(msgspec.Struct, frozen=True):
     def allows(self, scope: Scope) -> bool:
         """Whether it includes *scope*: each scope includes those before it."""
         return SCOPES.index(self.scope) >= SCOPES.index(scope)
+
+    def may_use(self, owner: str) -> bool:
+        """Whether it may use a session that the key with the id *owner* created; an unknown owner is empty."""
+        return self.scope == "admin" or self.id == owner
 
 
 class KeyFile:

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from halter.gateway.http.auth import PROTOCOL, Authenticator
+from halter.gateway.http.auth import PROTOCOL, check_scope
 from halter.gateway.http.errors import Problem, problem_of_error
 from halter.gateway.http.event_feed import EventFeed
 from halter.gateway.http.media import replace_media
+from halter.gateway.http.peer import client_of
 from halter.gateway.http.schemas import (
     AnswerCommand,
     AnswerView,
@@ -138,7 +139,7 @@ class SessionWebSocket:
         """Do a command and answer. A boundary, like the one around a request."""
         ref = command.ref
         try:
-            Authenticator.check_scope(self._key, "write")
+            check_scope(self._key, "write")
             body = await self._do(command)
         except Problem as problem:
             await self._send("problem", ref, problem.body())
@@ -161,7 +162,7 @@ class SessionWebSocket:
         if isinstance(command, StopCommand):
             return await commands.stop(live, self._key, command)
         if isinstance(command, AnswerCommand):
-            await commands.answer(live, self._key, command.request, command.value)
+            await commands.answer(live, self._key, command.request, command.value, client_of(self._request))
             return AnswerView(answered=True)
         if isinstance(command, EditCommand):
             return await commands.edit(live, command.message, command)

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
+from halter.events import ApprovalAsked
+from halter.gateway.http.auth import check_scope
 from halter.gateway.http.errors import Problem
+from halter.gateway.http.peer import ClientSocket, is_agents_process
 from halter.gateway.http.schemas import ReceiptView, StoppedView, view_inbox_message, view_receipt
 from halter.gateway.sessions.limits import LimitExceeded, per_minute
 from halter.models.types import Text
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Commands"]
 
 _MOMENT: Final = 0.03  # seconds
+_PLATFORMS: Final = ("telegram",)  # reserved also while none is set up: it may be later
 T = TypeVar("T")
 
 
@@ -45,14 +49,14 @@ class Commands:
     def __init__(self, registry: SessionRegistry, reserved: Collection[str] = ()) -> None:
         """*reserved* are the names of chat platforms: only they may create the sessions of their chats."""
         self._registry = registry
-        self._reserved = tuple(f"{name}-" for name in reserved)
+        self._reserved = tuple(f"{name}-" for name in {*reserved, *_PLATFORMS})
         self._messages: dict[str, TokenBucket] = {}  # of keys
         self._sessions: dict[str, TokenBucket] = {}
 
     async def create(self, key: Key, body: SessionBody) -> tuple[LiveSession, bool]:
         """Create a session, or find it; True if it is new."""
         name = body.id or ""
-        if self._reserved and name.startswith(self._reserved) and not await self._registry.exists(name):
+        if name.startswith(self._reserved) and not (key.scope == "admin" and await self._registry.exists(name)):
             # The name of such a session is the address of a chat, to which the bot would write.
             msg = f"session names that start with {name.partition('-')[0]}- belong to a chat platform"
             raise Problem(422, msg, field="id", kind="field")
@@ -64,7 +68,10 @@ class Commands:
             msg = "this key creates too many sessions per minute"
             raise LimitExceeded(msg, "sessions", wait)
         allowance.take()
-        return await self._registry.create(body.id, body.agent)
+        live, is_new = await self._registry.create(body.id, body.agent, key.id)
+        if not key.may_use(live.owner):
+            raise Problem(409, f"the name {name!r} is taken", field="id", kind="conflict")
+        return live, is_new
 
     async def message(self, live: LiveSession, key: Key, body: MessageBody) -> ReceiptView:
         """Accept a message, or raise `Problem`. It is durable when this returns."""
@@ -165,8 +172,14 @@ class Commands:
         """Remove the running or the last turn from the history."""
         return view_receipt(live.session.id, await _in_thread(live.session.rollback))
 
-    async def answer(self, live: LiveSession, key: Key, request: str, value: object) -> None:
-        """Answer an approval or a question."""
+    async def answer(self, live: LiveSession, key: Key, request: str, value: object, client: ClientSocket) -> None:
+        """Answer an approval or a question. Approvals need a scope of their own, and agents' processes give none."""
+        approvals = (asked.request.id for asked in live.session.questions if isinstance(asked, ApprovalAsked))
+        if request in approvals:
+            check_scope(key, "approve")
+            if await _in_thread(lambda: is_agents_process(client)):
+                msg = "a process that an agent started may not answer an approval"
+                raise Problem(403, msg, kind="agents-process")
         if not await _in_thread(lambda: live.session.answer(request, value, by=_by(key))):
             msg = f"there is no open question {request!r}"
             raise Problem(404, msg, field="request", kind="not-asked")

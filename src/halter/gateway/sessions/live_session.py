@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel.token import CancellationToken
 from halter.errors import LeaseLost, SessionClosed
-from halter.events import Event, MessageAccepted, MessageEdited
+from halter.events import Event, MessageAccepted, MessageEdited, SessionCreated
 from halter.gateway.sessions.limits import Limits, per_minute
 from halter.models.backoff import UNTIL_IT_WORKS
 from halter.views.text import shorten
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from halter.session.session import Session
     from halter.session.subscription import Subscription
 
-__all__ = ["CLOSING", "LiveSession", "title_of"]
+__all__ = ["CLOSING", "LiveSession", "owner_of", "title_of"]
 
 _log = logging.getLogger(__name__)
 _LONG: Final = 30.0  # seconds of service after which a failure is a new one
@@ -42,6 +42,7 @@ class LiveSession:
         "key",
         "leases",
         "messages",
+        "owner",
         "session",
         "timer",
         "title",
@@ -51,6 +52,7 @@ class LiveSession:
     def __init__(self, session: Session, agent: str, first: list[Event], limits: Limits) -> None:
         self.session = session
         self.agent = agent  # its name in the gateway
+        self.owner = owner_of(first)
         self.leases = 0
         self.accepting = 0  # messages that are being written
         self.key = ""  # whose message started the running turn
@@ -114,6 +116,12 @@ class LiveSession:
             await asyncio.wait({self._serving}, timeout=1.0)
         if self._listener is not None:
             self._listener.close()
+
+
+def owner_of(first: list[Event]) -> str:
+    """The id of the key that created a session, from its first events; empty if it is not known."""
+    data = first[0].data if first else None
+    return data.owner if isinstance(data, SessionCreated) else ""
 
 
 def title_of(first: list[Event]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import itertools
 import logging
 import secrets
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -28,7 +29,7 @@ from halter.events import (
 )
 from halter.gateway.http.errors import Problem
 from halter.gateway.sessions.limits import LimitExceeded
-from halter.gateway.sessions.live_session import CLOSING, LiveSession, title_of
+from halter.gateway.sessions.live_session import CLOSING, LiveSession, owner_of, title_of
 from halter.stores.writer import erase_session
 from halter.voice.voice_messages import TRANSCRIBING
 
@@ -38,12 +39,13 @@ if TYPE_CHECKING:
 
     from halter.agent import Agent
     from halter.events import EventData
+    from halter.gateway.http.keys import Key
     from halter.gateway.sessions.limits import Limits
     from halter.session.session import Session
     from halter.stores.base import SessionInfo, Store
     from halter.voice.voice_messages import VoiceMessages
 
-__all__ = ["SessionRegistry"]
+__all__ = ["SessionLease", "SessionRegistry"]
 
 T = TypeVar("T")
 
@@ -54,15 +56,19 @@ _KEEPS: Final = 60  # sessions with resources of tools stay loaded so many times
 class SessionLease:
     """Keeps a session loaded in an `async with` block. A class for speed: every request makes one."""
 
-    __slots__ = ("_live", "_registry", "_session")
+    __slots__ = ("_key", "_live", "_registry", "_session")
 
-    def __init__(self, registry: SessionRegistry, session_id: str) -> None:
+    def __init__(self, registry: SessionRegistry, session_id: str, key: Key | None) -> None:
         self._registry = registry
         self._session = session_id
+        self._key = key
 
     async def __aenter__(self) -> LiveSession:
-        self._live = await self._registry.acquire(self._session)
-        return self._live
+        self._live = live = await self._registry.acquire(self._session)
+        if self._key is not None and not self._key.may_use(live.owner):
+            self._registry.release(live, None)
+            raise _no_session(self._session)
+        return live
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -105,9 +111,12 @@ class SessionRegistry:
 
     # -- loading ---------------------------------------------------------------------------------------------------
 
-    def lease(self, session_id: str) -> SessionLease:
-        """Load a session and keep it loaded in this `async with` block. Raises `Problem` if there is none."""
-        return SessionLease(self, session_id)
+    def lease(self, session_id: str, key: Key | None = None) -> SessionLease:
+        """Load a session and keep it loaded in this `async with` block.
+
+        Raises `Problem` if there is none, or if it is not one that *key* may use.
+        """
+        return SessionLease(self, session_id, key)
 
     async def acquire(self, session_id: str) -> LiveSession:
         """Load a session, and count one more lease."""
@@ -124,8 +133,8 @@ class SessionRegistry:
         live.leases -= 1
         self._schedule_sleep(live)
 
-    async def create(self, session_id: str | None, agent: str | None) -> tuple[LiveSession, bool]:
-        """Create a session, or find the existing one of this name; True if it is new."""
+    async def create(self, session_id: str | None, agent: str | None, owner: str = "") -> tuple[LiveSession, bool]:
+        """Create a session for the key *owner*, or find the existing one of this name; True if it is new."""
         if agent is not None and agent not in self.agents:
             msg = f"there is no agent {agent!r}; known: {', '.join(self.agents)}"
             raise Problem(422, msg, field="agent", kind="field")
@@ -135,7 +144,7 @@ class SessionRegistry:
         while live is None:
             earlier = self._loading.get(name)
             if earlier is None:
-                live, is_new = await self._load(name, agent or next(iter(self.agents)))
+                live, is_new = await self._load(name, agent or next(iter(self.agents)), owner)
             else:
                 await asyncio.wait({earlier})  # that may only look for it, and not find it
                 live = self.live_sessions.get(name)
@@ -148,12 +157,12 @@ class SessionRegistry:
         """Whether a session of this name is loaded or in the store."""
         return session_id in self.live_sessions or bool(await _in_thread(lambda: self.store.read(session_id, limit=1)))
 
-    async def _load(self, session_id: str, make: str = "") -> tuple[LiveSession, bool]:
+    async def _load(self, session_id: str, make: str = "", owner: str = "") -> tuple[LiveSession, bool]:
         """Open a session, once for all callers; if there is none, create it with the agent *make*."""
         task = self._loading.get(session_id)
         if task is None:
             self._check_open()
-            task = asyncio.create_task(self._open(session_id, make))
+            task = asyncio.create_task(self._open(session_id, make, owner))
             self._loading[session_id] = task
             task.add_done_callback(lambda done: self._has_loaded(session_id, done))
         return await asyncio.shield(task)  # the caller may go; others may wait for the same task
@@ -163,11 +172,11 @@ class SessionRegistry:
         if not task.cancelled():
             task.exception()  # mark it as retrieved, even if nobody waits any more
 
-    async def _open(self, session_id: str, make: str) -> tuple[LiveSession, bool]:
+    async def _open(self, session_id: str, make: str, owner: str) -> tuple[LiveSession, bool]:
         leaving = self._leaving.get(session_id)
         if leaving is not None:
             await asyncio.wait({leaving})
-        session, agent, first, is_new = await _in_thread(lambda: self._read(session_id, make))
+        session, agent, first, is_new = await _in_thread(lambda: self._read(session_id, make, owner))
         if self.is_draining:
             await session.aclose()
             self._check_open()
@@ -181,16 +190,16 @@ class SessionRegistry:
         self._schedule_sleep(live)
         return live, is_new
 
-    def _read(self, session_id: str, make: str) -> tuple[Session, str, list[Event], bool]:
+    def _read(self, session_id: str, make: str, owner: str) -> tuple[Session, str, list[Event], bool]:
         """Open a session, in a thread, as its log may be long."""
         first = self.store.read(session_id, limit=2)
         is_new = bool(make and not first)
         if is_new:
             with self.agents[make].session(session_id, self.store) as session:
-                session.record_created(make)
+                session.record_created(make, owner)
             first = self.store.read(session_id, limit=2)
         if not first or "/" in session_id:  # child sessions are part of their parent
-            raise Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")
+            raise _no_session(session_id)
         agent = _agent_of(first)
         agent = agent if agent in self.agents else next(iter(self.agents))
         session = self.agents[agent].session(session_id, self.store, prepares=[TRANSCRIBING])
@@ -384,19 +393,25 @@ class SessionRegistry:
         found = await _in_thread(lambda: self.store.read(session_id, number - 1, limit=1)) if number else []
         return found[0] if found and found[0].seq == number else None
 
-    async def list(self, most: int) -> list[tuple[SessionInfo, str, str]]:
-        """The last used sessions, each with its agent and its title."""
-        return await _in_thread(lambda: list(self._list(most)))
+    async def list(self, most: int, key: Key) -> list[tuple[SessionInfo, str, str]]:
+        """The last used sessions that *key* may use, each with its agent and its title."""
+        return await _in_thread(lambda: list(itertools.islice(self._list(key), most)))
 
-    def _list(self, most: int) -> Iterator[tuple[SessionInfo, str, str]]:
-        found = [info for info in self.store.sessions() if "/" not in info.id]
-        for info in found[:most]:
+    def _list(self, key: Key) -> Iterator[tuple[SessionInfo, str, str]]:
+        for info in self.store.sessions():
+            if "/" in info.id:
+                continue
             first = self.store.read(info.id, limit=2)
-            yield info, _agent_of(first) or next(iter(self.agents)), title_of(first)
+            if key.may_use(owner_of(first)):
+                yield info, _agent_of(first) or next(iter(self.agents)), title_of(first)
 
 
 def _ender(session: Session) -> Callable[[], object]:
     return lambda: session.token.cancel("shutdown", detail="the gateway is shutting down")
+
+
+def _no_session(session_id: str) -> Problem:
+    return Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")
 
 
 async def _in_thread(fn: Callable[[], T]) -> T:

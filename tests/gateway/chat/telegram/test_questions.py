@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from halter import tool
+from halter.events import ApprovalAnswered
 from halter.models import ToolCall
 from halter.tools import ToolContext
 from tests.support.gateway_client import Client, client_session
@@ -32,6 +33,7 @@ async def test_an_approval_by_button() -> None:
         await desk.server.read("✅ erase notes.txt · ", "Done.")
         await desk.server.until(lambda: not asked.buttons and "✅" in asked.text)
         await desk.server.until(lambda: "answerCallbackQuery" in desk.server.of())
+        assert [each.by for each in desk.events() if isinstance(each, ApprovalAnswered)] == [f"telegram user {USER}"]
 
 
 @looped
