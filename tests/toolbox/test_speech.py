@@ -149,6 +149,29 @@ def test_a_server_speaks_and_listens(server: SlowServer, tmp_path: Path) -> None
     assert "must end in" in call(speech.text_to_speech, text="hi", path="a.txt").detail
 
 
+class _Swapping(Speech):
+    """Swaps the directory for a link, as a job of the terminal may, after the path was looked at."""
+
+    def _transcriber(self) -> Any:
+        sounds = Path(self._workspace.root) / "sounds"
+        sounds.rename(sounds.with_name("aside"))
+        sounds.symlink_to(sounds.parent.with_name("outside"))
+        return super()._transcriber()
+
+
+def test_a_directory_swapped_for_a_link_is_not_read(server: SlowServer, tmp_path: Path) -> None:
+    """The file that was looked at is sent, under its name; it was one from outside of the workspace."""
+    server.page("/v1/audio/transcriptions", '{"text": "hello"}', "application/json")
+    for folder, said in (("work/sounds", b"mine"), ("outside", b"secret")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "it.wav").write_bytes(said)
+    speech = _Swapping(tmp_path / "work", base_url=f"{server.url}/v1", api_key="key")
+    assert text_of(call(speech.transcribe, path="sounds/it.wav")) == "hello"
+    [request] = server.requests
+    assert b"mine" in request.body
+    assert b'filename="it.wav"' in request.body
+
+
 @pytest.mark.parametrize("reason", STOP_OR_STEER)
 @pytest.mark.parametrize("moment", BEFORE_THE_END)
 @pytest.mark.parametrize("name", ["text_to_speech", "transcribe"])

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halter._extras import need
 from halter.cancel.isolation.api import run_isolated_async
+from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import Cancelled
 from halter.models.http.endpoint import Endpoint
-from halter.toolbox.files.media import save_file
+from halter.toolbox.files.media import read_file, save_file
 from halter.toolbox.files.workspace import Workspace
 from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
 from halter.voice.espeak import speak
-from halter.voice.transcriber import RemoteTranscriber, Transcriber, Transcribes
+from halter.voice.transcriber import AudioFile, RemoteTranscriber, Transcriber, Transcribes
 
 if TYPE_CHECKING:
     import os
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Speech"]
 
 _FORMATS: Final = frozenset({".mp3", ".opus", ".aac", ".flac", ".wav"})
+_RECORDING_BYTES: Final = 200_000_000
 
 
 class Speech:
@@ -118,14 +120,17 @@ class Speech:
             ctx: the call
 
         """
-        file = self._workspace.resolve(path)
-        if not file.is_file():
-            raise FileNotFoundError(f"no such file in the workspace: {path}")
+        # Read here and not by the transcriber: a directory of the path may be swapped for a link meanwhile.
+        try:
+            data = await run_blocking_async(read_file, self._workspace, path, _RECORDING_BYTES)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"no such file in the workspace: {path}") from None
+        recording = AudioFile(PurePosixPath(path).name, data)
         transcriber = ctx.keep(self._transcriber)
         ctx.report("listening")
         has_said = False
         try:
-            async with contextlib.aclosing(transcriber.segments(file, token=ctx.token)) as pieces:
+            async with contextlib.aclosing(transcriber.segments(recording, token=ctx.token)) as pieces:
                 async for piece in pieces:
                     has_said = has_said or bool(piece.text)
                     if piece.text:

@@ -33,10 +33,19 @@ if TYPE_CHECKING:
 
     from halter.cancel.token import CancellationToken
 
-__all__ = ["Recording", "RemoteTranscriber", "Segment", "Transcriber", "Transcribes", "Transcript"]
+__all__ = ["AudioFile", "Recording", "RemoteTranscriber", "Segment", "Transcriber", "Transcribes", "Transcript"]
 
-Recording: TypeAlias = bytes | os.PathLike[str] | str
 _UPLOAD_BYTES: Final = 25_000_000
+
+
+class AudioFile(Struct, frozen=True):
+    """A recording that was read from a file. By its name a server knows the format."""
+
+    name: str
+    data: bytes
+
+
+Recording: TypeAlias = bytes | AudioFile | os.PathLike[str] | str
 
 
 class Segment(Struct, frozen=True):
@@ -106,6 +115,8 @@ class Transcriber(_Whole):
         """Transcribe in pieces of some seconds. Raises Cancelled when the token is cancelled."""
         need("voice", "av", "moonshine_voice", "numpy")
         mine = current_token() if token is None else token
+        if isinstance(audio, AudioFile):
+            audio = audio.data
         source = audio if isinstance(audio, bytes) else os.fspath(audio)
         windows = await self._workers.run(decode, source, self._max_seconds, token=mine)
         for window in windows:
@@ -136,11 +147,16 @@ class RemoteTranscriber(_Whole):
     ) -> AsyncGenerator[Segment, None]:
         """Transcribe all of it, in one piece. Raises Cancelled when the token is cancelled."""
         mine = current_token() if token is None else token
-        if isinstance(audio, bytes):
+        if isinstance(audio, AudioFile):
+            name, data = audio.name, audio.data
+        elif isinstance(audio, bytes):
             name, data = "audio", audio
         else:
             path = Path(audio)
             name, data = path.name, await run_blocking_async(_read, path, token=mine)
+        if len(data) > _UPLOAD_BYTES:
+            msg = f"{name} is larger than {_UPLOAD_BYTES:,} bytes, the limit of most servers"
+            raise ValueError(msg)
         form = Form({"model": self._model, "response_format": "json"}, {"file": Upload(name, data)})
         async with mine.scope():
             answer = await self._endpoint.post_json("/audio/transcriptions", form)
@@ -156,8 +172,4 @@ class RemoteTranscriber(_Whole):
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        data = file.read(_UPLOAD_BYTES + 1)
-    if len(data) > _UPLOAD_BYTES:
-        msg = f"{path.name} is larger than {_UPLOAD_BYTES:,} bytes, the limit of most servers"
-        raise ValueError(msg)
-    return data
+        return file.read(_UPLOAD_BYTES + 1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -359,3 +361,33 @@ def test_helpers_of_all_connections_end_with_close(tmp_path: Path) -> None:
     pids = [int(pid) for pid in (tmp_path / "helpers").read_text().split()]
     assert len(pids) == 2
     assert not [pid for pid in pids if is_alive(pid)]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_a_proxy_is_not_shown_the_key(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over plain HTTP a proxy of the environment was asked, also for this machine, and read the key of the server."""
+    heard: list[bytes] = []
+
+    def listen(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # closed at the end
+            while True:
+                client, _ = listening.accept()
+                with client:
+                    heard.append(client.recv(4096))
+                    client.sendall(b"HTTP/1.1 500 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as proxy:
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        thread = threading.Thread(target=listen, args=(server,), daemon=True)
+        thread.start()
+        mcp = MCP.http(f"http://{host}:{server.getsockname()[1]}/mcp", headers={"Authorization": "Bearer secret"})
+        with pytest.raises(ServerFailed):
+            mcp.tools()
+        mcp.close()
+        proxy.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+    assert b"Bearer secret" in heard[0]

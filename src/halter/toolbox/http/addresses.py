@@ -6,7 +6,7 @@ multicast, unspecified, shared (CGNAT) and reserved addresses, and IPv6 addresse
 gateway would translate.
 
 This is our own code because a general library answers another question (`is_global`), and because one rule has to hold
-for requests, redirects and the browser.
+for requests, redirects and the browser. An MCP server is named by its user, and reached at that address alone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_PUBLIC_V6: Final = ipaddress.IPv6Network("2000::/3")
-_SHARED: Final = ipaddress.IPv4Network("100.64.0.0/10")
-# The agent that each virtual machine of one large cloud has at a public address; it hands out secrets.
-_CLOUD_AGENT: Final = ipaddress.IPv4Address("168.63.129.16")
 # Networks of IPv6 addresses that carry an IPv4 address: its distance from the right end in bits, and what it is called.
 _CARRIERS: Final = (
     (ipaddress.IPv6Network("::ffff:0:0/96"), 0, "an IPv4-mapped address"),
@@ -34,7 +30,46 @@ _CARRIERS: Final = (
     (ipaddress.IPv6Network("64:ff9b:1::/48"), 0, "a local NAT64 address"),
     (ipaddress.IPv6Network("2002::/16"), 80, "a 6to4 address"),
 )
-_TEREDO: Final = ipaddress.IPv6Network("2001::/32")
+_RESERVED: Final = "a private or reserved address"
+# Addresses for special purposes, as IANA lists them. The tables of the `ipaddress` module differ between versions of
+# Python, so nothing here asks it what an address is for. The first network that matches says what the address is.
+_SPECIAL_V4: Final = tuple(
+    (ipaddress.IPv4Network(network), what)
+    for network, what in (
+        ("0.0.0.0/32", "the unspecified address"),
+        ("0.0.0.0/8", _RESERVED),
+        ("10.0.0.0/8", _RESERVED),
+        ("100.64.0.0/10", "a shared address (CGNAT)"),
+        ("127.0.0.0/8", "a loopback address (this machine)"),
+        # The agent that each virtual machine of one large cloud has at a public address; it hands out secrets.
+        ("168.63.129.16/32", "the address of a cloud agent"),
+        ("169.254.0.0/16", "a link-local address (cloud metadata)"),
+        ("172.16.0.0/12", _RESERVED),
+        ("192.0.0.0/24", _RESERVED),  # protocols, and the metadata of another cloud
+        ("192.0.2.0/24", _RESERVED),  # documentation, as two more below
+        ("192.88.99.0/24", _RESERVED),  # relays of 6to4
+        ("192.168.0.0/16", _RESERVED),
+        ("198.18.0.0/15", _RESERVED),  # benchmarks
+        ("198.51.100.0/24", _RESERVED),
+        ("203.0.113.0/24", _RESERVED),
+        ("224.0.0.0/4", "a multicast address"),
+        ("240.0.0.0/4", _RESERVED),
+    )
+)
+_PUBLIC_V6: Final = ipaddress.IPv6Network("2000::/3")  # all others are for something else, or for nothing yet
+_SPECIAL_V6: Final = tuple(
+    (ipaddress.IPv6Network(network), what)
+    for network, what in (
+        ("::/128", "the unspecified address"),
+        ("::1/128", "a loopback address (this machine)"),
+        ("fe80::/10", "a link-local address (cloud metadata)"),
+        ("ff00::/8", "a multicast address"),
+        ("2001::/32", "a Teredo address"),
+        ("2001::/23", "not a public address"),  # protocols
+        ("2001:db8::/32", "not a public address"),  # documentation, as the next
+        ("3fff::/20", "not a public address"),
+    )
+)
 _FIRST_FREE_PORT: Final = 1024
 _LAST_PORT: Final = 65535
 _WEB_PORTS: Final = frozenset({80, 443})
@@ -89,28 +124,13 @@ class Rules:
         return why_not_public(address)
 
 
-def why_not_public(address: Address) -> str | None:  # noqa: C901, PLR0911  (one for each kind)
+def why_not_public(address: Address) -> str | None:
     """Say what an address is if it is not plainly one of the public internet."""
-    for network, _, name in _CARRIERS:
-        if address in network:
-            return name
-    if address.is_unspecified:
-        return "the unspecified address"
-    if address.is_loopback:
-        return "a loopback address (this machine)"
-    if address.is_link_local:
-        return "a link-local address (cloud metadata)"
-    if address.is_multicast:
-        return "a multicast address"
-    if isinstance(address, ipaddress.IPv6Address):
-        if address in _TEREDO:
-            return "a Teredo address"
-        return None if address in _PUBLIC_V6 and address.is_global else "not a public address"
-    if address in _SHARED:
-        return "a shared address (CGNAT)"
-    if address == _CLOUD_AGENT:
-        return "the address of a cloud agent"
-    return None if address.is_global and not address.is_reserved else "a private or reserved address"
+    if isinstance(address, ipaddress.IPv4Address):
+        return next((what for network, what in _SPECIAL_V4 if address in network), None)
+    carriers = ((network, what) for network, _, what in _CARRIERS)
+    found = next((what for network, what in (*carriers, *_SPECIAL_V6) if address in network), None)
+    return found or (None if address in _PUBLIC_V6 else "not a public address")
 
 
 def carried(address: Address) -> ipaddress.IPv4Address | None:

@@ -10,6 +10,9 @@ import asyncio
 import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from halter.toolbox.http.addresses import literal, normal_host
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -67,10 +70,16 @@ class Http:
             if response.status_code == _NOT_FOUND and "mcp-session-id" in response.request.headers:
                 state.is_forgotten = True
 
+        # Over plain HTTP a proxy would read the headers, and the key in them; through TLS it cannot. And none is asked
+        # for a server on this machine.
+        parts = urlsplit(self._url)
+        may_use_proxy = parts.scheme == "https" and not _is_this_machine(parts.hostname or "")
         # A tool may be silent for long, and is stopped by its token: reading has no limit of its own.
         timeout = httpx2.Timeout(_HTTP_TIMEOUT, read=None)
         async with (
-            httpx2.AsyncClient(headers=self._headers, timeout=timeout, event_hooks={"response": [look]}) as http,
+            httpx2.AsyncClient(
+                headers=self._headers, timeout=timeout, event_hooks={"response": [look]}, trust_env=may_use_proxy
+            ) as http,
             streamable_http_client(self._url, http_client=http) as streams,
         ):
             yield streams
@@ -181,6 +190,17 @@ class Connection:
         if not self.ready.done():
             self._task.cancel()
         await asyncio.wait([self._task])
+
+
+def _is_this_machine(host: str) -> bool:
+    host = normal_host(host)
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = literal(host)
+    except ValueError:
+        return False
+    return address is not None and address.is_loopback
 
 
 def words_of(error: BaseException) -> str:
