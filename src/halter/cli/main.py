@@ -21,7 +21,10 @@ _MAX_PORT = 65_535
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code."""
+    from halter.cli.output import clean_log
+
     argv = sys.argv[1:] if argv is None else argv
+    clean_log()
     if "-p" in argv or "--print" in argv:
         from halter.cli.commands.print_turn import print_turn
 

@@ -6,19 +6,33 @@ Text goes straight to the file descriptor: nothing is left in a buffer that the 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import threading
 
-from halter.views.text import strip_controls
+from halter.views.text import escape_controls, strip_controls
 
-__all__ = ["Output", "may_color", "print_error"]
+__all__ = ["Output", "clean_log", "may_color", "print_error"]
 
 
 def print_error(error: object) -> int:
     """Print an error on standard error. Returns the exit code for it."""
     _say(f"halter: {error}\n")
     return 1
+
+
+def clean_log() -> None:
+    """Have warnings, which go to standard error if nothing else was set up, contain no control characters."""
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_Cleaned())
+
+
+class _Cleaned(logging.Formatter):
+    """The message and its traceback as text that is safe to show."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return strip_controls(super().format(record))
 
 
 def may_color() -> bool:
@@ -48,8 +62,8 @@ class Output:
         self._open[:] = [] if text.endswith("\n") else [None]
 
     def write_line(self, line: bytes) -> None:
-        """Write one whole line."""
-        self._write(line + b"\n")
+        """Write one whole line of JSON."""
+        self._write(escape_controls(line) + b"\n")
 
     def end_line(self) -> None:
         """End the line, if one is open."""
@@ -82,8 +96,8 @@ class Output:
 
 
 def _say(text: str) -> None:
-    """Write to standard error, if it is open."""
+    """Write to standard error, if it is open. What a server or a model said may be part of it."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            sys.stderr.write(text)
+            sys.stderr.write(strip_controls(text))
             sys.stderr.flush()

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from halter.views.text import single_line
+from halter.views.text import make_visible
 
 if TYPE_CHECKING:
     from halter.views.items import Question
 
 __all__ = ["approval_arguments", "approval_title"]
 
+_TAB: Final = 4
+
 
 def approval_title(question: Question) -> str:
     """The question in one line. The reason comes first: it is what must be read."""
-    reason = f" ({single_line(question.text)})" if question.text else ""
-    return f"Allow {single_line(question.tool)}?{reason}"
+    reason = f" ({make_visible(question.text)})" if question.text else ""
+    return f"Allow {make_visible(question.tool)}?{reason}"
 
 
 def approval_arguments(question: Question, max_length: int | None = None) -> str:
@@ -24,7 +26,8 @@ def approval_arguments(question: Question, max_length: int | None = None) -> str
     lines = []
     for name, value in question.arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        lines.append(f"{name}: " + "\n".join(single_line(line) for line in text.split("\n")))
+        shown = "\n".join(make_visible(line.expandtabs(_TAB)) for line in text.split("\n"))
+        lines.append(f"{make_visible(name)}: {shown}")
     whole = "\n".join(lines)
     if max_length is None or len(whole) <= max_length:
         return whole

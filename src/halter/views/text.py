@@ -1,25 +1,49 @@
 """Texts, numbers and durations for people.
 
-Models and file names may contain control characters, which a terminal would obey: they are removed.
+Models, servers and file names may contain characters that a terminal would obey. Everything that is written to one goes
+through `strip_controls()` or a stricter function here, where it is written: in `halter.cli.output` and
+`halter.cli.chat.styling`. JSON goes through `escape_controls()`.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from halter.views.items import RetryItem
 
-__all__ = ["count", "elapsed", "retry_text", "seconds", "shorten", "single_line", "strip_controls"]
+__all__ = [
+    "count",
+    "elapsed",
+    "escape_controls",
+    "make_visible",
+    "retry_text",
+    "seconds",
+    "shorten",
+    "single_line",
+    "strip_controls",
+]
 
 _MINUTE: Final = 60
 _MANY: Final = 100  # of a unit: then the next one is used
 _CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+_RAW_CONTROLS: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")  # in UTF-8, 0xc2 is never the second byte of a character
 
 
 def strip_controls(text: str) -> str:
     """Remove control characters; keep line ends and tabs."""
     return text.translate(_CONTROLS)
+
+
+def escape_controls(json: bytes) -> bytes:
+    """JSON with its control characters as escapes: the encoder leaves those above 126 as they are."""
+    return _RAW_CONTROLS.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), json)
+
+
+def make_visible(text: str) -> str:
+    """Show what cannot be seen, or changes the order of what can, as an escape, as Python writes it."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def single_line(text: str) -> str:

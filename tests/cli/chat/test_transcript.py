@@ -33,11 +33,15 @@ def test_an_approval_hides_nothing() -> None:
     assert transcript.status == "needs you"
 
 
-def test_an_approval_shows_no_control_characters() -> None:
-    """A newline or an escape sequence in an argument cannot look like another line of the prompt."""
-    request = ApprovalRequest(call_id="c", tool="terminal", arguments={"command": "ls\r\x1b[2Kpwd"}, id="a")
+def test_an_approval_shows_what_cannot_be_seen() -> None:
+    """An escape sequence is not obeyed, and characters that reverse the order of others are shown as what they are."""
+    command = "ls\r\x1b[2Kpwd \u202etxt.sh\u2066\u200b"
+    request = ApprovalRequest(call_id="c", tool="terminal", arguments={"command": command}, reason="\u202ex", id="a")
     (notice,) = transcript_of(TurnStarted("m"), ApprovalAsked(request)).take_finished()
-    assert notice.text.splitlines()[-1] == "command: ls  [2Kpwd"
+    assert notice.text.splitlines() == [
+        r"Allow terminal? (\u202ex)",
+        r"command: ls\r\x1b[2Kpwd \u202etxt.sh\u2066\u200b",
+    ]
 
 
 def test_an_answered_approval() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from collections.abc import Callable
 
@@ -146,6 +147,20 @@ def test_an_approval_is_given_or_refused_in_place(house: MakeHouse, tab: MakeTab
     expect(one.locator(".result")).to_have_text("/one is gone")
     expect(two).to_have_attribute("data-state", "denied")
     expect(page.button("Allow")).to_have_count(0)
+
+
+def test_an_approval_shows_what_cannot_be_seen(house: MakeHouse, tab: MakeTab) -> None:
+    """Characters that reverse the order of others made a command look like another one."""
+    given = json.dumps({"path": "a\u202etxt.sh\u2066 \u200bb\u00a0c \U000e0041"})
+    there = house([ToolCall("a", "remove", given)], "So be it.", tools=[remove], approve="ask")
+    page = tab(there.address())
+    page.say("tidy up")
+    expect(page.button("Allow")).to_be_visible()
+    shown = r"a\u202etxt.sh\u2066 \u200bb\u00a0c \u{e0041}"
+    expect(page.calls.locator(".given")).to_have_text(shown)
+    expect(page.calls.locator(".arguments")).to_contain_text(shown)
+    page.button("Deny").click()
+    expect(page.answers).to_have_text("So be it.")
 
 
 def test_a_question_is_answered_by_a_choice_a_line_or_a_message(house: MakeHouse, tab: MakeTab) -> None:

@@ -18,6 +18,7 @@ from halter._version import __version__
 from halter.cli.model_choice import DEFAULTS, ModelChoice, NoModel, choose_model, has_local_model, ollama_models
 from halter.cli.output import may_color
 from halter.cli.settings import Configuration, SettingsError, load
+from halter.views.text import strip_controls
 
 if TYPE_CHECKING:
     import argparse
@@ -58,7 +59,7 @@ def examine(options: argparse.Namespace) -> int:
     ):
         state = f"{finding.state:4}"
         state = f"\x1b[{_COLORS[finding.state]}m{state}\x1b[0m" if color else state
-        print(f"{state}  {finding.what:9}  {finding.text}", flush=True)
+        print(f"{state}  {finding.what:9}  {strip_controls(finding.text)}", flush=True)
         if finding.fix:
             print(textwrap.fill(finding.fix, 100, initial_indent=_INDENT, subsequent_indent=_INDENT))
         worst |= finding.state == "fail"

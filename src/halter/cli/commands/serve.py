@@ -10,7 +10,7 @@ from halter._extras import need
 from halter._own_keys import read_key
 from halter.cli.output import print_error
 from halter.cli.settings import SettingsError, load
-from halter.views.text import single_line
+from halter.views.text import single_line, strip_controls
 
 if TYPE_CHECKING:
     import argparse
@@ -46,7 +46,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
         agent = make_agent(configuration, choice, can_ask=True)
         voice_messages = make_voice_messages(configuration)
         for line in start_lines(configuration, choice):
-            print(line, file=sys.stderr)
+            print(strip_controls(line), file=sys.stderr)
         platforms = _platforms(configuration)
         logs.begin(settings.log_level)
         with SQLiteStore(configuration.make_store()) as store:

@@ -14,7 +14,7 @@ from halter.cli.settings import SettingsError, load
 from halter.errors import StoreError
 from halter.events import EventData, MessageAccepted
 from halter.stores import SQLiteStore
-from halter.views.text import shorten, single_line
+from halter.views.text import escape_controls, shorten, single_line
 from halter.views.timeline import last_stop, render
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def tell_why(options: argparse.Namespace) -> int:
     if stop is None:
         print(f"No turn of session {single_line(session)} was stopped.")
     elif options.json:
-        print(msgspec.json.encode(stop).decode())
+        print(escape_controls(msgspec.json.encode(stop)).decode())
     else:
         encoding = (sys.stdout.encoding or "").lower().replace("-", "")
         print(render(stop, color=may_color(), ascii_only=encoding != "utf8"))

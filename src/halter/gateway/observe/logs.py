@@ -18,6 +18,7 @@ from halter._secrets import HIDDEN, redact, secrets_of
 from halter.events import Event, MessageAccepted, TurnFinished, TurnStarted, TurnStopping
 from halter.events.requests import RequestRetry
 from halter.models.sanitize import clean_text
+from halter.views.text import escape_controls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +68,7 @@ class JSONLines(logging.Formatter):
                 line[name] = self._clean(value) if isinstance(value, str) else value
         if record.exc_info:
             line["traceback" if "error" in line else "error"] = self._clean(self.formatException(record.exc_info))
-        return msgspec.json.encode(line).decode()
+        return escape_controls(msgspec.json.encode(line)).decode()
 
     def _clean(self, text: str) -> str:
         return clean_text(redact(_KEYS.sub(HIDDEN, text), self._secrets))

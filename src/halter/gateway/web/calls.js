@@ -3,7 +3,7 @@
 
 import { button, el } from "./dom.js";
 import { partsOf } from "./media.js";
-import { outcome, seconds } from "./text.js";
+import { outcome, seconds, visible } from "./text.js";
 
 const OPEN = new Set(["planned", "needs approval", "running", "stopping"]);
 const MOST_SHOWN = 20_000; // characters of a result, until one asks for the rest
@@ -33,7 +33,7 @@ export class CallView {
       "summary",
       {},
       el("span", { class: "dot", "aria-hidden": "true" }),
-      el("b", { text: item.name }),
+      el("b", { text: visible(item.name) }),
       parts.given,
       parts.took,
       parts.state,
@@ -103,8 +103,8 @@ export class CallView {
           .map((each) => (typeof each === "string" ? each : JSON.stringify(each)))
           .join(", ")
       : text;
-    given.textContent = short.replace(/\s+/g, " ").slice(0, 200);
-    whole.textContent = isObject ? JSON.stringify(value, null, 2) : text;
+    given.textContent = visible(short.replace(/[ \n\t]+/g, " ").slice(0, 200));
+    whole.textContent = visible(isObject ? JSON.stringify(value, null, 2) : text);
     whole.hidden = !text || text === "{}";
   }
 
@@ -138,9 +138,9 @@ export class CallView {
         "p",
         {},
         "May ",
-        el("b", { text: name }),
+        el("b", { text: visible(name) }),
         " run?",
-        approval.reason ? el("span", { class: "why", text: ` ${approval.reason}` }) : null,
+        approval.reason ? el("span", { class: "why", text: ` ${visible(approval.reason)}` }) : null,
       ),
       el(
         "div",

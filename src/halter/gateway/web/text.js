@@ -1,4 +1,4 @@
-// Durations, times and reasons as text.
+// Durations, times and reasons as text, and text of which nothing is hidden.
 
 /** A duration in the unit that fits it. */
 export function seconds(value) {
@@ -62,6 +62,17 @@ const OUTCOMES = {
 /** How something of a turn stands, in a word or two. */
 export function outcome(status) {
   return OUTCOMES[status] ?? String(status).replaceAll("_", " ");
+}
+
+// What cannot be seen, or changes the order of what can; and spaces that are none.
+const HIDDEN = /[^\P{C}\n\t]|[\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
+
+/** Text in which nothing is hidden: what cannot be seen is shown as an escape such as \u202e. */
+export function visible(text) {
+  return text.replace(HIDDEN, (sign) => {
+    const code = sign.codePointAt(0).toString(16);
+    return code.length > 4 ? `\\u{${code}}` : `\\u${code.padStart(4, "0")}`;
+  });
 }
 
 function round(value, digits) {
