@@ -23,7 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.gateway.kit import OWN
+from tests.support.gateway_client import OWN
 
 _GOAL = 1.0
 _HALF = b"POST /v1/stop HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -50,7 +50,7 @@ def main() -> int:
     wanted = options.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with tempfile.TemporaryDirectory() as folder:
-        program = [sys.executable, "-m", "tests.gateway.program", f"{folder}/sessions.db", "0"]
+        program = [sys.executable, "-m", "tests.support.gateway_program", f"{folder}/sessions.db", "0"]
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted.files, most))  # the gateway's, which inherits it
         gateway = subprocess.Popen(program, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

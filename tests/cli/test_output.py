@@ -10,7 +10,7 @@ import pytest
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, status, tool_calls
 from halter.views.text import escape_controls, make_visible
-from tests.cli.kit import Home, OnTerminal
+from tests.support.cli_program import Home, OnTerminal
 
 # Sets the clipboard and the title, clears the screen, opens the other screen; and the same with controls of one byte.
 HOSTILE = "a\x1b]52;c;ZXZpbA==\x07b\x1b]0;title\x1b\\c\x1b[2J\x1b[?1049h\x9d52;c;x\x9c\x9b2Jd\x7f"

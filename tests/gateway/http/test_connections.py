@@ -13,8 +13,8 @@ import aiohttp
 
 from halter.gateway import Gateway, Limits
 from halter.testing import Gate
-from tests.gateway.kit import AT_MOST, OWN, Client, gateway_of
-from tests.tools.looped import looped
+from tests.support.gateway_client import AT_MOST, OWN, Client, gateway_of
+from tests.support.looped import looped
 
 HALF = b"POST /v1/stop HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 MANY = 260
@@ -38,7 +38,7 @@ async def half_open(url: str, count: int) -> AsyncIterator[list[tuple[asyncio.St
 @looped
 async def test_a_stop_is_answered_beside_many_half_open_connections(tmp_path: Path) -> None:
     """With 256 files, 260 clients that sent half a request took all of them, and no stop was answered."""
-    program = [sys.executable, "-m", "tests.gateway.program", str(tmp_path / "sessions.db"), "0"]
+    program = [sys.executable, "-m", "tests.support.gateway_program", str(tmp_path / "sessions.db"), "0"]
     limited = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh", *program]
     process = await asyncio.create_subprocess_exec(*limited, stdout=subprocess.PIPE)
     try:

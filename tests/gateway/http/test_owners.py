@@ -20,8 +20,8 @@ from halter.models import ToolCall
 from halter.stores import MemoryStore
 from halter.testing import ScriptedModel
 from tests.gateway.http.test_keys import place
-from tests.gateway.kit import OWN, Client, client_session, gateway_of
-from tests.tools.looped import looped
+from tests.support.gateway_client import OWN, Client, client_session, gateway_of
+from tests.support.looped import looped
 
 
 @tool(approval=True)
