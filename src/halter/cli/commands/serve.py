@@ -142,7 +142,7 @@ def _check_person(file: KeyFile) -> None:
     if is_started_for_tool():
         msg = "an agent's command may not create keys"
         raise SettingsError(msg)
-    own = Keys(file).find(os.environ.get("HALTER_KEY", ""))
+    own = Keys(file).find(read_key("HALTER_KEY"))
     is_terminal = sys.stdin is not None and sys.stdin.isatty()
     if not is_terminal and (own is None or own.scope != "admin"):
         msg = "creating a key needs a terminal, or an admin key of `halter keys create` in HALTER_KEY"
