@@ -8,7 +8,6 @@ is handled for more than a moment only if it has a valid key, so a stranger can 
 
 from __future__ import annotations
 
-import resource
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -74,6 +73,10 @@ class Connections:
 
 def connection_limit(wanted: int) -> int:
     """At most three quarters of the files that this process may open: its store and its tools need some too."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return wanted
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if files == resource.RLIM_INFINITY else min(wanted, files * 3 // 4)
 
