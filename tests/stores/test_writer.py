@@ -215,7 +215,7 @@ def test_a_store_that_raises_anything_else_fails_as_well(watched: Watched, caplo
     for _ in range(2):
         with pytest.raises(StoreError, match="ZeroDivisionError: a defect"):
             Background(lambda: log.run(says("lost"))).result()
-    assert "a store failed" in caplog.text
+    assert "a store raised" in caplog.text
     watched.error = None
     log.run(says("after"))
     assert ids(log) == ["after"]
