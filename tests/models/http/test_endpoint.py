@@ -54,7 +54,7 @@ def test_an_error_does_not_repeat_the_key() -> None:
 
     async def main() -> None:
         async with server(answer, ends=True) as url:
-            with pytest.raises(HalterError, match=r"401: wrong key \[key\]"):
+            with pytest.raises(HalterError, match=r"401: wrong key \[hidden\]"):
                 await Endpoint(url, KEY).post("/images", {})
 
     asyncio.run(asyncio.wait_for(main(), 20))
