@@ -121,7 +121,7 @@ async def _leave_unread(tmp_path: Path) -> None:
             await client.post("And?")
             last = (await client.finished(after=events[-1]["seq"]))[-1]
             assert last["data"]["status"] == "done"
-            told = await asyncio.wait_for(_read_to(reader, b'"seq":%d,' % last["seq"]), 10)
+            told = await asyncio.wait_for(_read_to(reader, b'"seq":%d,' % last["seq"]), 60)
             writer.close()
             assert [int(each) for each in re.findall(rb"^id: (\d+)$", told, re.MULTILINE)] == list(
                 range(1, last["seq"] + 1)
