@@ -46,8 +46,9 @@ def ask(name: str, call_id: str = "c1", **arguments: Any) -> ToolCall:
 class Work:
     """Calls on one machine, one after the other, as one session would make them."""
 
-    def __init__(self, server: SSHServer, resources: SessionResources, **options: Any) -> None:
-        self.tools = remote_of(server, **options).tools
+    def __init__(self, server: SSHServer | Remote, resources: SessionResources, **options: Any) -> None:
+        remote = server if isinstance(server, Remote) else remote_of(server, **options)
+        self.tools = remote.tools
         self.calls = ToolCalls()
         self._resources = resources
 

@@ -9,6 +9,9 @@ asked for, and neither keys nor passwords are shown or logged.
 Each session has one connection, made when it is first needed and again when it was lost. It lives in an event loop of
 its own, so commands in the background go on between turns. What a lost connection means for a command is decided on
 the other side (see `command_script.py`); as soon as the machine can be reached again it is asked who is left.
+
+Where a server allows fewer sessions on one connection than are needed (`MaxSessions` of OpenSSH; ten unless it is set),
+what it refuses gets a connection of its own, for as long as it runs.
 """
 
 from __future__ import annotations
@@ -18,23 +21,25 @@ import contextlib
 import logging
 import os
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from halter._extras import need
 from halter.cancel.deadlines import check_seconds
 from halter.cancel.token import CancellationToken, Cancelled
 from halter.toolbox.loop_thread import LoopThread
 from halter.toolbox.remote.machine import MachineError
-from halter.toolbox.remote.ssh_process import SSHProcess, collect
+from halter.toolbox.remote.ssh_process import SessionRefused, SSHProcess, collect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     import asyncssh
 
     from halter.toolbox.remote.machine import Command, ScriptResult
 
 __all__ = ["SSHConnection", "SSHMachine"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 # A server lets one connection have ten sessions at a time, as a rule. Five are for commands in the background, and one
@@ -150,7 +155,8 @@ class SSHConnection:
             """Run it. A boundary: whatever goes wrong is raised where it is waited for."""
             try:
                 async with own.scope(), self._slots:
-                    said.append(await collect(await self.connection(), _quoted(script, *args), data))
+                    line = _quoted(script, *args)
+                    said.append(await self._with_connection(lambda connection: collect(connection, line, data)))
             except Cancelled:
                 pass
             except Exception as error:  # noqa: BLE001
@@ -203,6 +209,22 @@ class SSHConnection:
             await asyncio.shield(self._connecting)
         return self._connection
 
+    async def _with_connection(self, work: Callable[[asyncssh.SSHClientConnection], Awaitable[T]]) -> T:
+        """Do *work*, which opens one session: on the shared connection or, if the server refuses that, on a new one."""
+        try:
+            return await work(await self.connection())
+        except SessionRefused:
+            pass
+        own = await self._machine.connect()
+        try:
+            return await work(own)
+        except SessionRefused as error:
+            raise MachineError(
+                f"{self._machine.name} allows no sessions: raise MaxSessions in its sshd_config, to 10 for example"
+            ) from error
+        finally:
+            own.abort()
+
     async def _connect(self) -> None:
         # Kept also if all who have asked for it were stopped meanwhile: the next ones will find it.
         self._connection = await self._machine.connect()
@@ -217,7 +239,7 @@ class SSHConnection:
         self._processes.add(process)
         try:
             async with contextlib.nullcontext() if process.is_lasting else self._slots:
-                await process.run(await self.connection())
+                await self._with_connection(process.run)
         except Exception as error:  # noqa: BLE001
             process.fail(_told(error, self._machine.name))
         try:
@@ -235,7 +257,7 @@ class SSHConnection:
         for pause in _TRIES:
             await asyncio.sleep(pause)
             with contextlib.suppress(Exception):
-                if await process.check(await self.connection()):
+                if await self._with_connection(process.check):
                     return
         _log.warning("could not ask %s what became of a command after its connection was lost", self._machine)
 

@@ -14,7 +14,7 @@ from halter.toolbox.remote.command_script import BEST, CHECK, FEED, WATCH, packe
 from halter.toolbox.remote.machine import MachineError, RemoteProcess, ScriptResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import asyncssh
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _MISSED: Final = 4  # heartbeats that may stay away
 _MAX_SAID: Final = 12_000_000  # bytes of one script of ours
+
+
+class SessionRefused(Exception):
+    """The server opened no session: nothing was started there."""
 
 
 class SSHProcess(RemoteProcess):
@@ -99,7 +103,14 @@ class SSHProcess(RemoteProcess):
         args = [self._mark, command.directory, way, f"{self._grace:g}", self._ticks, self._silence]
         line = shlex.join(["exec", "sh", "-c", BEST, WATCH, "halter", *args, str(len(env))])
         session = _session_class()(self)
-        self._channel, _ = await connection.create_session(lambda: session, line, encoding=None)
+        try:
+            with _refusals(connection):
+                self._channel, _ = await connection.create_session(lambda: session, line, encoding=None)
+        except SessionRefused:
+            self._is_starting = False
+            if self.was_stopped:
+                self._send_stop()
+            raise
         self._write(header + b"".join(self._unsent))
         self._unsent.clear()
         if self.was_stopped:
@@ -196,7 +207,9 @@ class SSHProcess(RemoteProcess):
 
 async def collect(connection: asyncssh.SSHClientConnection, line: str, data: bytes) -> ScriptResult:
     """Run a line of ours, give it its input and wait for its end. Leaving early closes its input, which ends it."""
-    async with connection.create_process(line, encoding=None) as process:
+    async with contextlib.AsyncExitStack() as stack:
+        with _refusals(connection):
+            process = await stack.enter_async_context(connection.create_process(line, encoding=None))
         try:
             # A script that has ended already takes no input; what it said and its exit code are there all the same.
             with contextlib.suppress(BrokenPipeError):
@@ -210,6 +223,20 @@ async def collect(connection: asyncssh.SSHClientConnection, line: str, data: byt
         if code is None:
             raise ConnectionError("it was terminated")
         return ScriptResult(code, output, error.decode(errors="replace").strip())
+
+
+@contextlib.contextmanager
+def _refusals(connection: asyncssh.SSHClientConnection) -> Iterator[None]:
+    """Raise `SessionRefused` for a session that the server refuses, as OpenSSH does beyond its MaxSessions."""
+    import asyncssh
+
+    try:
+        yield
+    except asyncssh.ChannelOpenError as error:
+        # The same error tells of a lost connection, and of a command that the server did not run.
+        if connection.is_closed() or error.code > asyncssh.OPEN_RESOURCE_SHORTAGE:  # beyond are asyncssh's own codes
+            raise
+        raise SessionRefused(str(error)) from error
 
 
 async def _whole(stream: asyncssh.SSHReader[bytes]) -> bytes:
