@@ -25,7 +25,7 @@ from halter._extras import need
 from halter.models.types import Audio, Image, Part, Text, ToolSpec
 from halter.toolbox.loop_thread import LoopClosed, LoopThread
 from halter.toolbox.mcp.connection import CONNECTION_CLOSED, Http, ServerConnection, ServerFailed, Transport, words_of
-from halter.toolbox.mcp.stdio import Stdio
+from halter.toolbox.mcp.stdio import THREAD, Stdio
 from halter.tools.context import ToolContext
 from halter.tools.external import SpecTool
 from halter.tools.schema.json_schema import Schema, inline
@@ -71,7 +71,7 @@ class MCP:
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._approval = approval
-        self._home = LoopThread("halter-mcp")
+        self._home = LoopThread(THREAD)
         self._link = ServerConnection(transport, mode, connect_timeout)
         self._lock = threading.Lock()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from halter.toolbox.mcp.connection import ConnectionState
     from halter.toolbox.sandbox.sandbox import Sandbox
 
+_log = logging.getLogger(__name__)
+THREAD: Final = "halter-mcp"  # in which all connections of ours live
 _TAIL: Final = 2_000  # bytes of stderr that are kept, to be told when the server fails
 _POLITE: Final = 1.0  # seconds that it has to end by itself, once its stdin is closed
 _GRACE: Final = 0.5  # seconds between TERM and KILL
@@ -61,6 +64,7 @@ class Stdio:
         """Start it; yields its streams."""
         from mcp import StdioServerParameters, stdio_client
 
+        logging.getLogger("mcp.client.stdio").addFilter(_without_tracebacks)
         mark = new_cookie()
         argv, env = [self._command, *self._args], self._env
         if self._sandbox is not None:
@@ -126,6 +130,14 @@ class Stdio:
     def wait_gone(self, timeout: float) -> bool:
         end = time.monotonic() + timeout
         return all(each.is_gone.wait(max(end - time.monotonic(), 0)) for each in list(self._processes))
+
+
+def _without_tracebacks(record: logging.LogRecord) -> bool:
+    """Log a line that is not a message briefly: many launchers print some, and the SDK logs a traceback for each."""
+    if record.threadName != THREAD or record.exc_info is None:
+        return True
+    _log.debug("a line on the server's stdout is not a message: %s", record.exc_info[1])
+    return False
 
 
 class _ServerProcess:
