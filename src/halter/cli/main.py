@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="run the gateway: sessions over HTTP and WebSocket, and a web page")
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on; anything but loopback needs a key")
     serve.add_argument("--port", type=_port, default=8787, help="port to listen on; 0 picks a free one")
+    serve.add_argument(
+        "--public-name", metavar="HOST", help="host name under which a proxy with TLS serves this gateway"
+    )
     _shared(serve)
     keys = commands.add_parser("keys", help="create, list or revoke keys for the gateway")
     keys.add_argument("action", choices=["create", "list", "revoke"])

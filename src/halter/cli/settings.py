@@ -86,6 +86,8 @@ class Settings(Struct, frozen=True):
     """Whether answers are also sent as speech, where possible."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """The lowest level that the gateway logs."""
+    public_name: str = ""
+    """The host name of the gateway's public address, if a proxy with TLS answers for it."""
     telegram: TelegramSettings | None = None
     """The Telegram bot, if there is one."""
 

@@ -54,9 +54,10 @@ _Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Gateway:
     """Serves the sessions of one agent, or of several by name. Use it in an `async with` block.
 
-    The gateway and its sessions run in the event loop in which it is started. *port* 0 picks a free one. A session that
-    is idle for *idle_after* seconds is unloaded. *voice_messages* transcribes recordings and is closed with the
-    gateway; by default that is done on this machine. *platforms* are chat platforms.
+    The gateway and its sessions run in the event loop in which it is started. *port* 0 picks a free one. Behind a proxy
+    with TLS, *public_name* is the host of the public address. A session that is idle for *idle_after* seconds is
+    unloaded. *voice_messages* transcribes recordings and is closed with the gateway; by default that is done on this
+    machine. *platforms* are chat platforms.
     """
 
     def __init__(  # noqa: PLR0913  (each is the user's to set, and most have a default)
@@ -67,14 +68,15 @@ class Gateway:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        public_name: str = "",
         limits: Limits | None = None,
         idle_after: float = _IDLE,
         voice_messages: VoiceMessages | None = None,
         spoken_replies: bool = False,
         platforms: Sequence[ChatAdapter] = (),
     ) -> None:
-        if not is_loopback(host) and not keys.are_explicit:
-            msg = f"{host} can be reached from other machines: set or create a key first"
+        if (public_name or not is_loopback(host)) and not keys.are_explicit:
+            msg = f"{public_name or host} can be reached from other machines: set or create a key first"
             raise ValueError(msg)
         named = {agents.name: agents} if isinstance(agents, Agent) else dict(agents)
         limits = limits or Limits()
@@ -94,7 +96,7 @@ class Gateway:
         speech = SpokenReplies(is_on=spoken_replies)
         self._handlers = Handlers(self.registry, self.streams, self.metrics, speech, [each.name for each in platforms])
         self._bridges = [ChatBridge(platform, self.registry, speech) for platform in platforms]
-        self._guard = Authenticator(keys, host)
+        self._guard = Authenticator(keys, host, public_name)
         self._connections = Connections(connection_limit(limits.connections))
         self._host = host
         self._port = port

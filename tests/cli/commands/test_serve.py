@@ -112,6 +112,22 @@ def test_an_address_that_others_reach_needs_a_good_key(key: str, home: Home, pro
     assert ended.code == 1
     assert "0.0.0.0" in ended.err
     assert "Traceback" not in ended.err
+    public = home.run("serve", "--port", "0", "--public-name", "agents.example.org", HALTER_KEY=key)
+    assert public.code == 1
+    assert "agents.example.org" in public.err
+
+
+def test_a_public_name_is_a_host_name(home: Home, provider: FakeProvider) -> None:
+    """From the settings or a flag; what is not a host name is an error that shows one, and a good one is printed."""
+    (home.path / "config.toml").write_text('public_name = "https://agents.example.org/"\n')
+    key = "a-long-key-from-the-environment"
+    wrong = home.run("serve", "--port", "0", HALTER_KEY=key)
+    assert wrong.code == 1
+    assert "such as agents.example.org, without https:// and path" in wrong.err
+    with home.start("serve", "--port", "0", "--public-name", "Agents.example.org:8443", HALTER_KEY=key) as program:
+        assert program.stdout is not None
+        assert "https://Agents.example.org:8443/" in read_until(program.stdout.fileno(), b"creates another.\n").decode()
+        end(program, signal.SIGTERM)
 
 
 def create_key(home: Home, *args: str) -> str:

@@ -166,6 +166,27 @@ async def test_another_name_for_the_loopback_address_is_refused() -> None:
 
 
 @looped
+async def test_a_public_name_is_accepted_beside_the_loopback_address() -> None:
+    """Proxies that pass on the name, and those that do not, can be used; other names and origins are refused."""
+    async with gateway_of(public_name="agents.example.org:8443") as (_, client):
+        for host in ("agents.example.org", "AGENTS.example.org:8443", "127.0.0.1"):
+            for origin in ("https://agents.example.org:8443", f"http://{host}"):
+                headers = {"Host": host, "Origin": origin}
+                assert (await client.ask("POST", "/v1/sessions", {}, headers=headers)).status == 201, headers
+        for host in ("evil.example", "agents.example.org.evil.example", ""):
+            assert (await client.ask("GET", "/", headers={"Host": host})).status in (400, 421)
+        for origin in ("https://agents.example.org", "https://agents.example.org:8443.evil.example", "null", ""):
+            assert (await client.ask("POST", "/v1/sessions", {}, headers={"Origin": origin})).status == 403
+
+
+@pytest.mark.parametrize("name", ["https://agents.example.org", "agents.example.org/", "a b", ":8443", "a:port", "u@a"])
+def test_a_public_name_that_is_not_a_host_is_refused(name: str) -> None:
+    """The gateway does not start with a name that no browser would send."""
+    with pytest.raises(ValueError):
+        Gateway(Agent(ScriptedModel()), MemoryStore(), Keys(own="set"), public_name=name)
+
+
+@looped
 async def test_pages_of_other_origins_are_refused() -> None:
     """No answer allows them anything, and what they would change, or a WebSocket, is refused even with a key."""
     async with gateway_of() as (gateway, client):

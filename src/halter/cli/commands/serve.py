@@ -39,7 +39,8 @@ def serve_gateway(options: argparse.Namespace) -> int:
     from halter.stores import SQLiteStore
 
     try:
-        configuration = load({"model": options.model, "store": options.store, "sandbox": options.sandbox})
+        flags = {"model": options.model, "store": options.store, "sandbox": options.sandbox}
+        configuration = load(flags | {"public_name": options.public_name})
         settings = configuration.settings
         keys, file = _keys(configuration, options.host)
         choice = choose_model(configuration)
@@ -57,13 +58,14 @@ def serve_gateway(options: argparse.Namespace) -> int:
                     keys,
                     host=options.host,
                     port=options.port,
+                    public_name=settings.public_name,
                     voice_messages=voice_messages,
                     spoken_replies=settings.spoken_replies,
                     platforms=platforms,
                 ),
                 patience=settings.drain_timeout,
                 leaving=settings.exit_timeout,
-                on_start=lambda gateway: _announce(gateway, keys, file),
+                on_start=lambda gateway: _announce(gateway, keys, file, settings.public_name),
             )
     except CannotListen as error:
         return print_error(f"{error}; choose another with --port (0: any free one) or --host")
@@ -91,7 +93,7 @@ def _platforms(configuration: Configuration) -> list[ChatAdapter]:
     return [Telegram(token, wanted.users, busy=settings.busy, stop_phrases=settings.stop_phrases, server=wanted.server)]
 
 
-def _announce(gateway: Gateway, keys: Keys, file: KeyFile) -> None:
+def _announce(gateway: Gateway, keys: Keys, file: KeyFile, public_name: str) -> None:
     """Print the URL: on a terminal with a new key for the page, elsewhere only if there is no key yet.
 
     The key is behind the #, which browsers never send and servers never log. It is created only now that the gateway
@@ -104,6 +106,8 @@ def _announce(gateway: Gateway, keys: Keys, file: KeyFile) -> None:
     else:
         print(f"Halter serves at {gateway.url}/")
         told = "The page asks for a key: the one in HALTER_KEY, or one created before"
+    if public_name:
+        print(f"Requests that a proxy passes on from https://{public_name}/ are accepted, too.")
     print(f"{told}; `halter keys create NAME` creates another.", flush=True)
 
 
@@ -116,16 +120,17 @@ def _keys(configuration: Configuration, host: str) -> tuple[Keys, KeyFile]:
     from halter.gateway.http.keys import KeyFile, Keys
 
     own = read_key("HALTER_KEY")
-    is_local = is_loopback(host)
-    if own and len(own) < _SHORTEST and not is_local:
-        msg = f"HALTER_KEY is too short for {host}: use at least {_SHORTEST} characters"
+    public = configuration.settings.public_name or ("" if is_loopback(host) else host)
+    if own and len(own) < _SHORTEST and public:
+        msg = f"HALTER_KEY is too short for {public}: use at least {_SHORTEST} characters"
         raise SettingsError(msg)
     file = KeyFile(configuration.paths.data / _KEYS)
     file.read()  # report a damaged file now, instead of refusing every request
     keys = Keys(file, own or None)
-    if not is_local and not keys.are_explicit:
+    if public and not keys.are_explicit:
         msg = (
-            f"{host} can be reached from other machines: set HALTER_KEY, or create a key with `halter keys create NAME`"
+            f"{public} can be reached from other machines: set HALTER_KEY, or create a key with "
+            "`halter keys create NAME`"
         )
         raise SettingsError(msg)
     return keys, file

@@ -8,6 +8,7 @@ cannot act with a user's key, and it is never sent to another port of the same h
 from __future__ import annotations
 
 import functools
+import re
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -24,25 +25,31 @@ __all__ = ["PROTOCOL", "Authenticator", "check_scope", "is_loopback"]
 PROTOCOL: Final = "halter"
 _BEARER: Final = "bearer "
 _OFFERED: Final = "halter.key."
+_NAME: Final = re.compile(r"[A-Za-z0-9.-]+(:[0-9]{1,5})?")
 _SAFE: Final = frozenset({"GET", "HEAD"})
 
 
 class Authenticator:
-    """Checks requests."""
+    """Checks requests. *public_name* is the host of the page's address, if a proxy answers for it."""
 
-    def __init__(self, keys: Keys, host: str) -> None:
+    def __init__(self, keys: Keys, host: str, public_name: str = "") -> None:
         self._keys = keys
         self._is_loopback = is_loopback(host)
+        self._public_name = _checked(public_name) if public_name else None
+        self._public_host = _hostname(public_name) if public_name else None
 
     def check_host(self, request: web.Request) -> None:
         """Refuse requests by another host name (DNS rebinding) or from another origin."""
         host = request.headers.get("Host", "")
-        if self._is_loopback and not is_loopback(_hostname(host)):
-            raise Problem(421, "this gateway only accepts requests to its loopback address", kind="host")
+        name = _hostname(host)
+        if self._is_loopback and not is_loopback(name) and name != self._public_host:
+            raise Problem(
+                421, "this gateway only accepts requests to its loopback address or its --public-name", kind="host"
+            )
         origin = request.headers.get("Origin")
         if origin is None or (request.method in _SAFE and "Upgrade" not in request.headers):
             return
-        if origin.partition("://")[2] != host:
+        if origin.partition("://")[2] not in (host, self._public_name):
             raise Problem(403, "requests from other origins are not allowed", kind="origin")
 
     def authenticate(self, request: web.Request, scope: Scope) -> Key:
@@ -69,6 +76,14 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _checked(name: str) -> str:
+    """A public name as browsers write it in an origin. Raises `ValueError` if it is not a host, or host:port."""
+    if not _NAME.fullmatch(name):
+        msg = f"invalid public name {name!r}: use a host name such as agents.example.org, without https:// and path"
+        raise ValueError(msg)
+    return name.lower().removesuffix(":443")
 
 
 def _hostname(host: str) -> str:
