@@ -94,7 +94,8 @@ class Gateway:
             idle_after=idle_after,
         )
         speech = SpokenReplies(is_on=spoken_replies)
-        self._handlers = Handlers(self.registry, self.streams, self.metrics, speech, [each.name for each in platforms])
+        names = [each.name for each in platforms]
+        self._handlers = Handlers(self.registry, self.streams, self.metrics, self._tracing, speech, names)
         self._bridges = [ChatBridge(platform, self.registry, speech) for platform in platforms]
         self._guard = Authenticator(keys, host, public_name)
         self._connections = Connections(connection_limit(limits.connections))
@@ -183,7 +184,7 @@ class Gateway:
 
     def _see(self, live: LiveSession, event: Event) -> None:
         self.metrics.take(event)
-        self._tracing.take(event)
+        self._tracing.take(event, live.session.agent)
         logs.log_event(event)
         for bridge in self._bridges:
             bridge.observe(live.session, event)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -16,12 +21,17 @@ from schemathesis.core.result import Ok
 
 from halter import Agent
 from halter.gateway import Gateway, Keys, Limits
+from halter.gateway.http.openapi import document
 from halter.gateway.http.routes import ROUTES
 from halter.stores import MemoryStore
 from tests.support.gateway_client import OWN, Client, client_session, gateway_of
 from tests.support.gateway_program import Talking
 from tests.support.looped import looped
 
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360000002000001"
+    "e221bc330000000049454e44ae426082"
+)
 EXAMPLES = 300 if os.environ.get("HALTER_EVERY_POINT") else 12
 
 
@@ -29,19 +39,20 @@ EXAMPLES = 300 if os.environ.get("HALTER_EVERY_POINT") else 12
 async def test_the_document_has_every_address() -> None:
     """Each address of the gateway is described, with what it takes and gives, and who may use it."""
     async with gateway_of() as (_, client):
-        document = (await client.ask("GET", "/openapi.json")).body
-    described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+        described_as = (await client.ask("GET", "/openapi.json")).body
+    described = {(method.upper(), path) for path, methods in described_as["paths"].items() for method in methods}
     assert described == {(route.method, route.path.replace("{file:.+}", "{file}")) for route in ROUTES}
     for route in ROUTES:
-        operation = document["paths"][route.path.replace("{file:.+}", "{file}")][route.method.lower()]
+        operation = described_as["paths"][route.path.replace("{file:.+}", "{file}")][route.method.lower()]
         assert bool(operation["security"]) == (route.scope is not None)
         assert str(route.status) in operation["responses"]
-    schemas = document["components"]["schemas"]
+    schemas = described_as["components"]["schemas"]
     assert schemas["MessageBody"]["required"] == ["text"]
     assert set(schemas["StopBody"]["properties"]) == {"reason", "scope", "call_id", "expect_turn", "wait"}
-    assert (
-        "multipart/form-data" in document["paths"]["/v1/sessions/{session}/messages"]["post"]["requestBody"]["content"]
-    )
+    for path, kind in (("messages", "application/json"), ("media", "multipart/form-data")):
+        operation = described_as["paths"][f"/v1/sessions/{{session}}/{path}"]["post"]
+        assert list(operation["requestBody"]["content"]) == [kind]
+    assert schemas["MessageForm"]["properties"]["image"]["type"] == "array"
 
 
 class Running:
@@ -122,3 +133,33 @@ def test_no_request_is_answered_with_a_server_error(name: str, running: Running)
         given(case=operation.as_strategy(generation_mode=mode))(try_one)()
     assert len(tried) >= len(modes)
     assert any(status != 401 for status in tried)
+
+
+def test_a_generated_client_works(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that a generator made of the document sends a message, pictures, and a stop, and reads the receipts."""
+    (tmp_path / "openapi.json").write_bytes(document())
+    (tmp_path / "settings.yaml").write_text("post_hooks: []\n")
+    given = ["--path", "openapi.json", "--config", "settings.yaml", "--meta", "none", "--output-path", "generated"]
+    subprocess.run(
+        [sys.executable, "-m", "openapi_python_client", "generate", *given],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    calls = {
+        name: import_module(f"generated.api.default.{name}").sync
+        for name in ("create", "message", "media_message", "inbox", "stop")
+    }
+    models, types = import_module("generated.models"), import_module("generated.types")
+    with import_module("generated.client").AuthenticatedClient(running.url, token=OWN) as client:
+        assert calls["create"](client=client, body=models.SessionBody(id="generated")).id == "generated"
+        sent = calls["message"]("generated", client=client, body=models.MessageBody(text="wait 60", id="m1"))
+        assert (sent.id, sent.session) == ("m1", "generated")
+        pictures = [types.File(io.BytesIO(PIXEL), f"{name}.png", "image/png") for name in "ab"]
+        form = models.MessageForm(text="Look.", id="m2", image=pictures)
+        assert calls["media_message"]("generated", client=client, body=form).id == "m2"
+        [queued] = [each for each in calls["inbox"]("generated", client=client) if each.id == "m2"]
+        assert (queued.text, queued.parts.to_dict()) == ("Look.", {"image": 2})
+        calls["stop"]("generated", client=client, body=models.StopBody(wait=10.0))

@@ -1,4 +1,4 @@
-"""What who runs a gateway sees of it: the page's files, figures, the log, and spans."""
+"""What who runs a gateway sees of it: the page's files, figures and the log."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from halter import ToolContext, tool
 from halter.events import Event, TurnFinished
 from halter.gateway import Limits
 from halter.gateway.http import static_files
 from halter.gateway.http.static_files import StaticFiles
 from halter.gateway.observe import logs
-from halter.models import Backoff, ToolCall
+from halter.models import Backoff
 from halter.models.errors import ProviderError
 from halter.testing import Gate
 from tests.support.gateway_client import OWN, gateway_of
@@ -218,70 +213,3 @@ def test_secrets_are_taken_out_of_the_log(monkeypatch: pytest.MonkeyPatch) -> No
     assert first["event"] == "got [hidden] and Authorization: Bearer [hidden] and halter.key.[hidden]"
     assert "very-secret" not in stream.getvalue()
     assert "ValueError" in second["error"]
-
-
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
-    return exporter
-
-
-def test_each_attempt_of_a_request_is_a_span(spans: InMemorySpanExporter) -> None:
-    """The span of an attempt that failed was replaced by that of the next, and never exported."""
-
-    @looped
-    async def run() -> None:
-        async with gateway_of(ProviderError("connection lost", status=503), "Hello.") as (gateway, client):
-            for agent in gateway.registry.agents.values():
-                agent.backoff = Backoff(base=0.0)
-            await client.create()
-            await client.post("Hi.")
-            await client.finished()
-
-    run()
-    requests = [span for span in spans.get_finished_spans() if span.name.startswith("request")]
-    assert [span.attributes and span.attributes["halter.status"] for span in requests] == ["failed", "complete"]
-    assert [span.status.is_ok for span in requests] == [False, True]
-
-
-def test_a_stop_is_an_event_of_the_turns_span(spans: InMemorySpanExporter) -> None:
-    """A turn is a span, with its requests and calls below it; the stop stands in it, with who, why and when."""
-
-    @tool
-    async def hang(ctx: ToolContext) -> str:
-        """Wait."""
-        await ctx.token.wait_async()
-        return ""
-
-    @looped
-    async def run() -> None:
-        async with gateway_of(ToolCall("c1", "hang"), tools=[hang]) as (_, client):
-            await client.create()
-            async with client.events() as stream:
-                await client.post("Hi.")
-                await stream.until("tool.started")
-                await client.stop(wait=True, reason="lunch")
-                await stream.until("turn.finished")
-
-    run()
-    found = {span.name: span for span in spans.get_finished_spans()}
-    assert set(found) == {"turn", "request scripted", "tool hang"}
-    turn = found["turn"]
-    assert turn.attributes is not None
-    assert {
-        "halter.session": "s",
-        "halter.status": "interrupted",
-        "halter.reason": "lunch",
-    }.items() <= turn.attributes.items()
-    [stop] = turn.events
-    assert stop.attributes is not None
-    assert (stop.name, stop.attributes["halter.reason"]) == ("stop", "lunch")
-    assert turn.start_time is not None
-    assert turn.end_time is not None
-    assert turn.start_time < stop.timestamp <= turn.end_time
-    for name in ("request scripted", "tool hang"):
-        assert found[name].parent is not None
-        assert found[name].parent.span_id == turn.context.span_id  # type: ignore[union-attr]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from halter.gateway.http.sse import EventStreams
+    from halter.gateway.observe.tracing import Tracing
     from halter.gateway.sessions.live_session import LiveSession
     from halter.gateway.sessions.registry import SessionLease, SessionRegistry
     from halter.gateway.sessions.spoken_replies import SpokenReplies
@@ -68,12 +69,14 @@ class Handlers:
         registry: SessionRegistry,
         streams: EventStreams,
         metrics: Metrics,
+        tracing: Tracing,
         speech: SpokenReplies,
         reserved: Collection[str] = (),
     ) -> None:
         self._registry = registry
         self._streams = streams
         self._metrics = metrics
+        self._tracing = tracing
         self._speech = speech
         self._commands = Commands(registry, reserved)
         self._page = StaticFiles()
@@ -146,13 +149,18 @@ class Handlers:
     # -- messages ----------------------------------------------------------------------------------------------------
 
     async def message(self, request: web.Request) -> web.Response:
-        limits = self._registry.limits
+        if request.content_type == "multipart/form-data":
+            return await self.media_message(request)
         async with self._lease(request) as live:
-            if request.content_type == "multipart/form-data":
-                form, parts = await read_form(request, limits)
-                return _json(await self._commands.message_with_media(live, request[KEY], form, parts), status=202)
-            body: MessageBody = await read_body(request, MessageBody, limits)
+            body: MessageBody = await read_body(request, MessageBody, self._registry.limits)
+            body = self._tracing.continue_trace(request.headers, live.session.id, body)
             return _json(await self._commands.message(live, request[KEY], body), status=202)
+
+    async def media_message(self, request: web.Request) -> web.Response:
+        async with self._lease(request) as live:
+            form, parts = await read_form(request, self._registry.limits)
+            form = self._tracing.continue_trace(request.headers, live.session.id, form)
+            return _json(await self._commands.message_with_media(live, request[KEY], form, parts), status=202)
 
     async def inbox(self, request: web.Request) -> web.Response:
         async with self._lease(request) as live:

@@ -324,6 +324,9 @@ async def _read(content: StreamReader, limits: Limits) -> bytes:
 
 async def read_form(request: web.Request, limits: Limits) -> tuple[MessageForm, list[Part]]:
     """A message with parts: the form's fields, and the pictures and recordings, in their order. Raises `Problem`."""
+    if request.content_type != "multipart/form-data":
+        msg = f"send multipart/form-data, not {request.content_type}"
+        raise Problem(415, msg, field="Content-Type", kind="media")
     if (request.content_length or 0) > limits.upload:
         raise _too_large(limits.upload)
     fields: dict[str, str] = {}
