@@ -104,6 +104,37 @@ def test_a_stop_ends_the_decoding(model: LocalModel) -> None:
 
 
 @needs_model
+def test_a_stop_ends_the_reading_of_the_prompt(model: LocalModel) -> None:
+    """llama.cpp notices a stop between two batches of the prompt: they are small, and little is computed after it."""
+
+    async def scenario() -> None:
+        child = model._server()._child
+        assert child is not None
+        before = _cpu_seconds(child.pid)
+        words = "The horse runs over the hill and the cat looks on. " * 250
+        long = ModelRequest([UserMessage.of(words)], settings=SHORT.settings)
+        task = asyncio.create_task(collect(model, long))
+        while _cpu_seconds(child.pid) - before < 0.3:  # another process's time has no event
+            await asyncio.sleep(0.01)
+            assert not task.done()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        stopped = _cpu_seconds(child.pid)
+        assert text_of(await collect(model, SHORT))
+        assert _cpu_seconds(child.pid) - stopped < 2.0  # about 0.4; the default batches take 3 to 6, the prompt 20
+
+    run(collect(model, SHORT), 60)
+    run(scenario(), 120)
+
+
+def _cpu_seconds(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@needs_model
 def test_a_killed_child_is_replaced(model: LocalModel) -> None:
     """If the process dies, the next request starts another."""
     run(collect(model, SHORT), 60)
