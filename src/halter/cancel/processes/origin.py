@@ -23,7 +23,7 @@ def tool_processes() -> set[int]:
     if not HAS_PROC:
         return set()
     table = scan()
-    own = read("/proc/self/environ")  # if we were started for a tool ourselves, those beside us do not count
+    own = {name.encode() for name in os.environ}  # if we were started for a tool, those beside us do not count
     marked = [
         pid for cookie, pids in table.marked.items() if cookie.startswith(_COOKIE) and cookie not in own for pid in pids
     ]
@@ -33,7 +33,9 @@ def tool_processes() -> set[int]:
 
 def is_started_for_tool() -> bool:
     """Whether this process, or one that it descends from, was started for a tool."""
-    pid = os.getpid()
+    if any(name.startswith(COOKIE) for name in os.environ):  # our own entry in /proc may be closed to us
+        return True
+    pid = os.getppid()
     while pid:
         if _COOKIE in read(f"/proc/{pid}/environ"):
             return True
