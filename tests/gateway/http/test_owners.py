@@ -135,7 +135,7 @@ if not os.fork():
         os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
     os._exit(0)
 os.close(writing)
-print(os.read(reading, 100).decode(), end="")
+print(os.fdopen(reading).read(), end="")
 """
 
 
