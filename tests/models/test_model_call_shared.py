@@ -97,6 +97,7 @@ def test_a_stop_from_another_thread_never_writes_into_a_recycled_descriptor(tmp_
     authority.issue_cert("127.0.0.1").configure_cert(server)
     authority.configure_trust(client)
     files: list[io.FileIO] = []
+    threads: list[threading.Thread] = []
 
     def stop_and_open(token: CancellationToken) -> None:
         token.cancel()
@@ -112,12 +113,15 @@ def test_a_stop_from_another_thread_never_writes_into_a_recycled_descriptor(tmp_
                 token = CancellationToken()
                 task = asyncio.create_task(ModelCall(model, HELLO, token=token).run())
                 await provider.await_pieces(1, number)
-                threading.Thread(target=stop_and_open, args=(token,)).start()
+                threads.append(threading.Thread(target=stop_and_open, args=(token,)))
+                threads[-1].start()
                 with pytest.raises(Cancelled):
                     await task
             await provider.await_close(15)
 
     run(scenario())
+    for thread in threads:
+        thread.join()  # control is back before the last of them has opened its files
     for file in files:
         file.seek(0)
         assert file.read() == b"SQLite format 3"
