@@ -486,3 +486,37 @@ def test_an_exception_that_a_finalizer_has_swallowed_is_raised_again(losses: int
     assert result.stderr.startswith("Shutting down (SIGINT)…\n")
     assert "Traceback" not in result.stderr
     assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize(
+    ("ending", "shown"),
+    [("pass", ""), ("sys.exit(3)", ""), ("sys.exit('no')", "no\n"), ("raise ValueError('no')", "ValueError: no\n")],
+)
+def test_what_is_left_behind_is_named_and_means_70(ending: str, shown: str) -> None:
+    """Whatever the program asked for; and what Python would have printed about its end is printed too."""
+    program = f"""
+        import sys
+        from halter import ExitGuard
+        from halter.cancel.exit import add_ending
+        add_ending(lambda seconds: ["a turn"] if seconds > 0 else [])
+        with ExitGuard(timeout=30):
+            {ending}
+    """
+    result = run_python(program)
+    assert result.returncode == 70
+    assert "Left behind: a turn.\n" in result.stderr
+    assert shown in result.stderr
+
+
+def test_what_was_started_after_the_block_is_ended_too() -> None:
+    """A thread that went on starts something: that is ended when the interpreter exits, or named."""
+    program = """
+        from halter import ExitGuard
+        from halter.cancel.exit import add_ending
+        with ExitGuard(timeout=30):
+            pass
+        add_ending(lambda seconds: ["a process"])
+    """
+    result = run_python(program)
+    assert result.returncode == 70
+    assert "Left behind: a process.\n" in result.stderr
