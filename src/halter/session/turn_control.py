@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from halter.session.turn import Turn
     from halter.tools.run.batch import Batch
 
-__all__ = ["Stop", "TurnControl"]
+__all__ = ["StopRequest", "TurnControl"]
 
 _END: Final = "end"
 _STOP: Final = "stop"
 
 
-class Stop:
+class StopRequest:
     """Who asked a turn to stop, why, and when."""
 
     __slots__ = ("asked_at", "by", "detail", "moment", "reason")
@@ -49,14 +49,14 @@ class TurnControl:
         self.batch: Batch | None = None  # the running calls
         self.wants_pause = False  # stop after the running step
         self.wants_rollback = False  # set by the writer: after the seal, take the turn out of the history
-        self._stops: list[Stop] = []
+        self._stops: list[StopRequest] = []
         self._first: dict[str, str] = {}
 
     def cancel(self, reason: str, *, detail: str = "", by: str = "") -> bool:
         """Stop the turn; True if this call did it. Does nothing if the turn is over."""
         if self.is_over:
             return False
-        self._stops.append(Stop(reason, detail, by))  # before the cancel: callbacks look up who asked
+        self._stops.append(StopRequest(reason, detail, by))  # before the cancel: callbacks look up who asked
         did = self.turn.token.cancel(reason, detail=detail)
         return self._first.setdefault("came", _STOP) == _STOP and did
 
@@ -72,7 +72,7 @@ class TurnControl:
         return self._first.get("came") == _END or self.turn.ended.is_set
 
     @property
-    def stop(self) -> Stop | None:
+    def stop(self) -> StopRequest | None:
         """The first stop, if it came by `cancel()`."""
         token = self.turn.token
         for stop in self._stops:

@@ -18,9 +18,9 @@ _lock = threading.RLock()  # re-entrant: a finalizer may run while its thread ho
 def frame_of(thread: int) -> FrameType | None:
     """The innermost frame of a thread; None if the thread has ended.
 
-    Before Python 3.11.9 a garbage collection inside ``sys._current_frames()`` could block all threads for ever: it
-    holds a lock of the interpreter, which other threads need to start and to end (python/cpython#106883). So there is
-    none meanwhile.
+    In some versions of Python (seen with 3.11.7) a garbage collection inside ``sys._current_frames()`` can block all
+    threads for ever: it holds a lock of the interpreter, which other threads need to start and to end
+    (python/cpython#106883). So there is none meanwhile.
     """
     with _lock:  # otherwise one caller would enable it again while another one needs it disabled
         was_enabled = gc.isenabled()

@@ -2,8 +2,8 @@
 
     python -I -S confine_main.py POLICY COMMAND [ARGUMENT ...]
 
-The policy is a JSON object, as `Sandbox.command()` writes it. This takes some 40 ms. Our own tools start their
-processes in a restricted thread instead (`landlock.py`).
+The policy is a JSON object, as `Sandbox.command()` writes it. Our own tools start their processes in a restricted
+thread instead (`landlock.py`).
 """
 
 from __future__ import annotations

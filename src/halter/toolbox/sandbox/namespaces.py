@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from halter.toolbox.sandbox.policy import Policy
 
-_SECONDS: Final = 10.0  # for a busy machine; it takes some 30 ms
+_SECONDS: Final = 10.0  # far more than it takes, for a busy machine
 _KINDS: Final = {"user": "user", "mount": "mnt", "ipc": "ipc", "net": "net"}  # nsenter's word, and the kernel's
 
 

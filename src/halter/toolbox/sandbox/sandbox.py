@@ -128,7 +128,7 @@ class Sandbox:
         return {"TMPDIR": str(temporary), "XDG_CACHE_HOME": cache, "npm_config_cache": f"{cache}/npm"}
 
     def prepare(self) -> None:
-        """Make what `popen()` needs, if that was not done yet. The first time it takes some 50 ms."""
+        """Make what `popen()` needs, if that was not done yet. The first time a helper process runs."""
         with self._starting:
             self._made()
 
