@@ -169,11 +169,13 @@ class LoopThread:
         self._draining = loop.create_task(self._drain(loop, patience))
 
     async def _drain(self, loop: asyncio.AbstractEventLoop, patience: float) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        if others:
-            await asyncio.wait(others, timeout=patience)
+        until = loop.time() + patience
+        await asyncio.sleep(0)  # a task that was just made starts: one that is cancelled before never cleans up
+        while (others := asyncio.all_tasks() - {asyncio.current_task()}) and (left := until - loop.time()) > 0:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others, timeout=left)
+            await asyncio.sleep(0)  # tasks that were made meanwhile start, too
         await asyncio.sleep(0)  # transports that were closed say goodbye in the next turn
         loop.stop()
 

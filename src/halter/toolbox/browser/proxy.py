@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS: Final = 15.0
 _RESOLVE_SECONDS: Final = 10.0
 _HEAD_SECONDS: Final = 60.0
+_ACCEPT_AGAIN_SECONDS: Final = 1.0
 _LARGEST_HEAD: Final = 256 * 1024
 _PIECE: Final = 65536
 _HOP_BY_HOP: Final = (b"connection:", b"keep-alive:", b"proxy-connection:", b"proxy-authorization:")
@@ -48,18 +49,26 @@ class FilteringProxy:
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._connections: set[asyncio.Task[None]] = set()
         self._refusals: list[str] = []
 
     async def start(self) -> int:
         """Listen on this machine only, and return the port."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=_LARGEST_HEAD)
-        port: int = self._server.sockets[0].getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._listener.settimeout(0)
+        self._listen()
+        port: int = self._listener.getsockname()[1]
         return port
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        """Listen no more, and end the connections. On the proxy's loop; may be called again."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        for connection in self._connections:
+            connection.cancel()
 
     def take_refusals(self) -> list[str]:
         """What was refused since this was asked last, each once."""
@@ -68,27 +77,59 @@ class FilteringProxy:
 
     # -- one connection -------------------------------------------------------------------------
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _listen(self) -> None:
+        # Not asyncio.Server: one that is closed just after it accepted a connection never closes that connection.
+        if self._listener is not None:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connected, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # no descriptors are left: look again later
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            loop.call_later(_ACCEPT_AGAIN_SECONDS, self._listen)
+            return
+        connection = asyncio.get_running_loop().create_task(self._serve(connected))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+        # A task that is cancelled before its first step closes nothing itself.
+        connection.add_done_callback(lambda task: connected.close() if task.cancelled() else None)
+
+    async def _serve(self, connected: socket.socket) -> None:
         """Serve one connection of the browser's. A boundary: whatever goes wrong ends this connection, and no other."""
         try:
-            async with asyncio.timeout(_HEAD_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-            method, target, rest = _request(head)
-            try:
-                upstream = await self._connect(target)
-            except AddressRefused as refusal:
-                self._refusals.append(str(refusal))
-                await _answer(writer, 403, "Forbidden", str(refusal), REFUSED_HEADER)
-                return
-            except (OSError, TimeoutError) as error:
-                await _answer(writer, 502, "Bad Gateway", f"{target}: {error or type(error).__name__}")
-                return
-            with contextlib.closing(upstream[1]):
-                await _join(method, rest, (reader, writer), upstream)
+            reader, writer = await asyncio.open_connection(sock=connected, limit=_LARGEST_HEAD)
+        except OSError:
+            connected.close()
+            return
+        try:
+            await self._exchange(reader, writer)
         except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
         finally:
             writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(_HEAD_SECONDS):
+            head = await reader.readuntil(b"\r\n\r\n")
+        method, target, rest = _request(head)
+        try:
+            upstream = await self._connect(target)
+        except AddressRefused as refusal:
+            self._refusals.append(str(refusal))
+            await _answer(writer, 403, "Forbidden", str(refusal), REFUSED_HEADER)
+            return
+        except (OSError, TimeoutError) as error:
+            await _answer(writer, 502, "Bad Gateway", f"{target}: {error or type(error).__name__}")
+            return
+        with contextlib.closing(upstream[1]):
+            await _join(method, rest, (reader, writer), upstream)
 
     async def _connect(self, target: _Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to an address of the target that may be reached. Raises AddressRefused, OSError, TimeoutError."""
