@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.nats_server import NATSServer
+
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
@@ -16,3 +18,10 @@ def public_folder() -> Iterator[Path]:
         folder = Path(made)
         folder.chmod(0o755)
         yield folder
+
+
+@pytest.fixture(scope="session")
+def nats_server() -> Iterator[NATSServer]:
+    """A NATS server with JetStream, for all tests that bring their own prefix."""
+    with tempfile.TemporaryDirectory() as folder, NATSServer(Path(folder)) as server:
+        yield server

@@ -11,15 +11,21 @@ import pytest
 from halter.errors import LeaseLost, SessionOwned, StoreError, WriteRefused
 from halter.events import Event, MessageEdited, TurnStarted
 from halter.models.types import Audio, TextDelta, UserMessage
-from halter.stores import Lease, MemoryStore, SessionInfo, SQLiteStore, Store, Write
+from halter.stores import Lease, MemoryStore, NATSStore, SessionInfo, SQLiteStore, Store, Write
 from tests.support.store_events import accepted, append, event, numbered, numbers, says, texts, waiting
 
 NAMES = ("a", "b", "c")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "nats"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "store.db")
+    made: Store
+    if request.param == "memory":
+        made = MemoryStore()
+    elif request.param == "sqlite":
+        made = SQLiteStore(tmp_path / "store.db")
+    else:
+        made = NATSStore(request.getfixturevalue("nats_server").url, prefix=tmp_path.name)
     yield made
     made.close()
 

@@ -90,7 +90,6 @@ class Session:
         self.id = id or secrets.token_hex(8)
         self.agent = agent
         self.deps = deps
-        self.token = parent.child("session")
         store = MemoryStore() if store is None else store
         writer = writer_of(store)
         leases: list[Lease] = []
@@ -101,6 +100,8 @@ class Session:
         name = self.id
         try:
             writer.run(writer.job(lambda: leases.append(store.acquire(name))))
+            expiry = store.expiry(leases[0])
+            self.token = parent.child("session") if expiry is NEVER else CancellationToken.any_of(parent, expiry)
             self._log = EventLog(name, store, leases[0])
             self._log.run(lambda tx: delivery.take_over(tx, prepares))
         except BaseException:

@@ -1,4 +1,4 @@
-"""Stores for sessions: in memory, or in a SQLite file."""
+"""Stores for sessions: in memory, in a SQLite file, or in NATS JetStream."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from halter.stores.base import Store as Store
     from halter.stores.base import Write as Write
     from halter.stores.memory import MemoryStore as MemoryStore
+    from halter.stores.nats.store import NATSStore as NATSStore
     from halter.stores.sqlite.store import SQLiteStore as SQLiteStore
 
 __getattr__, __dir__, __all__ = lazy_exports(
@@ -19,6 +20,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
     {
         "base": ["Lease", "SessionInfo", "Store", "Write"],
         "memory": ["MemoryStore"],
+        "nats.store": ["NATSStore"],
         "sqlite.store": ["SQLiteStore"],
     },
 )

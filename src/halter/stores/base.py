@@ -2,7 +2,8 @@
 
 The log is the only source of truth; everything else is computed from it. A session has one lease at a time, and each
 new lease has a higher generation than the one before. Every write names its lease, and only the newest lease can write.
-A lease ends by `release()` or with its owner's process, never by time: a suspended process keeps its leases.
+A lease ends by `release()` or with its owner's process. On one machine it does not end by time: a suspended process
+keeps its leases. In a cluster it does, and `expiry()` tells its owner before.
 
 Only the store's writer (`halter.stores.writer`) calls `commit()`, `acquire()`, `release()` and `erase()`. Any thread
 may call `read()` and `sessions()`.
@@ -17,6 +18,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from halter.cancel.token import CancellationToken
     from halter.events import Event
 
 __all__ = ["Lease", "SessionInfo", "Store", "Write"]
@@ -62,6 +64,10 @@ class Store(Protocol):
 
     def release(self, lease: Lease) -> None:
         """Give a lease back. Does nothing if it has ended already."""
+        ...
+
+    def expiry(self, lease: Lease) -> CancellationToken:
+        """A token that is cancelled when a lease is about to end by time; `NEVER` if that cannot happen."""
         ...
 
     def commit(self, writes: Sequence[Write]) -> None:

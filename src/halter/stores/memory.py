@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
+from halter.cancel.token import NEVER
 from halter.events import kind_of
 from halter.stores.base import Lease, SessionInfo
 from halter.stores.refusals import lease_lost, open_here, out_of_order
@@ -12,6 +13,7 @@ from halter.stores.refusals import lease_lost, open_here, out_of_order
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from halter.cancel.token import CancellationToken
     from halter.events import Event
     from halter.stores.base import Write
 
@@ -39,6 +41,10 @@ class MemoryStore:
         log = self._logs.get(lease.session)
         if log is not None and log.generation == lease.generation:
             log.lease = None
+
+    def expiry(self, lease: Lease) -> CancellationToken:  # noqa: ARG002
+        """A lease does not end by time."""
+        return NEVER
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Append the events of several sessions: all of them or none."""

@@ -20,6 +20,7 @@ _ENDS: Final = {
     "rollback": "stopped and rolled back",
     "shutdown": "stopped because the program exits",
     "pause": "paused after the step",
+    "lease_lost": "stopped because this machine lost the session",
     "crash": "cut off when the program ended",
 }
 

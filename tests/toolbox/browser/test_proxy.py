@@ -13,7 +13,7 @@ import pytest
 
 from halter.toolbox.browser.proxy import FilteringProxy
 from halter.toolbox.http.addresses import Rules
-from halter.toolbox.loop_thread import LoopThread
+from halter.cancel.loop_thread import LoopThread
 
 
 @pytest.mark.parametrize("delay", [0, 0.00005, 0.0001, 0.0002, 0.0005, 0.002])

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from halter.cancel.context import current_token
 from halter.cancel.fork import after_fork
+from halter.cancel.token import NEVER
 from halter.errors import SessionOwned, StoreError, WriteRefused
 from halter.events import (
     ApprovalAnswered,
@@ -33,10 +34,10 @@ from halter.events import (
 )
 from halter.stores.base import Lease, SessionInfo
 from halter.stores.refusals import lease_lost, open_here, out_of_order
+from halter.stores.rows import from_body, to_rows
 from halter.stores.sqlite.connection import SQLiteFile
 from halter.stores.sqlite.errors import from_os, read_only
 from halter.stores.sqlite.owner import Owner, is_alive, is_gone, pid_of, remove_dead
-from halter.stores.sqlite.rows import from_body, to_rows
 from halter.stores.sqlite.statements import (
     DISOWN,
     DISOWN_ALL,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from halter.cancel.token import CancellationToken
     from halter.stores.base import Write
 
 __all__ = ["SQLiteStore"]
@@ -131,6 +133,10 @@ class SQLiteStore:
         if number is not None and self._owner is not None and self._let_go.alive:
             values = number, lease.generation, self._owner.id
             self._file.write(lambda connection: connection.execute(DISOWN, values))
+
+    def expiry(self, lease: Lease) -> CancellationToken:  # noqa: ARG002
+        """A lease does not end by time."""
+        return NEVER
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Append the events of several sessions: all of them or none."""

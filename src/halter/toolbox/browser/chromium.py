@@ -29,7 +29,7 @@ from halter.cancel.token import NEVER
 from halter.toolbox.browser.page import PageFailed, Tab
 from halter.toolbox.browser.proxy import FilteringProxy
 from halter.toolbox.http.addresses import Rules
-from halter.toolbox.loop_thread import LoopClosed, LoopThread
+from halter.cancel.loop_thread import LoopClosed, LoopThread
 from halter.toolbox.process_exit import watching
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The connection to one MCP server: made when it is first needed, made again when the server has died.
 
-Everything here runs on one event loop, that of `halter.toolbox.loop_thread`. The SDK wants a connection to be opened
+Everything here runs on one event loop, that of `halter.cancel.loop_thread`. The SDK wants a connection to be opened
 and closed by the same task; so each connection is a task, which holds it open until it is told to end.
 """
 

@@ -1,4 +1,4 @@
-"""Events as rows of the log, and back."""
+"""Events as rows of a log, and back: what stores that keep them outside of this process write."""
 
 from __future__ import annotations
 

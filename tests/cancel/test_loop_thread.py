@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from halter.toolbox.loop_thread import LoopClosed, LoopThread
+from halter.cancel.loop_thread import LoopClosed, LoopThread
 from tests.support.waiting import wait_until
 
 

@@ -1,0 +1,1 @@
+"""Sessions in NATS JetStream: the store for many machines."""

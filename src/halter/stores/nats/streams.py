@@ -1,0 +1,186 @@
+"""A JetStream stream that holds one log for each subject: append with an expected sequence, read, list.
+
+Everything here runs on the event loop of the connection. An append of several messages is an atomic batch: the server
+writes all of them or none. Each message names the sequence that it expects to be the last one of its subject, and the
+server refuses it otherwise. So a repeated append writes nothing twice, and an old owner's append writes nothing at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import nats.errors
+from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nats.aio.client import Client
+    from nats.js.client import JetStreamContext
+
+__all__ = ["Append", "Stored", "Stream", "WrongSequence"]
+
+_EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
+_WRONG_SEQUENCE: Final = frozenset({10071, 10164})  # the server's numbers of these errors
+MOST_MESSAGES: Final = 1_000  # of an atomic batch; the server's limit
+_PAGE: Final = 256  # messages
+_PAGE_BYTES: Final = 4 * 1024 * 1024
+
+
+class Append(NamedTuple):
+    """A message to append. *expected* is the last sequence of its subject; None for further messages of the subject."""
+
+    subject: str
+    body: bytes
+    headers: dict[str, str]
+    expected: int | None
+
+
+class Stored(NamedTuple):
+    """A message of the stream."""
+
+    subject: str
+    sequence: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class WrongSequence(Exception):
+    """A subject has another last sequence than was expected. Nothing was written."""
+
+
+class StreamRefused(Exception):
+    """The server has refused an append for another reason, which the text says. Nothing was written."""
+
+
+class Stream:
+    """One stream."""
+
+    def __init__(self, client: Client, name: str, timeout: float) -> None:
+        self._client = client
+        self._js: JetStreamContext = client.jetstream(timeout=timeout)
+        self.name = name
+        self._timeout = timeout
+        self._broken: asyncio.Future[None] | None = None  # set when the connection breaks
+
+    def fail_requests(self) -> None:
+        """End the waits for answers: the connection is broken, so they will not come."""
+        if self._broken is not None:
+            self._broken.set_result(None)
+            self._broken = None
+
+    async def append(self, messages: Sequence[Append]) -> int:
+        """Append messages, all or none; gives the sequence of the last one. Theirs are consecutive.
+
+        Raises `WrongSequence`, `StreamRefused`, or an error of `nats`: then it is not known whether they were written.
+        """
+        batch = secrets.token_hex(8)
+        for number, message in enumerate(messages, 1):
+            headers = dict(message.headers)
+            if message.expected is not None:
+                headers[_EXPECTED] = str(message.expected)
+            if len(messages) > 1:
+                headers |= {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
+            if number == len(messages):
+                if number > 1:
+                    headers["Nats-Batch-Commit"] = "1"
+                return await self._request(message, headers)
+            await self._client.publish(message.subject, message.body, headers=headers)
+        raise ValueError("there is nothing to append")
+
+    async def _request(self, message: Append, headers: dict[str, str]) -> int:
+        if self._broken is None:
+            self._broken = asyncio.get_running_loop().create_future()
+        broken = self._broken
+        request = asyncio.ensure_future(
+            self._client.request(message.subject, message.body, self._timeout, headers=headers)
+        )
+        try:
+            waits: set[asyncio.Future[Any]] = {request, broken}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if not request.done():
+                raise nats.errors.ConnectionReconnectingError
+            answer = request.result()
+        finally:
+            request.cancel()
+        found = json.loads(answer.data)
+        error = found.get("error")
+        if error is None:
+            return int(found["seq"])
+        if error.get("err_code") in _WRONG_SEQUENCE:
+            raise WrongSequence(error["description"])
+        raise StreamRefused(f"{error.get('description', error)} ({error.get('err_code', '?')})")
+
+    async def last(self, subject: str) -> Stored | None:
+        """The last message of a subject, as the stream's leader has it."""
+        from nats.js.errors import NotFoundError
+
+        try:
+            found = await self._js.get_last_msg(self.name, subject, direct=False)
+        except NotFoundError:
+            return None
+        return Stored(subject, found.seq or 0, found.headers or {}, found.data or b"")
+
+    async def next(self, subject: str, sequence: int) -> Stored | None:
+        """The first message of a subject that has at least this sequence."""
+        found = await self._page(subject, sequence, 1)
+        return found[0] if found else None
+
+    async def read(self, subject: str, sequence: int) -> list[Stored]:
+        """The next messages of a subject from this sequence on, at most a page; none if there are no more."""
+        return await self._page(subject, sequence, _PAGE)
+
+    async def _page(self, subject: str, sequence: int, most: int) -> list[Stored]:
+        """Ask for several messages at once: they come one by one, and then a message with a status."""
+        asked = {"next_by_subj": subject, "seq": max(sequence, 1), "batch": most, "max_bytes": _PAGE_BYTES}
+        inbox = self._client.new_inbox()
+        found: list[Stored] = []
+        subscription = await self._client.subscribe(inbox)
+        try:
+            await self._client.publish(f"$JS.API.DIRECT.GET.{self.name}", json.dumps(asked).encode(), inbox)
+            while True:
+                message = await subscription.next_msg(self._timeout)
+                headers: dict[str, Any] = message.headers or {}
+                status = headers.get("Status")
+                if status in ("204", "404"):  # the end of the page; nothing there
+                    return found
+                if status is not None:
+                    raise StreamRefused(f"{status} {headers.get('Description', '')}".strip())
+                found.append(Stored(headers["Nats-Subject"], int(headers["Nats-Sequence"]), headers, message.data))
+        finally:
+            await subscription.unsubscribe()
+
+    async def last_of_all(self, subjects: str) -> list[Stored]:
+        """The last message of each subject, without its body."""
+        config = ConsumerConfig(
+            deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
+            ack_policy=AckPolicy.NONE,
+            filter_subject=subjects,
+            headers_only=True,
+            mem_storage=True,
+            num_replicas=1,
+            inactive_threshold=30,
+        )
+        info = await self._js.add_consumer(self.name, config)
+        found: list[Stored] = []
+        left = info.num_pending or 0
+        if left:
+            subscription = await self._js.pull_subscribe_bind(info.name, stream=self.name)
+            try:
+                while left > 0:
+                    messages = await subscription.fetch(min(left, 1_000), self._timeout)
+                    for message in messages:
+                        meta = message.metadata
+                        found.append(Stored(message.subject, meta.sequence.stream, message.headers or {}, b""))
+                        left = meta.num_pending
+            finally:
+                await subscription.unsubscribe()
+        await self._js.delete_consumer(self.name, info.name)
+        return found
+
+    async def purge(self, subject: str, before: int) -> None:
+        """Delete the messages of a subject that have a lower sequence than *before*."""
+        await self._js.purge_stream(self.name, seq=before, subject=subject)

