@@ -38,8 +38,10 @@ class NATSServer:
         ports.mkdir(exist_ok=True)
         program = Path(sys.executable).with_name("nats-server")
         port = str(self.port or -1)  # it chooses one, and writes it down
-        argv: list[str | Path] = [program, "-js", "-sd", self._folder / "data", "-a", "127.0.0.1", "-p", port, "--ports_file_dir", ports]
-        self._process = subprocess.Popen([*argv, *self._arguments], stderr=subprocess.DEVNULL)
+        data = self._folder / "data"
+        argv: list[str | Path] = [program, "-js", "-sd", data, "-a", "127.0.0.1", "-p", port]
+        argv += ["--ports_file_dir", ports, *self._arguments]
+        self._process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
         said = ports / f"nats-server_{self.pid}.ports"
         wait_until(lambda: said.exists() and said.stat().st_size > 0, 20)
         self.port = int(json.loads(said.read_text())["nats"][0].rpartition(":")[2])

@@ -11,9 +11,9 @@ import warnings
 
 import pytest
 
+from halter.cancel.loop_thread import LoopThread
 from halter.toolbox.browser.proxy import FilteringProxy
 from halter.toolbox.http.addresses import Rules
-from halter.cancel.loop_thread import LoopThread
 
 
 @pytest.mark.parametrize("delay", [0, 0.00005, 0.0001, 0.0002, 0.0005, 0.002])

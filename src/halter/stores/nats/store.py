@@ -135,7 +135,7 @@ class NATSStore:
 
     def acquire(self, session: str) -> Lease:
         """Take the lease of *session*."""
-        return self._run(lambda: self._acquire(session))
+        return self._run(lambda: self._patiently(lambda: self._acquire(session)))
 
     def release(self, lease: Lease) -> None:
         """Give a lease back."""
@@ -159,11 +159,11 @@ class NATSStore:
         self, session: str, after: int = 0, *, limit: int | None = None, without: Collection[str] = ()
     ) -> list[Event]:
         """The events with higher numbers than *after*."""
-        return self._run(lambda: self._read(session, max(after, 0), limit, without))
+        return self._run(lambda: self._patiently(lambda: self._read(session, max(after, 0), limit, without)))
 
     def sessions(self) -> list[SessionInfo]:
         """All sessions, the most recently used first."""
-        return self._run(self._sessions)
+        return self._run(lambda: self._patiently(self._sessions))
 
     def close(self) -> None:
         """Release every lease and disconnect."""
@@ -252,6 +252,18 @@ class NATSStore:
         )
         self._nodes = await js.create_key_value(passing)
 
+    async def _patiently(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Try something again while NATS does not answer, for a while."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience
+        while True:
+            try:
+                return await make()
+            except (nats.errors.Error, OSError):
+                if loop.time() > until:
+                    raise
+                await asyncio.sleep(_PAUSE)
+
     async def _ask(self, subject: str, body: dict[str, Any]) -> None:
         answer = await self._client.request(subject, json.dumps(body).encode(), _ANSWER_SECONDS)
         error = json.loads(answer.data).get("error")
@@ -266,7 +278,8 @@ class NATSStore:
                         await self._release(lease)
                 if self._node is not None:
                     await self._node.end()
-        await self._client.close()
+        with contextlib.suppress(nats.errors.Error, OSError):  # the connection may be broken already
+            await self._client.close()
 
     # Leases
 
@@ -363,7 +376,7 @@ class NATSStore:
             ends[write.lease] = after, len(messages)
         if len(messages) > MOST_MESSAGES:
             raise NotStorable("it is too much for one commit; nothing was written", writes[0].lease.session)
-        last = await self._append(messages, commit, writes)
+        last = await self._patiently(lambda: self._append(messages, commit, writes))
         for lease, (after, number) in ends.items():
             after.sequence = last - len(messages) + number
             self._held[lease] = after
@@ -382,23 +395,17 @@ class NATSStore:
         ]
 
     async def _append(self, messages: list[Append], commit: str, writes: Sequence[Write]) -> int:
-        """Append, and try again while it is not answered. Raises `WriteRefused` if one of the writes is at fault."""
-        until = asyncio.get_running_loop().time() + self._patience
+        """Append; gives the last sequence. Raises `WriteRefused` if one of the writes is at fault."""
         first = messages[0]
-        while True:
-            try:
-                return await self._stream.append(messages)
-            except WrongSequence:
-                end = await self._stream.last(first.subject)
-                if end is not None and end.headers.get(_COMMIT) == commit:  # an earlier try was written after all
-                    parts = sum(each.subject == first.subject for each in messages)
-                    return end.sequence - parts + len(messages)
-                await self._blame(writes)
-                raise StoreError("a log was changed by another process at the same time; try again") from None
-            except (nats.errors.Error, OSError) as error:
-                if asyncio.get_running_loop().time() > until:
-                    raise self._unreachable(error) from error
-                await asyncio.sleep(_PAUSE)
+        try:
+            return await self._stream.append(messages)
+        except WrongSequence:
+            end = await self._stream.last(first.subject)
+            if end is not None and end.headers.get(_COMMIT) == commit:  # an earlier try was written after all
+                place = max(number for number, each in enumerate(messages, 1) if each.subject == first.subject)
+                return end.sequence - place + len(messages)
+            await self._blame(writes)
+            raise StoreError("a log was changed by another process at the same time; try again") from None
 
     async def _blame(self, writes: Sequence[Write]) -> None:
         """Find the write that is at fault, and learn where its log ends now."""

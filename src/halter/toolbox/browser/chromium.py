@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from halter._extras import need
+from halter.cancel.loop_thread import LoopClosed, LoopThread
 from halter.cancel.processes import guardian, registry
 from halter.cancel.processes.proc_table import children_of_thread
 from halter.cancel.processes.tree import ProcessTree, new_cookie
@@ -29,7 +30,6 @@ from halter.cancel.token import NEVER
 from halter.toolbox.browser.page import PageFailed, Tab
 from halter.toolbox.browser.proxy import FilteringProxy
 from halter.toolbox.http.addresses import Rules
-from halter.cancel.loop_thread import LoopClosed, LoopThread
 from halter.toolbox.process_exit import watching
 
 if TYPE_CHECKING:

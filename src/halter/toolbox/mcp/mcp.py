@@ -22,8 +22,8 @@ import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from halter._extras import need
-from halter.models.types import Audio, Image, Part, Text, ToolSpec
 from halter.cancel.loop_thread import LoopClosed, LoopThread
+from halter.models.types import Audio, Image, Part, Text, ToolSpec
 from halter.toolbox.mcp.connection import CONNECTION_CLOSED, Http, ServerConnection, ServerFailed, Transport, words_of
 from halter.toolbox.mcp.stdio import THREAD, Stdio
 from halter.tools.context import ToolContext

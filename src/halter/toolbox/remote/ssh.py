@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from halter._extras import need
 from halter.cancel.deadlines import check_seconds
-from halter.cancel.token import CancellationToken, Cancelled
 from halter.cancel.loop_thread import LoopThread
+from halter.cancel.token import CancellationToken, Cancelled
 from halter.toolbox.remote.machine import MachineError
 from halter.toolbox.remote.ssh_process import SessionRefused, SSHProcess, collect
 
