@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 import threading
 from collections.abc import Callable
 
 import pytest
 
 from halter.cancel.loop_thread import LoopClosed, LoopThread
+from tests.support.processes import run_python
 from tests.support.waiting import wait_until
 
 
@@ -96,3 +99,118 @@ def test_a_blocking_wait_is_bounded() -> None:
     with pytest.raises(TimeoutError, match="home did not answer"):
         home.do_blocking(lambda: asyncio.sleep(60), 0.05)
     home.close()
+
+
+def test_what_nobody_waits_for_is_done_until_it_is_closed() -> None:
+    """Work can be handed over without a wait; a loop that was closed takes none, and says so."""
+    home = LoopThread("home")
+    assert not home.is_running
+    done = threading.Event()
+
+    async def work() -> None:
+        done.set()
+
+    assert home.spawn(work)
+    assert done.wait(10)
+    done.clear()
+    assert home.call(done.set)
+    assert done.wait(10)
+    assert home.is_running
+    home.close()
+    assert not home.spawn(work)
+    assert not home.call(done.set)
+
+
+def test_ctrl_c_in_a_blocking_wait_cancels_the_work() -> None:
+    """A signal handler that raises ends the wait, and the work is told to end."""
+    home = LoopThread("home")
+    told = threading.Event()
+
+    async def work() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            told.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        home.do_blocking(work, 30)
+    assert told.wait(10)
+    home.close()
+
+
+def test_a_wait_that_ends_before_the_work_began_has_it_never_begin() -> None:
+    """While the loop is busy, a wait is given up: its work is not started afterwards."""
+    home = LoopThread("home")
+    busy, go, started = threading.Event(), threading.Event(), threading.Event()
+
+    def block() -> None:
+        busy.set()
+        go.wait(10)
+
+    async def work() -> None:
+        started.set()
+
+    home.call(block)
+    busy.wait(10)
+    with pytest.raises(TimeoutError):
+        home.do_blocking(work, 0.01)
+    go.set()
+    home.do_blocking(lambda: asyncio.sleep(0), 10)
+    assert not started.is_set()
+    home.close()
+
+
+def test_a_loop_that_is_stuck_is_left() -> None:
+    """Closing waits no longer than its patience, and whoever waits for the work is told."""
+    home = LoopThread("home")
+    stuck, go = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        stuck.set()
+        go.wait(30)  # it blocks the loop
+
+    def close() -> None:
+        stuck.wait(10)
+        home.close(patience=0.0)
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    with pytest.raises(LoopClosed):
+        home.do_blocking(work, 30)
+    go.set()
+    thread.join(10)
+
+
+def test_it_can_be_closed_by_its_own_work() -> None:
+    """Work that closes the loop does not wait for itself."""
+    home = LoopThread("home")
+
+    async def work() -> None:
+        home.close(patience=0.1)
+
+    with contextlib.suppress(LoopClosed):  # it may have ended by then
+        home.do_blocking(work, 30)
+    wait_until(lambda: not home.is_running)
+
+
+def test_the_end_of_the_process_closes_it() -> None:
+    """A program that forgets to close it ends soon, and its work is told."""
+    ended = run_python(
+        """
+        import asyncio, threading
+        from halter.cancel.loop_thread import LoopThread
+        begun = threading.Event()
+        async def work():
+            begun.set()
+            try:
+                await asyncio.sleep(60)
+            finally:
+                print("told", flush=True)
+        LoopThread("unused")
+        home = LoopThread("home")
+        home.spawn(work)
+        begun.wait(10)
+        """
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "told\n", "")

@@ -47,12 +47,6 @@ class LoopThread:
         """Whether it was needed yet, and was not closed."""
         return self._thread is not None and self._thread.is_alive()
 
-    @property
-    def native_id(self) -> int:
-        """The system's number of the thread, under which it lists the processes that were started there."""
-        assert self._thread is not None
-        return self._thread.native_id or 0
-
     async def do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Have a coroutine run over there. If our own task is cancelled, it is told to end and left."""
         here = asyncio.get_running_loop()
