@@ -94,8 +94,8 @@ class LoopThread:
         """Have a coroutine run over there and block for it, for at most *timeout* seconds: then TimeoutError."""
         ended: queue.SimpleQueue[None] = queue.SimpleQueue()
         job = _Job(self, make, lambda: ended.put(None))
-        self._submit(job)
         try:
+            self._submit(job)  # inside: Ctrl+C may come as soon as the work has begun
             ended.get(timeout=timeout)
         except queue.Empty:
             job.cancel()
