@@ -51,6 +51,8 @@ class Agent:
     """What answers. Any number of sessions may share one, at the same time.
 
     `model` and `fallbacks` are models, or names of them: "openai:NAME", "anthropic:NAME", "ollama:NAME", "local".
+    `instructions` is the system prompt, or a function that returns it, such as `toolbox.Instructions`. The function is
+    called in a thread for the first request of a session, and its result is used as long as that session is open.
     `approve` decides about tools that need approval: "auto", "deny", "ask" (an event asks, `session.answer()` answers),
     a function, or None, which denies because nobody can be asked. `settings` are passed to the model with each request.
     `limits` are those of one turn; `max_steps` is short for `limits=Limits(steps=…)`.
@@ -60,7 +62,7 @@ class Agent:
         self,
         model: Model | str = "local",
         tools: Sequence[Tool[..., Any] | Callable[..., Any]] = (),
-        instructions: str = "",
+        instructions: str | Callable[[], str] = "",
         fallbacks: Sequence[Model | str] = (),
         max_steps: int = 50,
         name: str = "halter",
@@ -71,6 +73,8 @@ class Agent:
     ) -> None:
         self.model = find_model(model)
         self.fallbacks = [find_model(each) for each in fallbacks]
+        if not isinstance(instructions, str) and not callable(instructions):
+            raise TypeError(f"instructions must be a text or a function that returns one, not {instructions!r}")
         self.tools = collect_tools(tools)
         self.tool_specs = [tool.spec for tool in self.tools.values()]
         self.instructions = instructions

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halter import Agent
-from halter.cli.agent_factory import load_tools, start_lines
+from halter.cli.agent_factory import load_tools, make_agent, start_lines
 from halter.cli.model_choice import ModelChoice
 from halter.cli.settings import SettingsError, load
 from halter.models import ToolCall
@@ -85,3 +85,39 @@ def test_an_unknown_name_is_told_with_what_there_is() -> None:
     """A name that the toolbox does not have is an error that lists those that it has."""
     with pytest.raises(SettingsError, match="unknown tool 'teleport'; known: default, Terminal"):
         names("teleport")
+
+
+def test_an_agent_with_tools_is_told_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the setting `instructions` it gets AGENTS.md, skills and notes; without tools only the setting."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HALTER_HOME", str(tmp_path / "data"))
+    (tmp_path / "AGENTS.md").write_text("Use tabs.")
+    (tmp_path / "data/skills/pdf").mkdir(parents=True)
+    (tmp_path / "data/skills/pdf/SKILL.md").write_text("---\ndescription: Read PDF files.\n---\n")
+    (tmp_path / "data/memory.md").write_text("- The user is called Ada.\n")
+    choice = ModelChoice("local", "a test")
+
+    def prompt(*tools: str) -> str:
+        agent = make_agent(load({"tools": list(tools), "instructions": "Be kind."}), choice, can_ask=False)
+        return agent.instructions if isinstance(agent.instructions, str) else agent.instructions()
+
+    assert prompt() == "Be kind."
+    told = prompt("default", "Memory")
+    assert told.startswith("Be kind.\n")
+    for words in ("Use tabs.", "in a sandbox", "- pdf: Read PDF files.", "- The user is called Ada."):
+        assert words in told
+    told = prompt("Todo")
+    assert "Use tabs." in told
+    for words in ("sandbox", "pdf", "Ada"):
+        assert words not in told
+
+
+def test_skills_can_be_read_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The useful set has the tool for them only then; who names it has it always."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HALTER_HOME", str(tmp_path / "data"))
+    assert "read_skill" not in names("default")
+    assert names("read_skill") == names("Skills") == ["read_skill"]
+    (tmp_path / ".agents/skills/pdf").mkdir(parents=True)
+    (tmp_path / ".agents/skills/pdf/SKILL.md").write_text("---\ndescription: Read PDF files.\n---\n")
+    assert "read_skill" in names("default")

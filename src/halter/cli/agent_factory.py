@@ -11,15 +11,18 @@ from halter.agent import Agent
 from halter.cli.settings import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from halter.cli.model_choice import ModelChoice
     from halter.cli.settings import Configuration
+    from halter.toolbox.instructions.instructions import Instructions
     from halter.toolbox.sandbox.sandbox import Sandbox
     from halter.tools.approval import Policy
 
-__all__ = ["load_tools", "make_agent", "start_lines"]
+__all__ = ["load_tools", "make_agent", "make_instructions", "start_lines"]
 
 # The groups of the toolbox that need only a workspace, and those that need not even that.
-_IN_WORKSPACE: Final = ("Terminal", "Files", "Code")
+_IN_WORKSPACE: Final = ("Terminal", "Files", "Code", "Skills")
 _ALONE: Final = ("Web", "Browser", "Media", "Speech", "Todo", "Memory", "Clarify")
 # They start processes, and so need a sandbox.
 _WITH_PROCESSES: Final = frozenset({"Terminal", "Code", "Browser", "terminal", "process", "execute_code"})
@@ -36,13 +39,31 @@ def make_agent(configuration: Configuration, choice: ModelChoice, *, can_ask: bo
         return Agent(
             choice.model,
             tools,
-            settings.instructions,
+            make_instructions(configuration, tools) or settings.instructions,
             settings.fallbacks,
             settings.max_steps,
             approve=approve,
         )
     except ValueError as error:
         raise SettingsError(str(error)) from error
+
+
+def make_instructions(configuration: Configuration, tools: Collection[Any]) -> Instructions | None:
+    """What an agent with these tools is told beside the setting `instructions`; None if it has no tools."""
+    if not tools:
+        return None
+    from halter.toolbox.instructions.instructions import Instructions
+    from halter.toolbox.instructions.skills import Skills
+    from halter.toolbox.memory import Memory
+
+    names = {getattr(tool, "name", "") for tool in tools}
+    return Instructions(
+        configuration.settings.instructions,
+        _WORKSPACE,
+        sandbox=configuration.settings.sandbox if names & _WITH_PROCESSES else None,
+        skills=Skills(_WORKSPACE) if "read_skill" in names else None,
+        memory=Memory() if "memory" in names else None,
+    )
 
 
 def start_lines(configuration: Configuration, choice: ModelChoice) -> list[str]:
@@ -102,6 +123,9 @@ def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None
     if name in _ALONE:
         return list(getattr(toolbox, name)().tools)
     useful = tools_without_processes(_WORKSPACE) if has_none else tools_in(_WORKSPACE, sandbox)
+    skills = toolbox.Skills(_WORKSPACE)
+    if name == "read_skill" or skills.find()[0]:  # without skills, the tool would only take room in each request
+        useful += skills.tools
     found = useful if name == "default" else [tool for tool in useful if tool.name == name]
     if not found:
         known = ["default", *_IN_WORKSPACE, *_ALONE, *(tool.name for tool in useful)]

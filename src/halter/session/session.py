@@ -23,6 +23,7 @@ from halter.session import background_loop, closing, delivery, serving
 from halter.session.children import Children
 from halter.session.delivery import MODES, Post
 from halter.session.inbox import Inbox, Receipt, to_message
+from halter.session.instructions import SessionInstructions
 from halter.session.log import EventLog
 from halter.session.questions import Questions
 from halter.session.turn import Turn
@@ -62,6 +63,7 @@ class Session:
         "_closed",
         "_grace",
         "_has_tool_loop",
+        "_instructions",
         "_log",
         "_permit",
         "_questions",
@@ -110,6 +112,7 @@ class Session:
         self.inbox = Inbox(self._log)
         """The waiting messages, in order; `remove(id)` and `edit(id, text)` change them."""
         self._questions = Questions(self._log, above)
+        self._instructions = SessionInstructions(agent.instructions)
         self._resources = SessionResources()
         self._grace = grace
         self._permit = [True]  # popped by run(), arun(), stream() or serve()
@@ -277,7 +280,7 @@ class Session:
         token = above.child("turn", timeout=self.agent.limits.seconds)
         turn = Turn(secrets.token_hex(8), token)
         control = self._log.control = TurnControl(turn, asyncio.get_running_loop())  # from here on a stop finds it
-        runner = TurnRunner(self.agent, self._log, control, self._environment())
+        runner = TurnRunner(self.agent, self._log, control, self._environment(), self._instructions)
         try:
             await runner.run(message, may_continue=may_continue)
         finally:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from halter.events import RequestEvent
     from halter.models.answer import Answer
     from halter.models.types import ToolCall, UserMessage
+    from halter.session.instructions import SessionInstructions
     from halter.session.log import EventLog
     from halter.session.turn_control import TurnControl
     from halter.tools.run.batch import BatchEnvironment
@@ -45,8 +46,16 @@ _ENDS_WELL: Final = frozenset({"stop", "tool_calls", "other", "length"})
 class TurnRunner:
     """The work of one turn, in one task."""
 
-    def __init__(self, agent: Agent, log: EventLog, control: TurnControl, environment: BatchEnvironment) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        log: EventLog,
+        control: TurnControl,
+        environment: BatchEnvironment,
+        instructions: SessionInstructions,
+    ) -> None:
         self._agent = agent
+        self._instructions = instructions
         self._log = log
         self._control = control
         self._turn = control.turn
@@ -162,13 +171,12 @@ class TurnRunner:
         """Make one request; returns None if a steer has ended it."""
         turn, agent, step = self._turn, self._agent, self._control.step
         self._check_limits()
+        instructions = await self._instructions.get(turn.token)
         self._steps_left -= 1
         if step.is_cancelled:
             turn.token.raise_if_cancelled()
             return None
-        request = ModelRequest(
-            self._log.view.history.request_messages, agent.instructions, agent.tool_specs, agent.settings
-        )
+        request = ModelRequest(self._log.view.history.request_messages, instructions, agent.tool_specs, agent.settings)
         call = ModelCall(
             agent.model, request, token=step, emit=self._on_request, fallbacks=agent.fallbacks, backoff=agent.backoff
         )

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from halter.toolbox.files.workspace import Workspace as Workspace
     from halter.toolbox.http.fetch import Net as Net
     from halter.toolbox.images import Media as Media
+    from halter.toolbox.instructions.instructions import Instructions as Instructions
+    from halter.toolbox.instructions.skills import Skills as Skills
     from halter.toolbox.mcp.mcp import MCP as MCP
     from halter.toolbox.memory import Memory as Memory
     from halter.toolbox.python.execute_code import Code as Code
@@ -44,6 +46,8 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "files.workspace": ["Workspace"],
         "http.fetch": ["Net"],
         "images": ["Media"],
+        "instructions.instructions": ["Instructions"],
+        "instructions.skills": ["Skills"],
         "mcp.mcp": ["MCP"],
         "memory": ["Memory"],
         "python.execute_code": ["Code"],

@@ -76,6 +76,19 @@ class Memory:
         except FileNotFoundError:
             return []
 
+    def newest(self, budget: int) -> str:
+        """The newest notes that fit in *budget* bytes, the newest first; a last line says how many were left out."""
+        notes = self.read()[::-1]
+        shown = 0
+        for note in notes:
+            budget -= len(_written([note]).encode())
+            if budget < 0:
+                break
+            shown += 1
+        left_out = len(notes) - shown
+        rest = f'[{left_out} more notes are left out; memory with action "read" shows all.]' if left_out else ""
+        return (_written(notes[:shown]) + rest).rstrip("\n")
+
     def _change(self, action: str, text: str, match: str) -> str:
         checkpoint()  # and be given time at a stop: a disk may take some
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -157,3 +157,18 @@ def test_importing_halter_does_not_import_the_command_line() -> None:
         "import sys, halter\nfrom halter import Session\nprint([name for name in sys.modules if 'halter.cli' in name])"
     )
     assert run_python(code).stdout.strip() == "[]"
+
+
+def test_instructions_that_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AGENTS.md and skills are named, so that one sees what the model is told; what cannot be read is a warning."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HALTER_HOME", str(tmp_path / "data"))
+    skill = tmp_path / ".agents/skills/pdf"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\ndescription: Read PDF files.\n---\n")
+    (tmp_path / "CLAUDE.md").write_text("Use tabs.")
+    [found] = [each for each in findings({}) if each.what == "prompt"]
+    assert (found.state, found.text) == ("ok", f"{tmp_path}/CLAUDE.md, {skill}")
+    (tmp_path / "AGENTS.md").write_bytes(b"\xff")
+    [found] = [each for each in findings({}) if each.what == "prompt"]
+    assert (found.state, found.fix) == ("warn", f"{tmp_path}/AGENTS.md is left out: it is not UTF-8")

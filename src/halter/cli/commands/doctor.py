@@ -80,6 +80,7 @@ def findings(flags: dict[str, str | None], *, online: bool = False) -> Iterator[
         yield from _model(configuration, online=online)
         yield _tools(configuration)
         yield _sandbox(configuration)
+        yield _instructions()
         yield from _store(configuration)
     yield _local()
     yield _chromium()
@@ -193,6 +194,18 @@ def _sandbox(configuration: Configuration) -> Finding:
     if os.geteuid() == 0:
         return Finding("warn", "sandbox", mode, "Halter runs as root: it is weaker than for an ordinary user.")
     return Finding("ok", "sandbox", mode)
+
+
+def _instructions() -> Finding:
+    """Name the files and skills that the prompt of an agent with tools has in it."""
+    from halter.toolbox.instructions.instructions import Instructions
+    from halter.toolbox.instructions.skills import Skills
+
+    skills = Skills()
+    prompt = Instructions(skills=skills).read()
+    found = [*(str(each.path) for each in prompt.files if each.text), *(str(each.path) for each in skills.find()[0])]
+    text = ", ".join(found) or "no AGENTS.md, no skills"
+    return Finding("warn" if prompt.problems else "ok", "prompt", text, "; ".join(prompt.problems))
 
 
 def _store(configuration: Configuration) -> Iterator[Finding]:
