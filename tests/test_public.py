@@ -67,6 +67,7 @@ HALTER = {
 PACKAGES = {"halter": HALTER, "halter.cancel": CANCEL}
 LAZY = [
     *PACKAGES,
+    "halter.bridges",
     "halter.events",
     "halter.gateway",
     "halter.models",

@@ -8,7 +8,8 @@ For tools of servers, which check the arguments themselves. For your own functio
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, Final
 
 from halter.tools.schema.arguments import read_object
 from halter.tools.tool import Tool
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
 
     from halter.models.types import ToolSpec
     from halter.tools.context import ToolContext
+
+
+_NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]+")
+_MAX_NAME: Final = 64
+
+
+def fit_name(name: str) -> str:
+    """A name that every provider accepts, from one that somebody else has chosen."""
+    return _NOT_IN_A_NAME.sub("_", name)[:_MAX_NAME]
 
 
 class SpecTool(Tool[..., Any]):

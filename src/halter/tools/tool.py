@@ -20,6 +20,7 @@ import msgspec
 from halter.cancel.deadlines import check_seconds
 from halter.models.types import ToolSpec
 from halter.tools.context import ToolContext
+from halter.tools.not_a_function import check_function
 from halter.tools.schema.arguments import Argument, read_arguments
 from halter.tools.schema.docstring import read_docstring
 from halter.tools.schema.hints import description_of, hint_of, is_path
@@ -202,9 +203,7 @@ def _make(fn: Callable[P, R], options: dict[str, Any], local_names: Mapping[str,
     if isinstance(fn, Tool):
         msg = f"{fn.name!r} is already a tool"
         raise TypeError(msg)
-    if not callable(fn) or isinstance(fn, type):
-        msg = f"a tool is made from a function, not from {fn!r}"
-        raise TypeError(msg)
+    check_function(fn)
     return Tool(fn, **options, local_names=local_names)
 
 

@@ -15,7 +15,7 @@ def collect_tools(tools: Iterable[Tool[..., Any] | Callable[..., Any]]) -> dict[
     """Return the tools by name, in order; plain functions become tools. Two of one name are an error."""
     found: dict[str, Tool[..., Any]] = {}
     for each in tools:
-        one = each if isinstance(each, Tool) else tool(each)
+        one = each if isinstance(each, Tool) else tool()(each)  # tool(None) would be a decorator
         if one.needs_self:
             msg = f"tool {one.name!r} is an unbound method; pass the method of an instance: thing.{one.name}"
             raise TypeError(msg)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import re
 import threading
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -27,8 +26,8 @@ from halter.models.types import Audio, Image, Part, Text, ToolSpec
 from halter.toolbox.mcp.connection import CONNECTION_CLOSED, Http, ServerConnection, ServerFailed, Transport, words_of
 from halter.toolbox.mcp.stdio import THREAD, Stdio
 from halter.tools.context import ToolContext
-from halter.tools.external import SpecTool
-from halter.tools.schema.json_schema import Schema, inline
+from halter.tools.external import SpecTool, fit_name
+from halter.tools.schema.json_schema import inline_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 
 _CLOSE: Final = 4.0  # seconds for a server to end: by itself, asked, killed
 _MAX_PAGES: Final = 100
-_NOT_IN_A_NAME: Final = re.compile(r"[^a-zA-Z0-9_-]+")
-_LONGEST_NAME: Final = 64
 
 
 class MCP:
@@ -130,8 +127,8 @@ class MCP:
         return [self._tool(each) for each in listed if not _needs_task(each)]
 
     def _tool(self, listed: Any) -> SpecTool:
-        name = _NOT_IN_A_NAME.sub("_", f"{self._prefix}{listed.name}")[:_LONGEST_NAME]
-        spec = ToolSpec(name, listed.description or listed.title or "", _schema(listed.input_schema))
+        name = fit_name(f"{self._prefix}{listed.name}")
+        spec = ToolSpec(name, listed.description or listed.title or "", inline_object(listed.input_schema, "mcp"))
 
         async def call(arguments: dict[str, Any], ctx: ToolContext) -> list[Part] | str:
             return await self._call(listed.name, arguments, ctx)
@@ -184,18 +181,6 @@ class MCP:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def _schema(given: Mapping[str, Any]) -> Schema:
-    """The server's schema, with definitions put where they are referred to: not every provider knows references."""
-    schema = dict(given)
-    definitions = schema.pop("$defs", None) or {}
-    own, recursive = inline(schema, definitions, prefix="mcp")
-    own.setdefault("type", "object")
-    own.setdefault("properties", {})
-    if recursive:
-        own["$defs"] = recursive
-    return own
 
 
 def _needs_task(listed: Any) -> bool:

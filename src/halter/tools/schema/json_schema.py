@@ -6,7 +6,10 @@ support ``$ref``, and some require a type everywhere.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 REF_TEMPLATE: Final = "#/$defs/{name}"
 _PREFIX: Final = "#/$defs/"
@@ -33,6 +36,18 @@ def inline(schema: Schema, definitions: dict[str, Schema], prefix: str) -> tuple
     """Replace references by their *definitions*. Recursive ones are kept and returned, with *prefix* in their names."""
     inliner = _Inliner(definitions, prefix)
     return inliner.inline(schema), inliner.kept
+
+
+def inline_object(given: Mapping[str, Any], prefix: str) -> Schema:
+    """A schema of parameters from elsewhere, with its definitions inlined: not every provider knows references."""
+    schema = dict(given)
+    definitions = schema.pop("$defs", None) or {}
+    own, recursive = inline(schema, definitions, prefix)
+    own.setdefault("type", "object")
+    own.setdefault("properties", {})
+    if recursive:
+        own["$defs"] = recursive
+    return own
 
 
 class _Inliner:
