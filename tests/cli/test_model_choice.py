@@ -57,6 +57,22 @@ def test_what_was_set_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "model"),
+    [("gpt-5", "openai:gpt-5"), ("claude-opus-4-5", "anthropic:claude-opus-4-5"), ("grok-4", "xai:grok-4")],
+)
+def test_a_provider_that_was_left_out_is_guessed_and_said(tmp_path: Path, name: str, model: str) -> None:
+    """A well-known name without a provider is taken as that provider's, and a line says so."""
+    choice = choose_model(load({"model": name}, {"HALTER_HOME": str(tmp_path)}), {})
+    assert choice.model == model
+    assert model in choice.lines[0]
+
+
+def test_a_name_that_is_not_known_is_not_guessed(tmp_path: Path) -> None:
+    """Other names are left as they are, to be refused with those that are known."""
+    assert choose_model(load({"model": "x"}, {"HALTER_HOME": str(tmp_path)}), {}).lines == ()
+
+
+@pytest.mark.parametrize(
     ("variable", "model"), [("OPENAI_API_KEY", "openai:gpt-5"), ("ANTHROPIC_API_KEY", "anthropic:claude-sonnet-4-5")]
 )
 def test_a_key_stands_for_a_model(configuration: Configuration, variable: str, model: str) -> None:

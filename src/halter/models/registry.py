@@ -1,20 +1,25 @@
-"""Models by their name: "openai:gpt-5", "anthropic:NAME", "ollama:NAME", "local".
+"""Models by their name: "openai:gpt-5", "anthropic:NAME", "ollama:NAME" and so on for all of `PROVIDERS`, or "local".
 
 A provider's module is imported when one of its models is named: at every start, all of them would cost too much.
 """
 
 from __future__ import annotations
 
-import os
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+from halter.models.providers import PROVIDERS, guess_provider
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from halter.models.http.wire import HTTPModel
     from halter.models.types import Model, ModelEvent, ModelRequest
 
-_PORT: Final = 11434
-_OLLAMA: Final = f"http://127.0.0.1:{_PORT}"
+_CLASSES: Final = {
+    "chat": ("halter.models.openai.chat", "OpenAIModel"),
+    "anthropic": ("halter.models.anthropic", "AnthropicModel"),
+}
 
 
 def find_model(model: Model | str) -> Model:
@@ -29,21 +34,20 @@ def find_model(model: Model | str) -> Model:
         from halter.models.local.model import LocalModel
 
         return LocalModel()
-    if not name or provider not in ("openai", "anthropic", "ollama"):
-        msg = (
-            f"there is no model named {model!r}; write 'openai:NAME', 'anthropic:NAME', 'ollama:NAME' or 'local', or "
-            "pass a Model object"
-        )
-        raise ValueError(msg)
-    if provider == "anthropic":
-        from halter.models.anthropic import AnthropicModel
+    if not name or provider not in PROVIDERS:
+        raise ValueError(_unknown(model))
+    module, kind = _CLASSES[PROVIDERS[provider].wire]
+    made: HTTPModel = getattr(import_module(module), kind)(name, provider=provider)
+    return made
 
-        return AnthropicModel(name)
-    from halter.models.openai.chat import OpenAIModel
 
-    if provider == "openai":
-        return OpenAIModel(name)
-    return OpenAIModel(name, base_url=f"{ollama_url()}/v1", api_key="ollama")
+def _unknown(model: str) -> str:
+    guess = guess_provider(model)
+    likely = f" Did you mean '{guess}:{model}'?" if guess else ""
+    return (
+        f"there is no model named {model!r}.{likely} Write 'openai:NAME', 'local' or pass a Model object. "
+        f"Providers: {', '.join(PROVIDERS)}"
+    )
 
 
 class _Named:
@@ -58,13 +62,3 @@ class _Named:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (its limits, or whatever else it has)
         return getattr(self._model, name)
-
-
-def ollama_url(env: Mapping[str, str] = os.environ) -> str:
-    """Where Ollama listens, as its own tools find it: a host without a port and a scheme means its usual port."""
-    host = env.get("OLLAMA_HOST", "").strip().rstrip("/")
-    if not host:
-        return _OLLAMA
-    if "://" in host:
-        return host
-    return f"http://{host}" if ":" in host.rpartition("]")[2] else f"http://{host}:{_PORT}"

@@ -13,9 +13,8 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from halter._own_keys import read_key
 from halter._version import __version__
-from halter.cli.model_choice import DEFAULTS, ModelChoice, NoModel, choose_model, has_local_model, ollama_models
+from halter.cli.model_choice import ModelChoice, NoModel, choose_model, has_local_model, ollama_models
 from halter.cli.output import may_color
 from halter.cli.settings import Configuration, SettingsError, load
 from halter.views.text import strip_controls
@@ -36,7 +35,6 @@ _EXTRAS: Final = {
     "moonshine_voice": "understanding speech",
     "espeakng_loader": "speaking",
 }
-_KEYS: Final = {model.partition(":")[0]: variable for variable, model in DEFAULTS.items()}
 _INDENT: Final = " " * 17
 _COLORS: Final = {"ok": "32", "warn": "33", "fail": "31"}
 
@@ -117,12 +115,14 @@ def _model(configuration: Configuration, *, online: bool) -> Iterator[Finding]:
 
 
 def _provider(name: str, why: str) -> Finding:
+    from halter.models.providers import PROVIDERS
+
     provider, _, model = name.partition(":")
     text = f"{name} ({why})"
-    key = _KEYS.get(provider)
-    if key is not None and not read_key(key):
-        base = key.replace("API_KEY", "BASE_URL")
-        if os.environ.get(base):
+    row = PROVIDERS.get(provider)
+    if row is not None and not row.start and not row.find_key():
+        key, base = row.key_variable, row.url_variable
+        if row.url and os.environ.get(base):
             return Finding("warn", "model", f"{text}; {key} is not set", f"{base} is set: it may need no key.")
         return Finding("fail", "model", f"{text}; {key} is not set", f"Set {key}, or choose another with --model.")
     if provider == "ollama" and model not in ollama_models():

@@ -8,16 +8,23 @@ its end.
 from __future__ import annotations
 
 import contextlib
-import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from halter._own_keys import read_key
-from halter.models.errors import UNREADABLE, ProviderError, StreamBroken, provider_error, readable
+from halter.models.errors import (
+    UNREADABLE,
+    ConnectionFailed,
+    ModelError,
+    ProviderError,
+    StreamBroken,
+    provider_error,
+    readable,
+)
 from halter.models.http.client import Reply, post
 from halter.models.http.sse import MAX_EVENT_BYTES, ServerSentEvents
+from halter.models.providers import find_provider
 
 if TYPE_CHECKING:
     import ssl as tls
@@ -31,7 +38,7 @@ FIRST_FAILURE = 300
 _NOT_A_STREAM = frozenset({"application/json", "text/html"})
 _ERROR_BYTES = 64 * 1024
 _ERROR_WAIT = 2.0
-_SECRET_HEADERS = frozenset({"authorization", "x-api-key", "api-key", "proxy-authorization"})
+_SECRET_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "proxy-authorization"})
 
 
 class Reader(Protocol):
@@ -62,17 +69,17 @@ class HTTPModel(ABC):
 
     `max_retries`, `stale_timeout` and `first_byte_timeout` (seconds) are for `ModelCall`; nothing here retries or times
     out. For `stale_timeout` any byte counts, also pings and comments. `ssl` is an SSL context, or False to accept any
-    certificate.
+    certificate. Without `base_url` and `api_key`, those of `provider` are used: a name in `PROVIDERS`. A key that is
+    missing is an error before any request, except for another address than the provider's own: that may need none.
     """
 
-    key_variable: str
-    url_variable: str
-    default_url: str
+    default_provider: str
 
     def __init__(  # noqa: PLR0913 - all but the name have a default
         self,
         name: str,
         *,
+        provider: str | None = None,
         base_url: str | None = None,
         api_key: str | None = None,
         max_retries: int = 2,
@@ -83,12 +90,15 @@ class HTTPModel(ABC):
         ssl: tls.SSLContext | bool = True,
     ) -> None:
         self.name = name
-        self.base_url = (base_url or os.environ.get(self.url_variable) or self.default_url).rstrip("/")
+        self.provider = find_provider(provider or self.default_provider)
+        self.base_url = (base_url or self.provider.find_url()).rstrip("/")
         self.max_retries = max_retries
         self.stale_timeout = stale_timeout
         self.first_byte_timeout = first_byte_timeout
         self.streaming = stream
-        self._api_key = read_key(self.key_variable) if api_key is None else api_key
+        self._api_key = self.provider.find_key() if api_key is None else api_key
+        is_usual = self.base_url == self.provider.url or not self.provider.url
+        self._needs_key = api_key is None and is_usual and not self.provider.start
         self._extra_headers = dict(headers or {})
         self._ssl = ssl
 
@@ -114,7 +124,7 @@ class HTTPModel(ABC):
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer `request`, event by event."""
         body = {key: value for key, value in (self.body(request) | request.settings.extra).items() if value is not None}
-        reply = await post(self.url(), headers=self._headers(), body=msgspec.json.encode(body), tls=self._ssl)
+        reply = await self._post(msgspec.json.encode(body))
         try:
             if reply.status >= FIRST_FAILURE:
                 raise await read_refusal(reply, self._secrets())
@@ -135,6 +145,23 @@ class HTTPModel(ABC):
             await reply.finish()
         finally:
             reply.close()
+
+    async def _post(self, body: bytes) -> Reply:
+        """Send a request. Raises before that if the address or the key is missing."""
+        provider = self.provider
+        if not self.base_url:
+            message = f"{provider.url_variable} is not set: it is the address of {provider.title}"
+            raise ModelError(message)
+        if self._needs_key and not self._api_key:
+            message = f"{provider.key_variable} is not set: it holds the key for {provider.title}"
+            raise ModelError(message)
+        try:
+            return await post(self.url(), headers=self._headers(), body=body, tls=self._ssl)
+        except ConnectionFailed as exc:
+            if not provider.start:
+                raise
+            message = f"{provider.title} does not answer at {self.base_url}: {provider.start}"
+            raise ConnectionFailed(message, retryable=exc.retryable) from exc
 
     def _is_stream(self, reply: Reply) -> bool:
         """Whether the answer is a stream: by its content type, or else by what was asked for."""

@@ -6,40 +6,31 @@ complete when the server sent a `finish_reason` or `[DONE]`; a stream without ei
 
 from __future__ import annotations
 
-from base64 import b64encode
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from halter.models.errors import ProviderError, StreamBroken
 from halter.models.http.wire import HTTPModel
+from halter.models.openai.chat_messages import write_messages
 from halter.models.openai.tool_calls import CallAssembler
+from halter.models.providers import PROVIDERS, azure_url
 from halter.models.types import (
-    AssistantMessage,
-    Audio,
     Finished,
     FinishReason,
-    Image,
     ModelEvent,
     ModelRequest,
     ModelSettings,
-    Part,
     Reasoning,
     ReasoningDelta,
     ReasoningDone,
-    Text,
     TextDelta,
-    ToolMessage,
     Usage,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 __all__ = ["OpenAIModel"]
 
-_OPENAI_URL: Final = "https://api.openai.com/v1"
 _REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
     "eos": "stop",
@@ -104,27 +95,23 @@ class _Chunk(Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-class _Said(Struct, gc=False):
-    """A message in a request. A struct, because a long history has many, and a struct is made and encoded faster."""
-
-    role: str
-    content: Any
-
-
 class OpenAIModel(HTTPModel):
     """A model on an OpenAI-compatible server. Without `base_url` and key, the SDK's environment variables are used."""
 
-    key_variable = "OPENAI_API_KEY"
-    url_variable = "OPENAI_BASE_URL"
-    default_url = _OPENAI_URL
+    default_provider = "openai"
 
     def url(self) -> str:
         """The URL for requests."""
+        if self.provider is PROVIDERS["azure"]:
+            return azure_url(self.base_url, self.name)
         return f"{self.base_url}/chat/completions"
 
     def auth_headers(self) -> dict[str, str]:
         """The header with the key; private servers often need none."""
-        return {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+        if not self._api_key:
+            return {}
+        header = self.provider.key_header
+        return {header: f"Bearer {self._api_key}" if header == "authorization" else self._api_key}
 
     def reader(self) -> _Reader:
         """Make a reader for one answer."""
@@ -132,7 +119,7 @@ class OpenAIModel(HTTPModel):
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         """The request body for chat completions."""
-        body: dict[str, Any] = {"model": self.name, "messages": _messages(request)}
+        body: dict[str, Any] = {"model": self.name, "messages": write_messages(request, self.provider)}
         if request.tools:
             body["tools"] = [
                 {
@@ -144,19 +131,22 @@ class OpenAIModel(HTTPModel):
         body |= self._settings(request.settings)
         if self.streaming:
             body["stream"] = True
-            body["stream_options"] = {"include_usage": True}
+            if self.provider.has_stream_options:
+                body["stream_options"] = {"include_usage": True}
         return body
 
     def _settings(self, settings: ModelSettings) -> dict[str, Any]:
+        provider = self.provider
         # OpenAI's newer models refuse the old name of the limit; most other servers do not know the new one.
-        limit = "max_completion_tokens" if self.base_url == _OPENAI_URL else "max_tokens"
+        is_other = provider is PROVIDERS["openai"] and self.base_url != provider.url
+        limit = "max_tokens" if is_other else provider.limit
         named = {
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             limit: settings.max_output_tokens,
             "reasoning_effort": settings.reasoning,
             "stop": settings.stop or None,
-            "seed": settings.seed,
+            provider.seed: settings.seed,
         }
         return {name: value for name, value in named.items() if value is not None}
 
@@ -233,12 +223,10 @@ class _Reader:
             self._thinking.append(thinking)
             events.append(ReasoningDelta(thinking))
         if delta.content:
-            if self._thinking:
-                events += self._thinking_done()
             if isinstance(delta.content, str):
-                events.append(TextDelta(delta.content))
+                events += [*self._thinking_done(), TextDelta(delta.content)]
             else:
-                events += map(TextDelta, _texts(delta.content))
+                self._parts(delta.content, events)
         if delta.refusal:
             self._is_refusal = True
             events.append(TextDelta(delta.refusal))
@@ -247,6 +235,18 @@ class _Reader:
         for call in delta.tool_calls:
             function = call.function or _Function()
             events += self._calls.piece(call.index, call.id or "", function.name or "", function.arguments)
+
+    def _parts(self, content: object, events: list[ModelEvent]) -> None:
+        """Read content that is a list of parts, as some servers send it; Mistral's have thinking in them."""
+        for part in content if isinstance(content, list) else ():
+            if not isinstance(part, dict):
+                continue
+            if part.get("type") == "thinking":
+                thoughts = _texts(part.get("thinking"))
+                self._thinking += thoughts
+                events += map(ReasoningDelta, thoughts)
+            elif texts := _texts([part]):
+                events += [*self._thinking_done(), *map(TextDelta, texts)]
 
     def _thinking_done(self) -> list[ModelEvent]:
         if not self._thinking:
@@ -261,9 +261,9 @@ class _Reader:
         return events
 
 
-def _texts(content: object) -> Iterable[str]:
-    """The texts of content that is a list of parts, as some servers send it."""
-    parts = content if isinstance(content, list) else ()
+def _texts(parts: object) -> list[str]:
+    """The texts of a list of parts."""
+    parts = parts if isinstance(parts, list) else ()
     return [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
 
 
@@ -284,76 +284,3 @@ def _error(error: object, data: bytes) -> ProviderError:
     status = code if isinstance(code, int) and 400 <= code < 600 else None  # noqa: PLR2004 - HTTP's range of errors
     body = msgspec.json.encode({"error": error}) if error else data
     return ProviderError("an error inside the answer", status=status, body=body.decode("utf-8", "replace"))
-
-
-def _messages(request: ModelRequest) -> list[Any]:
-    """The conversation.
-
-    Consecutive user messages are merged, because the templates of many models refuse two in a row. Images and audio of
-    a tool's result go into the user message after the results, because a result can only hold text here.
-    """
-    written: list[Any] = []
-    said: list[Part] = []
-    if request.instructions:
-        written.append(_Said("system", request.instructions))
-    for message in request.messages:  # the whole conversation, for each request: the common case must be fast
-        if isinstance(message, AssistantMessage):
-            if said:
-                written.append(_Said("user", _content(said)))
-                said = []
-            written.append(_assistant(message) if message.calls else _Said("assistant", message.text))
-        elif isinstance(message, ToolMessage):
-            said = [*said, *_result(message, written)]
-        else:
-            said = [*said, *message.parts] if said else message.parts  # a copy: it may be the message's own
-    if said:
-        written.append(_Said("user", _content(said)))
-    return written
-
-
-def _result(message: ToolMessage, written: list[Any]) -> list[Part]:
-    shown: list[Part] = [part for part in message.parts if not isinstance(part, Text)]
-    text = message.text or ("" if not shown else "(shown in the next user message)")
-    written.append({"role": "tool", "tool_call_id": message.call_id, "content": text})
-    if not shown:
-        return []
-    return [Text(f"What {message.name} returned (call {message.call_id}):"), *shown]
-
-
-def _assistant(message: AssistantMessage) -> dict[str, Any]:
-    """A message with calls; its content is null and not empty if there is no text."""
-    calls = [
-        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-        for call in message.calls
-    ]
-    return {"role": "assistant", "content": message.text or None, "tool_calls": calls}
-
-
-def _content(parts: list[Part]) -> str | list[dict[str, Any]]:
-    if len(parts) == 1 and isinstance(parts[0], Text):
-        return parts[0].text
-    texts = [part.text for part in parts if isinstance(part, Text)]
-    if len(texts) == len(parts):
-        return "\n\n".join(texts)
-    return [_part(part) for part in parts]
-
-
-def _part(part: Part) -> dict[str, Any]:
-    if isinstance(part, Text):
-        return {"type": "text", "text": part.text}
-    if isinstance(part, Audio):
-        return {"type": "input_audio", "input_audio": {"data": _base64(part.data), "format": _format(part.media_type)}}
-    return {"type": "image_url", "image_url": {"url": _image_url(part)}}
-
-
-def _image_url(image: Image) -> str:
-    return image.url or f"data:{image.media_type};base64,{_base64(image.data or b'')}"
-
-
-def _format(media_type: str) -> str:
-    kind = media_type.partition(";")[0].rpartition("/")[2].removeprefix("x-")
-    return {"mpeg": "mp3", "wave": "wav"}.get(kind, kind)
-
-
-def _base64(data: bytes) -> str:
-    return b64encode(data).decode("ascii")
