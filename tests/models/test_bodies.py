@@ -18,6 +18,7 @@ from halter.models import (
     ModelRequest,
     ModelSettings,
     OpenAIModel,
+    OpenAIResponsesModel,
     Part,
     Reasoning,
     Text,
@@ -26,9 +27,12 @@ from halter.models import (
     ToolSpec,
     UserMessage,
 )
+from halter.models.http.wire import HTTPModel
+from tests.support.valid_history import judge_responses
 
 pydantic = pytest.importorskip("pydantic")
 openai_types = pytest.importorskip("openai.types.chat.completion_create_params")
+responses_types = pytest.importorskip("openai.types.responses.response_create_params")
 anthropic_types = pytest.importorskip("anthropic.types.message_create_params")
 
 PARTS: list[Part] = [
@@ -52,8 +56,19 @@ def conversation(seed: int) -> ModelRequest:
             ToolCall(f"c{turn}_{n}", "search", rng.choice(['{"q": "x"}', "{}", "{broken"]))
             for n in range(rng.randint(0, 3))
         ]
-        thoughts = rng.sample([Reasoning("a", "sig"), Reasoning(redacted="b"), Reasoning("c")], rng.randint(0, 3))
-        messages.append(AssistantMessage(rng.choice(["", "said"]) if calls else "said", calls, thoughts))
+        text = rng.choice(["", "said"]) if calls else "said"
+        places = rng.choice([(0, 0), (len(text), 0), (len(text), len(calls)), (2, 0)])
+        thoughts = rng.sample(
+            [
+                Reasoning("a", "sig"),
+                Reasoning(redacted="b"),
+                Reasoning("c"),
+                Reasoning("d", "e", "", "openai-responses", f"rs_{turn}", *places),
+                Reasoning("", "f", "", "openai-responses", f"rs_{turn}b", *places),
+            ],
+            rng.randint(0, 5),
+        )
+        messages.append(AssistantMessage(text, calls, thoughts))
         for call in calls:
             messages.append(ToolMessage(call.id, call.name, rng.sample(PARTS, rng.randint(0, 2)), rng.random() < 0.3))
             if rng.random() < 0.2:
@@ -86,7 +101,7 @@ def materialised(value: Any) -> Any:
     return [materialised(item) for item in value]
 
 
-def sent(model: OpenAIModel, request: ModelRequest) -> Any:
+def sent(model: HTTPModel, request: ModelRequest) -> Any:
     """The body as the server reads it."""
     return msgspec.json.decode(msgspec.json.encode(model.body(request)))
 
@@ -122,6 +137,23 @@ def test_anthropic_bodies(streaming: bool) -> None:
         roles = [message["role"] for message in body["messages"]]
         assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2)
         assert all(message["content"] for message in body["messages"])
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_responses_bodies(streaming: bool) -> None:
+    """Bodies of 300 conversations are what OpenAI's SDK would send to the Responses API, and its strict rules hold."""
+    kind = (
+        responses_types.ResponseCreateParamsStreaming if streaming else responses_types.ResponseCreateParamsNonStreaming
+    )
+    adapter = strict(kind)
+    for seed in range(300):
+        request = conversation(seed)
+        body = sent(OpenAIResponsesModel("m", stream=streaming), request)
+        assert materialised(adapter.validate_python(body)) == body, seed
+        for item in body["input"]:
+            if item["type"] == "function_call" and item["arguments"] == "{broken":
+                item["arguments"] = "{}"  # the log has only objects
+        judge_responses(body["input"])
 
 
 def test_a_steer_between_results_waits_for_the_last_of_them() -> None:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from halter import CancellationToken
-from halter.models import Backoff, ModelCall, OpenAIModel, aclose_clients
+from halter.models import Backoff, ModelCall, aclose_clients
 from halter.testing import FakeProvider, Gate, ScriptedModel, interrupt_everywhere
 from tests.support.model_calls import Log
 from tests.support.processes import open_descriptors
 from tests.support.stopped_request import CALL, TEXT, Judge, Server
 from tests.support.waiting import wait_until
-from tests.support.wires import HELLO, KEY
+from tests.support.wires import HELLO, KEY, MODELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+WIRE_FILES = {"anthropic": ["models/anthropic"], "responses": ["openai/responses"]}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +45,8 @@ class Impatient(ScriptedModel):
 class Case(Judge):
     """A request over the wire."""
 
+    wire = "openai"
+
     async def scenario(self, token: CancellationToken) -> None:
         """Make the request under `token`, or have a stranger cancel it when `token` is."""
         self.begin()
@@ -59,9 +64,10 @@ class Case(Judge):
 
     def exchange(self, token: CancellationToken, log: Log) -> ModelCall:
         """Meet a stream that breaks in the middle, a wait, a refusal, a fallback, text and a call."""
-        url = self.server.provider.openai_url
-        first = OpenAIModel(f"first-{self.run}", base_url=url, api_key=KEY, max_retries=1)
-        second = OpenAIModel(f"second-{self.run}", base_url=url, api_key=KEY)
+        kind, path = MODELS[self.wire]
+        url = f"{self.server.provider.url}{path}"
+        first = kind(f"first-{self.run}", base_url=url, api_key=KEY, max_retries=1)
+        second = kind(f"second-{self.run}", base_url=url, api_key=KEY)
         return ModelCall(first, HELLO, token=token, emit=log, fallbacks=[second], backoff=Backoff(base=0.001))
 
 
@@ -85,3 +91,18 @@ def test_stopped_everywhere(server: Server, kind: type[Case], foreign: bool) -> 
     assert case.whole > 2
     wait_until(lambda: not [each for each in threading.enumerate() if each.name == "halter-aside"])
     assert open_descriptors() < 50
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["stop", "foreign"])
+@pytest.mark.parametrize("wire", [wire for wire in MODELS if wire != "openai"])
+def test_stopped_at_every_line_of_a_wire(server: Server, wire: str, foreign: bool) -> None:
+    """The same for each other wire, at the lines of its own modules."""
+    case = Case(server, foreign=foreign)
+    case.wire = wire
+    files = WIRE_FILES[wire]
+    report = interrupt_everywhere(
+        case.scenario, check=case.nothing_is_left, repeat=1, only=lambda place: any(file in place for file in files)
+    )
+    assert len(report.points) > 30
+    assert len(report.missed) < len(report.points) / 10
+    assert case.stopped > 20

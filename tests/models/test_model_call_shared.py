@@ -16,7 +16,7 @@ from halter import CancellationToken, Cancelled
 from halter.models import Answer, ModelCall, ModelRequest, TextDelta, UserMessage
 from halter.testing import FakeProvider, ScriptedReply, SeenRequest, answer, hang_before_first_byte, slow_stream
 from tests.support.model_calls import stop_soon
-from tests.support.wires import HELLO, WIRES, model_for, run
+from tests.support.wires import HELLO, WIRES, first_text, model_for, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,8 +53,7 @@ def test_a_hundred_requests_on_one_client_and_some_are_stopped(wire: str) -> Non
     doomed = rng.sample(range(100), 40)
 
     def scripted(request: SeenRequest) -> ScriptedReply:
-        content = request.body["messages"][0]["content"]
-        number = int(content if isinstance(content, str) else content[0]["text"])
+        number = int(first_text(request))
         if number in doomed:
             return slow_stream(0.002) if number % 2 else hang_before_first_byte()
         return answer(texts[number], interval=0.001)

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from halter.models import AnthropicModel, ModelEvent, OpenAIModel, ProviderError, ReasoningDone
+from halter.models import ModelEvent, ProviderError, ReasoningDone
 from halter.models.http.sse import ServerSentEvents
 from halter.testing import FakeProvider, raw
-from tests.support.provider_streams import ENDS, Expected, anthropic_stream, openai_stream, split_bytes, write
-from tests.support.wires import KEY, calls_of, collect, model_for, run, text_of, thought_of
+from tests.support.provider_streams import (
+    ENDS,
+    Expected,
+    anthropic_stream,
+    openai_stream,
+    responses_stream,
+    split_bytes,
+    write,
+)
+from tests.support.wires import KEY, MODELS, WIRES, calls_of, collect, model_for, run, text_of, thought_of
 
 anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")
@@ -23,7 +31,10 @@ if TYPE_CHECKING:
     from halter.models.http.wire import HTTPModel
 
 STREAMS = 1500
+RESPONSES = 200
 NETWORK_STREAMS = 60
+
+MAKERS = {"openai": openai_stream, "anthropic": anthropic_stream, "responses": responses_stream}
 
 Answer = tuple[str, list[tuple[str, str, Any]], str]
 
@@ -82,6 +93,26 @@ def anthropic_says(client: Any) -> tuple[str, list[tuple[str, str, Any]], str, l
     return text, calls, "", thoughts
 
 
+def responses_say(client: Any) -> tuple[str, list[tuple[str, str, Any]], str, list[tuple[str, str, str]]]:
+    """Read a stream of the Responses API with OpenAI's SDK."""
+    texts: dict[str, str] = {}
+    calls: list[tuple[str, str, Any]] = []
+    thoughts: list[tuple[str, str, str]] = []
+    for event in client.responses.create(model="m", input="x", stream=True):
+        if event.type in ("response.output_text.delta", "response.refusal.delta"):
+            texts[event.item_id] = texts.get(event.item_id, "") + event.delta
+        elif event.type == "error":
+            return "\n\n".join(texts.values()), [], event.message, []
+        elif event.type == "response.failed":
+            return "\n\n".join(texts.values()), [], event.response.error.message, []
+        elif event.type == "response.output_item.done" and event.item.type == "function_call":
+            calls.append((event.item.call_id, event.item.name, json.loads(event.item.arguments)))
+        elif event.type == "response.output_item.done" and event.item.type == "reasoning":
+            summary = "".join(part.text for part in event.item.summary)
+            thoughts.append((event.item.id, summary, event.item.encrypted_content))
+    return "\n\n".join(texts.values()), calls, "", thoughts
+
+
 def we_say(model: HTTPModel, pieces: list[bytes]) -> tuple[list[ModelEvent], str]:
     """Read a stream with our decoder and reader, split exactly as the SDK's was."""
     decoder, reader = ServerSentEvents(), model.reader()
@@ -97,6 +128,11 @@ def we_say(model: HTTPModel, pieces: list[bytes]) -> tuple[list[ModelEvent], str
     return events, ""
 
 
+def unasked(wire: str) -> HTTPModel:
+    """A model whose server is never asked."""
+    return MODELS[wire][0]("m", base_url="http://unused", api_key=KEY)
+
+
 def calls_in(events: list[ModelEvent]) -> list[tuple[str, str, Any]]:
     return [(call.id, call.name, json.loads(call.arguments)) for call in calls_of(events)]
 
@@ -109,7 +145,7 @@ def generated(seed: int, make: Callable[[Random], tuple[Any, Expected]]) -> tupl
 
 def test_openai_streams_mean_the_same_to_the_sdk_and_to_us() -> None:
     """Text, calls and errors of generated chat completion streams, split anywhere, are what OpenAI's SDK reads."""
-    model = OpenAIModel("m", base_url="http://unused", api_key=KEY)
+    model = unasked("openai")
     for seed in range(STREAMS):
         pieces, expected = generated(seed, openai_stream)
         with openai.OpenAI(
@@ -126,7 +162,7 @@ def test_openai_streams_mean_the_same_to_the_sdk_and_to_us() -> None:
 
 def test_anthropic_streams_mean_the_same_to_the_sdk_and_to_us() -> None:
     """Text, calls, signed thinking and errors of generated message streams are what Anthropic's SDK reads."""
-    model = AnthropicModel("m", base_url="http://unused", api_key=KEY)
+    model = unasked("anthropic")
     for seed in range(STREAMS):
         pieces, expected = generated(seed, anthropic_stream)
         with anthropic.Anthropic(
@@ -145,6 +181,26 @@ def test_anthropic_streams_mean_the_same_to_the_sdk_and_to_us() -> None:
         assert calls_in(events) == calls == expected.calls, f"seed {seed}"
 
 
+def test_responses_mean_the_same_to_the_sdk_and_to_us() -> None:
+    """Text, calls, encrypted reasoning and errors of generated Responses streams are what OpenAI's SDK reads."""
+    model = unasked("responses")
+    for seed in range(RESPONSES):
+        pieces, expected = generated(seed, responses_stream)
+        with openai.OpenAI(
+            api_key="x", base_url="http://oracle", max_retries=0, http_client=http_client(openai, pieces)
+        ) as sdk:
+            text, calls, failure, thoughts = responses_say(sdk)
+        events, error = we_say(model, pieces)
+        assert (text_of(events), error) == (text, failure), f"seed {seed}"
+        assert bool(error) == bool(expected.error), f"seed {seed}"
+        if error:
+            continue
+        done = [event.reasoning for event in events if isinstance(event, ReasoningDone)]
+        assert [(one.id, one.text, one.signature) for one in done] == thoughts, f"seed {seed}"
+        assert text == expected.text, f"seed {seed}"
+        assert calls_in(events) == calls == expected.calls, f"seed {seed}"
+
+
 def has_everything(expected: Expected) -> bool:
     """Whether a stream has text and a call with arguments, and does not fail."""
     return bool(expected.text and any(arguments for _, _, arguments in expected.calls) and not expected.error)
@@ -154,11 +210,10 @@ def size_of(seed: int, make: Callable[[Random], tuple[Any, Expected]]) -> int:
     return len(str(make(Random(seed))[0]))
 
 
-@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+@pytest.mark.parametrize("wire", WIRES)
 def test_one_stream_split_at_every_byte(wire: str) -> None:
     """Wherever one stream is cut in two, the events are the same."""
-    make = openai_stream if wire == "openai" else anthropic_stream
-    model: HTTPModel = OpenAIModel("m") if wire == "openai" else AnthropicModel("m")
+    make, model = MAKERS[wire], unasked(wire)
     for end in ENDS:
         complete = [seed for seed in range(99) if has_everything(make(Random(seed))[1])]
         seed = min(complete, key=lambda seed: size_of(seed, make))  # each cut reads all of it
@@ -170,10 +225,10 @@ def test_one_stream_split_at_every_byte(wire: str) -> None:
         assert we_say(model, [bytes([byte]) for byte in data]) == whole
 
 
-@pytest.mark.parametrize("wire", ["openai", "anthropic"])
+@pytest.mark.parametrize("wire", WIRES)
 def test_generated_streams_over_a_real_connection(wire: str) -> None:
     """The same holds when the bytes come through a socket."""
-    make = openai_stream if wire == "openai" else anthropic_stream
+    make = MAKERS[wire]
 
     async def scenario() -> None:
         async with FakeProvider() as provider:

@@ -32,6 +32,7 @@ from tests.support.wires import HELLO, ask, run, text_of, thought_of
 
 ADDRESSES = {
     "openai": ("OPENAI_API_KEY", "https://api.openai.com/v1/chat/completions"),
+    "openai-responses": ("OPENAI_API_KEY", "https://api.openai.com/v1/responses"),
     "anthropic": ("ANTHROPIC_API_KEY", "https://api.anthropic.com/v1/messages"),
     "openrouter": ("OPENROUTER_API_KEY", "https://openrouter.ai/api/v1/chat/completions"),
     "groq": ("GROQ_API_KEY", "https://api.groq.com/openai/v1/chat/completions"),
@@ -89,7 +90,7 @@ def test_a_request_goes_to_the_address_with_the_key(monkeypatch: pytest.MonkeyPa
     """The address and the key of the environment are used, the key in the header that the provider reads."""
     provider = PROVIDERS[name]
     with FakeProvider() as server:
-        url = server.openai_url if provider.wire == "chat" and name != "azure" else server.url
+        url = server.openai_url if provider.wire in ("chat", "responses") and name != "azure" else server.url
         monkeypatch.setenv(provider.url_variable, url.removesuffix("/v1") if name == "ollama" else url)
         monkeypatch.setenv(provider.key_variable, "the-key")
         assert text_of(ask(found(name))) == "ok"

@@ -21,6 +21,7 @@ from halter.models import (
     ModelRequest,
     ModelSettings,
     OpenAIModel,
+    OpenAIResponsesModel,
     Reasoning,
     ReasoningDelta,
     ReasoningDone,
@@ -56,12 +57,12 @@ EVENTS: list[ModelEvent] = [
 
 
 # Checked by mypy: all of them are what a request can be made to.
-MODELS: list[Model] = [OpenAIModel("m"), AnthropicModel("m"), LocalModel(), ScriptedModel()]
+MODELS: list[Model] = [OpenAIModel("m"), AnthropicModel("m"), OpenAIResponsesModel("m"), LocalModel(), ScriptedModel()]
 
 
 def test_every_model_has_a_name() -> None:
     """A model can be asked what it is called before it is asked anything else."""
-    assert [model.name for model in MODELS] == ["m", "m", "local", "scripted"]
+    assert [model.name for model in MODELS] == ["m", "m", "m", "local", "scripted"]
 
 
 @pytest.mark.parametrize("message", MESSAGES)

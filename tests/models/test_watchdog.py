@@ -155,12 +155,15 @@ def test_a_stream_that_speaks_is_left_alone() -> None:
 PINGS = {
     "openai": b": OPENROUTER PROCESSING\n\n",
     "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
+    "responses": b": ping\n\n",
     "whole": b"\n",
 }
 ENDINGS = {
     "openai": b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n',
     "anthropic": b'event: content_block_start\ndata: {"type":"content_block_start","index":0,'
     b'"content_block":{"type":"text","text":"x"}}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n',
+    "responses": b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"x"}\n\n'
+    b'event: response.completed\ndata: {"type":"response.completed","response":{"status":"completed"}}\n\n',
     "whole": b'{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]}',
 }
 

@@ -214,3 +214,60 @@ def _block(rng: Random, index: int, kind: str, expected: Expected) -> list[dict[
         *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
         {"type": "content_block_stop", "index": index},
     ]
+
+
+def responses_stream(rng: Random) -> tuple[list[tuple[str, dict[str, Any] | str]], Expected]:
+    """Make a stream of the Responses API."""
+    expected = Expected()
+    shell: dict[str, Any] = {"id": "r1", "object": "response", "created_at": 1, "model": "m", "status": "in_progress"}
+    shell |= {"output": [], "error": None, "incomplete_details": None, "tools": [], "parallel_tool_calls": True}
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": shell}]
+    items: list[dict[str, Any]] = []
+    for index in range(rng.randint(0, 4)):
+        item, middle = _item(rng, index, rng.choice(["message", "refusal", "call", "reasoning"]), expected)
+        items.append(item)
+        begun = item | {key: type(item[key])() for key in ("content", "summary", "arguments") if key in item}
+        if "encrypted_content" in item:
+            begun["encrypted_content"] = "incomplete"
+        events.append({"type": "response.output_item.added", "output_index": index, "item": begun})
+        events += [event | {"output_index": index, "item_id": item["id"]} for event in middle]
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    if rng.random() < 0.1:
+        expected.error = words(rng, 1).strip() or "overloaded"
+        del events[rng.randint(1, len(events)) :]
+        error = {"code": "server_error", "message": expected.error}
+        if rng.random() < 0.5:
+            events.append({"type": "response.failed", "response": shell | {"status": "failed", "error": error}})
+        else:
+            events.append({"type": "error", "param": None} | error)
+    else:
+        usage = {"input_tokens": 5, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 3}, "unknown": 1}
+        done = shell | {"status": "completed", "output": items, "usage": usage}
+        events.append({"type": "response.completed", "response": done})
+    return [(event["type"], event | {"sequence_number": number}) for number, event in enumerate(events)], expected
+
+
+def _item(rng: Random, index: int, kind: str, expected: Expected) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """One item of an output, and the events between its start and its end."""
+    if kind == "call":
+        call = (f"call_{index}", f"tool{index}", arguments(rng))
+        expected.calls.append(call)
+        text = json.dumps(call[2])
+        item: dict[str, Any] = {"type": "function_call", "id": f"fc_{index}", "call_id": call[0], "name": call[1]}
+        name = "response.function_call_arguments.delta"
+        return item | {"arguments": text, "status": "completed"}, [
+            {"type": name, "delta": piece} for piece in split(rng, text)
+        ]
+    text = words(rng, 1)
+    if kind == "reasoning":
+        item = {"type": "reasoning", "id": f"rs_{index}", "encrypted_content": f"secret{index}"}
+        name = "response.reasoning_summary_text.delta"
+        deltas = [{"type": name, "summary_index": 0, "delta": piece} for piece in split(rng, text)]
+        return item | {"summary": [{"type": "summary_text", "text": text}]}, deltas
+    what, key = ("output_text", "text") if kind == "message" else ("refusal", "refusal")
+    part = {"type": what, key: text}
+    expected.text += f"\n\n{text}" if expected.text else text
+    item = {"type": "message", "id": f"msg_{index}", "role": "assistant", "status": "completed", "content": [part]}
+    added = {"type": "response.content_part.added", "content_index": 0, "part": part | {key: ""}}
+    delta = {"type": f"response.{what}.delta", "content_index": 0, "logprobs": []}
+    return item, [added, *(delta | {"delta": piece} for piece in split(rng, text))]

@@ -31,13 +31,13 @@ class Server:
 
     def reply(self, request: SeenRequest) -> ScriptedReply:
         """Answer the n-th request to a model with the n-th of its replies."""
-        model: str = request.body["model"]
+        model = request.model
         self.seen[model] += 1
         return self.scripts[model.partition("-")[0]][self.seen[model] - 1]
 
     def requests(self, run: int) -> list[SeenRequest]:
         """Give what one run has asked."""
-        return [request for request in self.provider.requests if request.body["model"].endswith(f"-{run}")]
+        return [request for request in self.provider.requests if request.model.endswith(f"-{run}")]
 
 
 def is_settled(connection: SeenConnection) -> bool:

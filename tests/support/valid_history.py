@@ -1,4 +1,4 @@
-"""Judges of conversations, as strict as the strictest provider: for our messages, and for what goes over both wires."""
+"""Judges of conversations, as strict as the strictest provider: for our messages, and for what goes over each wire."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from halter.models import (
     Message,
     ModelRequest,
     OpenAIModel,
+    OpenAIResponsesModel,
     Text,
     ToolMessage,
     UserMessage,
@@ -25,17 +26,22 @@ ID = re.compile("[a-zA-Z0-9_-]{1,40}")
 NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
 OPENAI = OpenAIModel("x", api_key="k")
 ANTHROPIC = AnthropicModel("x", api_key="k")
+RESPONSES = OpenAIResponsesModel("x", api_key="k")
 
 
 def judge(messages: Sequence[Message]) -> None:
-    """Check a conversation at any instant, and both of its wires."""
+    """Check a conversation at any instant, on each wire."""
     judge_messages(messages)
     request = ModelRequest(list(messages))
     if messages:
-        for model, judge_wire in ((OPENAI, judge_openai), (ANTHROPIC, judge_anthropic)):
+        for model, key, judge_wire in (
+            (OPENAI, "messages", judge_openai),
+            (ANTHROPIC, "messages", judge_anthropic),
+            (RESPONSES, "input", judge_responses),
+        ):
             # Encoded, because there must be nothing in it that cannot be, such as half a surrogate pair.
             body = msgspec.json.decode(msgspec.json.encode(model.body(request)))
-            judge_wire(body["messages"])
+            judge_wire(body[key])
 
 
 def judge_request(request: ModelRequest) -> None:
@@ -144,3 +150,29 @@ def judge_anthropic(messages: Sequence[dict[str, Any]]) -> None:
     last = messages[-1]["content"][-1]
     if messages[-1]["role"] == "assistant" and last["type"] == "text":
         assert last["text"] == last["text"].rstrip(), "a last answer must not end in white space"
+
+
+def judge_responses(items: Sequence[dict[str, Any]]) -> None:
+    """Check what OpenAI's Responses API refuses."""
+    assert items, "no items"
+    wanted: list[str] = []
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        kind = item["type"]
+        assert ("id" in item) == (kind == "reasoning"), f"only reasoning has an id: {item}"
+        if kind == "function_call":
+            assert ID.fullmatch(item["call_id"]), item
+            assert NAME.fullmatch(item["name"]), item
+            assert isinstance(msgspec.json.decode(item["arguments"]), dict), item
+            wanted.append(item["call_id"])
+        elif kind == "function_call_output":
+            assert wanted, f"an output without its call before it: {item}"
+            assert item["call_id"] == wanted.pop(0), item
+        elif kind == "reasoning":
+            assert item["encrypted_content"], item
+            assert following, f"reasoning without its following item: {item}"
+            assert following["type"] != "function_call_output", following
+            assert following.get("role") != "user", following
+        else:
+            assert not (wanted and item["role"] == "user"), f"calls {wanted} have no outputs before {item}"
+            assert item["content"], item
+    assert not wanted, f"calls {wanted} have no outputs"

@@ -11,22 +11,28 @@ from halter.models import (
     ModelEvent,
     ModelRequest,
     OpenAIModel,
+    OpenAIResponsesModel,
     ReasoningDelta,
     TextDelta,
     ToolCall,
     ToolCallDone,
     UserMessage,
 )
+from halter.models.http.wire import HTTPModel
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
-    from halter.models.http.wire import HTTPModel
-    from halter.testing import FakeProvider
+    from halter.testing import FakeProvider, SeenRequest
 
 T = TypeVar("T")
 
-WIRES = ["openai", "anthropic"]
+MODELS: dict[str, tuple[type[HTTPModel], str]] = {
+    "openai": (OpenAIModel, "/v1"),
+    "anthropic": (AnthropicModel, ""),
+    "responses": (OpenAIResponsesModel, "/v1"),
+}
+WIRES = list(MODELS)
 KEY = "sk-a-very-secret-key"
 HELLO = ModelRequest([UserMessage.of("hello")])
 
@@ -42,9 +48,14 @@ def run(work: Awaitable[T], limit: float = 30.0) -> T:
 
 def model_for(wire: str, provider: FakeProvider, **options: Any) -> HTTPModel:
     """Make a model that asks this provider."""
-    if wire == "openai":
-        return OpenAIModel("m", base_url=provider.openai_url, api_key=KEY, **options)
-    return AnthropicModel("m", base_url=provider.anthropic_url, api_key=KEY, **options)
+    kind, path = MODELS[wire]
+    return kind("m", base_url=f"{provider.url}{path}", api_key=KEY, **options)
+
+
+def first_text(request: SeenRequest) -> str:
+    """The first text of the user in a request, whichever wire it came by."""
+    content = (request.body.get("messages") or request.body["input"])[0]["content"]
+    return str(content if isinstance(content, str) else content[0]["text"])
 
 
 async def collect(model: Any, request: ModelRequest = HELLO, into: list[ModelEvent] | None = None) -> list[ModelEvent]:

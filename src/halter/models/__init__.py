@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from halter.models.local.model import LocalModel as LocalModel
     from halter.models.model_call import ModelCall as ModelCall
     from halter.models.openai.chat import OpenAIModel as OpenAIModel
+    from halter.models.openai.responses import OpenAIResponsesModel as OpenAIResponsesModel
     from halter.models.types import AssistantMessage as AssistantMessage
     from halter.models.types import Audio as Audio
     from halter.models.types import Finished as Finished
@@ -56,6 +57,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "local.model": ["LocalModel"],
         "model_call": ["ModelCall"],
         "openai.chat": ["OpenAIModel"],
+        "openai.responses": ["OpenAIResponsesModel"],
         "types": [
             "AssistantMessage",
             "Audio",

@@ -357,6 +357,8 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
 
 
 def _thought(thought: Reasoning) -> dict[str, Any] | None:
+    if thought.wire:
+        return None  # another provider's
     if thought.redacted:
         return {"type": "redacted_thinking", "data": thought.redacted}
     if thought.signature:

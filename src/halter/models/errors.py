@@ -53,6 +53,7 @@ _FINAL_CODES = frozenset(
         "context_length_exceeded",
         "exceed_context_size_error",
         "invalid_api_key",
+        "invalid_prompt",
         "model_not_found",
     }
 )

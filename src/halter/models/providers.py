@@ -25,7 +25,7 @@ class Provider(NamedTuple):
     """One provider. `url` is empty if only the user knows the address, in `url_variable`."""
 
     title: str
-    wire: Literal["chat", "anthropic"]
+    wire: Literal["chat", "responses", "anthropic"]
     key_variable: str
     url_variable: str
     url: str
@@ -66,6 +66,7 @@ def _on_this_machine(title: str, prefix: str, url: str, start: str) -> Provider:
 
 PROVIDERS: Final[dict[str, Provider]] = {
     "openai": _chat("OpenAI", "OPENAI", "https://api.openai.com/v1")._replace(limit="max_completion_tokens"),
+    "openai-responses": _chat("OpenAI", "OPENAI", "https://api.openai.com/v1")._replace(wire="responses"),
     "anthropic": Provider(
         "Anthropic", "anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"
     ),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _CLASSES: Final = {
     "chat": ("halter.models.openai.chat", "OpenAIModel"),
+    "responses": ("halter.models.openai.responses", "OpenAIResponsesModel"),
     "anthropic": ("halter.models.anthropic", "AnthropicModel"),
 }
 

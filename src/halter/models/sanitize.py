@@ -82,7 +82,13 @@ def _clean_part(part: Part) -> Part:
 
 def _clean_reasoning(block: Reasoning) -> Reasoning:
     """A clean block; one that had to be changed loses its signature, which would not fit any more."""
-    cleaned = Reasoning(clean_text(block.text), clean_text(block.signature), clean_text(block.redacted))
+    cleaned = msgspec.structs.replace(
+        block,
+        text=clean_text(block.text),
+        signature=clean_text(block.signature),
+        redacted=clean_text(block.redacted),
+        id=clean_text(block.id),
+    )
     return block if cleaned == block else Reasoning(cleaned.text)
 
 

@@ -79,11 +79,17 @@ class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
     """One block of the model's thinking.
 
     `signature` and `redacted` are opaque: the provider that sent them wants them back unchanged in the next request.
+    They mean something to that `wire` only (empty: Anthropic's). Where the order matters to it, `id` is the block's own
+    name there, and `text_before` and `calls_before` are how many characters and calls of the answer came before it.
     """
 
     text: str = ""
     signature: str = ""
     redacted: str = ""
+    wire: str = ""
+    id: str = ""
+    text_before: int = 0
+    calls_before: int = 0
 
 
 class ToolCallAsSent(Struct, frozen=True, gc=False):

@@ -1,7 +1,7 @@
 """A model provider for tests: a real HTTP server that follows a script and records what its clients did.
 
-It speaks OpenAI's chat completions and Anthropic's messages, streaming and not, on a free port of the loopback
-address, from a thread and an event loop of its own, so that tests of every kind can use it:
+It speaks OpenAI's chat completions and responses, and Anthropic's messages, streaming and not, on a free port of the
+loopback address, from a thread and an event loop of its own, so that tests of every kind can use it:
 
     with FakeProvider(answer("hello"), status(429), hang_mid_stream()) as provider:
         model = OpenAIModel("any", base_url=provider.openai_url, api_key="any")
@@ -21,13 +21,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from halter.cancel.loop_bridge import run_in_thread
-from halter.testing.replies import ScriptedReply, Wire, answer, stream_events, whole_answer
+from halter.testing.encoders import stream_events, whole_answer, wire_of
+from halter.testing.replies import ScriptedReply, answer
 from halter.testing.server_record import SeenConnection, SeenRequest, ServerRecord
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Coroutine
-    from types import TracebackType
+    from types import ModuleType, TracebackType
     from typing import Self
 
 __all__ = ["FakeProvider"]
@@ -75,7 +76,7 @@ class FakeProvider:
 
     @property
     def openai_url(self) -> str:
-        """The `base_url` for `OpenAIModel`."""
+        """The `base_url` for `OpenAIModel` and `OpenAIResponsesModel`."""
         return f"{self.url}/v1"
 
     @property
@@ -279,7 +280,7 @@ class _Connection(asyncio.Protocol):
             self._head(500, {"content-type": "text/plain"}, f"the script failed: {exc!r}".encode())
 
     async def _reply(self, request: SeenRequest) -> None:
-        wire = _wire(request.path)
+        wire = wire_of(request.path)
         reply = self._next_reply(request)
         if reply.delay:
             await asyncio.sleep(reply.delay)
@@ -290,17 +291,15 @@ class _Connection(asyncio.Protocol):
         elif reply.body is not None:
             self._head(reply.status, {"content-type": "application/json", **reply.headers}, reply.body)
         elif reply.pieces is None and not request.body.get("stream") and not reply.fault:
-            body = whole_answer(reply, wire, str(request.body.get("model", "")))
+            body = whole_answer(reply, wire, request.model)
             self._head(_OK, {"content-type": "application/json", **reply.headers}, body)
         else:
             await self._stream(reply, request, wire)
         self._record.finished(self._seen, request)
 
-    async def _stream(self, reply: ScriptedReply, request: SeenRequest, wire: Wire) -> None:
+    async def _stream(self, reply: ScriptedReply, request: SeenRequest, wire: ModuleType) -> None:
         first, content, last = (
-            (b"", reply.pieces, b"")
-            if reply.pieces is not None
-            else stream_events(reply, wire, str(request.body.get("model", "")))
+            (b"", reply.pieces, ()) if reply.pieces is not None else stream_events(reply, wire, request.model)
         )
         self._head(reply.status, {"content-type": "text/event-stream", **reply.headers}, None)
         self._chunk(first)
@@ -319,7 +318,8 @@ class _Connection(asyncio.Protocol):
             await asyncio.Event().wait()
         if reply.fault == "hang":
             await asyncio.Event().wait()
-        self._chunk(last)
+        for piece in last:
+            self._chunk(piece)
         self._transport.write(b"0\r\n\r\n")
 
     def _head(self, status: int, headers: dict[str, str], body: bytes | None) -> None:
@@ -330,9 +330,3 @@ class _Connection(asyncio.Protocol):
     def _chunk(self, data: bytes) -> None:
         if data:
             self._transport.write(b"%x\r\n%s\r\n" % (len(data), data))
-
-
-def _wire(path: str) -> Wire | None:
-    if path.endswith("/chat/completions"):
-        return "openai"
-    return "anthropic" if path.partition("?")[0].endswith("/messages") else None

@@ -33,6 +33,11 @@ class SeenRequest:
     pieces: int = 0
     """How many chunks of content had been sent."""
 
+    @property
+    def model(self) -> str:
+        """The name of the model that was asked."""
+        return str(self.body.get("model", ""))
+
 
 @dataclass
 class SeenConnection:

@@ -40,7 +40,7 @@ from halter.testing import (
     slow_stream,
     status,
 )
-from tests.support.wires import HELLO, WIRES, ask, collect, model_for, run, text_of
+from tests.support.wires import HELLO, WIRES, ask, collect, first_text, model_for, run, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -255,8 +255,7 @@ def test_a_hundred_requests_on_one_pool_and_some_are_stopped(wire: str) -> None:
     doomed = set(rng.sample(range(100), 40))
 
     def scripted(request: SeenRequest) -> object:
-        content = request.body["messages"][0]["content"]
-        number = int(content if isinstance(content, str) else content[0]["text"])
+        number = int(first_text(request))
         if number in doomed:
             return slow_stream(0.002) if number % 2 else hang_before_first_byte()
         return answer(texts[number], interval=0.001)
