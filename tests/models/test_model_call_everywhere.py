@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-WIRE_FILES = {"anthropic": ["models/anthropic"], "responses": ["openai/responses"]}
+WIRE_FILES = {"anthropic": ["models/anthropic"], "responses": ["openai/responses"], "gemini": ["models/gemini"]}
 
 
 @pytest.fixture(scope="module")

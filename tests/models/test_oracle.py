@@ -15,6 +15,7 @@ from tests.support.provider_streams import (
     ENDS,
     Expected,
     anthropic_stream,
+    gemini_stream,
     openai_stream,
     responses_stream,
     split_bytes,
@@ -31,10 +32,15 @@ if TYPE_CHECKING:
     from halter.models.http.wire import HTTPModel
 
 STREAMS = 1500
-RESPONSES = 200
+RESPONSES = 100
 NETWORK_STREAMS = 60
 
-MAKERS = {"openai": openai_stream, "anthropic": anthropic_stream, "responses": responses_stream}
+MAKERS = {
+    "openai": openai_stream,
+    "anthropic": anthropic_stream,
+    "responses": responses_stream,
+    "gemini": gemini_stream,
+}
 
 Answer = tuple[str, list[tuple[str, str, Any]], str]
 

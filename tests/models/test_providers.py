@@ -34,6 +34,10 @@ ADDRESSES = {
     "openai": ("OPENAI_API_KEY", "https://api.openai.com/v1/chat/completions"),
     "openai-responses": ("OPENAI_API_KEY", "https://api.openai.com/v1/responses"),
     "anthropic": ("ANTHROPIC_API_KEY", "https://api.anthropic.com/v1/messages"),
+    "gemini": (
+        "GEMINI_API_KEY",
+        "https://generativelanguage.googleapis.com/v1beta/models/m:streamGenerateContent?alt=sse",
+    ),
     "openrouter": ("OPENROUTER_API_KEY", "https://openrouter.ai/api/v1/chat/completions"),
     "groq": ("GROQ_API_KEY", "https://api.groq.com/openai/v1/chat/completions"),
     "mistral": ("MISTRAL_API_KEY", "https://api.mistral.ai/v1/chat/completions"),

@@ -13,6 +13,7 @@ from halter.models import (
     AssistantMessage,
     Audio,
     Finished,
+    GeminiModel,
     Image,
     LocalModel,
     Message,
@@ -57,12 +58,15 @@ EVENTS: list[ModelEvent] = [
 
 
 # Checked by mypy: all of them are what a request can be made to.
-MODELS: list[Model] = [OpenAIModel("m"), AnthropicModel("m"), OpenAIResponsesModel("m"), LocalModel(), ScriptedModel()]
+MODELS: list[Model] = [
+    *(OpenAIModel("m"), AnthropicModel("m"), OpenAIResponsesModel("m"), GeminiModel("m")),
+    *(LocalModel(), ScriptedModel()),
+]
 
 
 def test_every_model_has_a_name() -> None:
     """A model can be asked what it is called before it is asked anything else."""
-    assert [model.name for model in MODELS] == ["m", "m", "m", "local", "scripted"]
+    assert [model.name for model in MODELS] == ["m", "m", "m", "m", "local", "scripted"]
 
 
 @pytest.mark.parametrize("message", MESSAGES)

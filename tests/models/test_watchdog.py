@@ -156,6 +156,7 @@ PINGS = {
     "openai": b": OPENROUTER PROCESSING\n\n",
     "anthropic": b'event: ping\ndata: {"type": "ping"}\n\n',
     "responses": b": ping\n\n",
+    "gemini": b": ping\n\n",
     "whole": b"\n",
 }
 ENDINGS = {
@@ -164,6 +165,7 @@ ENDINGS = {
     b'"content_block":{"type":"text","text":"x"}}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n',
     "responses": b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"x"}\n\n'
     b'event: response.completed\ndata: {"type":"response.completed","response":{"status":"completed"}}\n\n',
+    "gemini": b'data: {"candidates":[{"content":{"parts":[{"text":"x"}]},"finishReason":"STOP"}]}\n\n',
     "whole": b'{"choices":[{"message":{"content":"x"},"finish_reason":"stop"}]}',
 }
 

@@ -271,3 +271,40 @@ def _item(rng: Random, index: int, kind: str, expected: Expected) -> tuple[dict[
     added = {"type": "response.content_part.added", "content_index": 0, "part": part | {key: ""}}
     delta = {"type": f"response.{what}.delta", "content_index": 0, "logprobs": []}
     return item, [added, *(delta | {"delta": piece} for piece in split(rng, text))]
+
+
+def gemini_stream(rng: Random) -> tuple[list[tuple[str, dict[str, Any] | str]], Expected]:
+    """Make a stream of Gemini's own API."""
+    expected = Expected()
+    parts: list[dict[str, Any]] = []
+    for index in range(rng.randint(0, 4)):
+        kind = rng.choice(["text", "thought", "call", "signed"])
+        if kind == "call":
+            call = (f"id_{index}", f"tool{index}", arguments(rng))
+            expected.calls.append(call)
+            part: dict[str, Any] = {"functionCall": {"id": call[0], "name": call[1], "args": call[2]}}
+            parts.append(part if rng.random() < 0.5 else part | {"thoughtSignature": "c2lnbmVk"})
+            continue
+        pieces = [{"text": piece} for piece in split(rng, words(rng, 1))]
+        if kind == "thought":
+            pieces = [piece | {"thought": True} for piece in pieces]
+        else:
+            expected.text += "".join(piece["text"] for piece in pieces)
+        if kind == "signed":
+            pieces.append({"text": "", "thoughtSignature": "dGV4dA=="})
+        parts += pieces
+    chunks: list[dict[str, Any]] = []
+    while parts:
+        size = rng.randint(1, 3)
+        content = {"role": "model", "parts": parts[:size]}
+        chunks.append({"candidates": [{"content": content, "index": 0}], "modelVersion": "m"})
+        parts = parts[size:]
+    if rng.random() < 0.1:
+        expected.error = words(rng, 1).strip() or "overloaded"
+        del chunks[rng.randint(0, len(chunks)) :]
+        chunks.append({"error": {"code": 503, "message": expected.error, "status": "UNAVAILABLE"}})
+    else:
+        usage = {"promptTokenCount": 5, "candidatesTokenCount": 2, "totalTokenCount": 7}
+        candidate = {"content": {"role": "model", "parts": []}, "finishReason": rng.choice(["STOP", "MAX_TOKENS"])}
+        chunks.append({"candidates": [candidate], "usageMetadata": usage, "modelVersion": "m"})
+    return [("", chunk) for chunk in chunks], expected

@@ -13,6 +13,7 @@ from halter import Session
 from halter.models import (
     AnthropicModel,
     AssistantMessage,
+    GeminiModel,
     Message,
     ModelRequest,
     OpenAIModel,
@@ -27,6 +28,7 @@ NAME = re.compile("[a-zA-Z0-9_-]{1,64}")
 OPENAI = OpenAIModel("x", api_key="k")
 ANTHROPIC = AnthropicModel("x", api_key="k")
 RESPONSES = OpenAIResponsesModel("x", api_key="k")
+GEMINI = GeminiModel("x", api_key="k")
 
 
 def judge(messages: Sequence[Message]) -> None:
@@ -38,6 +40,7 @@ def judge(messages: Sequence[Message]) -> None:
             (OPENAI, "messages", judge_openai),
             (ANTHROPIC, "messages", judge_anthropic),
             (RESPONSES, "input", judge_responses),
+            (GEMINI, "contents", judge_gemini),
         ):
             # Encoded, because there must be nothing in it that cannot be, such as half a surrogate pair.
             body = msgspec.json.decode(msgspec.json.encode(model.body(request)))
@@ -176,3 +179,25 @@ def judge_responses(items: Sequence[dict[str, Any]]) -> None:
             assert not (wanted and item["role"] == "user"), f"calls {wanted} have no outputs before {item}"
             assert item["content"], item
     assert not wanted, f"calls {wanted} have no outputs"
+
+
+def judge_gemini(contents: Sequence[dict[str, Any]]) -> None:
+    """Check what Gemini's own API refuses."""
+    assert contents, "no contents"
+    assert contents[0]["role"] == "user", contents[0]
+    asked: list[str] = []
+    for content in contents:
+        parts = content["parts"]
+        assert parts, content
+        answered = [part["functionResponse"]["id"] for part in parts if "functionResponse" in part]
+        assert answered == asked, f"asked for {asked}, answered {answered}"
+        assert all("functionResponse" in part for part in parts[: len(answered)]), "results come first"
+        calls = [part["functionCall"] for part in parts if "functionCall" in part]
+        assert not calls or content["role"] == "model", content
+        for call in calls:
+            assert NAME.fullmatch(call["name"]), call
+            assert isinstance(call["args"], dict), call
+        asked = [call["id"] for call in calls]
+    for one, other in pairwise(contents):
+        assert one["role"] != other["role"], f"roles do not take turns: {one} {other}"
+    assert not asked, f"calls {asked} have no results"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from halter.models import (
     AnthropicModel,
+    GeminiModel,
     ModelEvent,
     ModelRequest,
     OpenAIModel,
@@ -31,6 +32,7 @@ MODELS: dict[str, tuple[type[HTTPModel], str]] = {
     "openai": (OpenAIModel, "/v1"),
     "anthropic": (AnthropicModel, ""),
     "responses": (OpenAIResponsesModel, "/v1"),
+    "gemini": (GeminiModel, ""),
 }
 WIRES = list(MODELS)
 KEY = "sk-a-very-secret-key"
@@ -54,6 +56,8 @@ def model_for(wire: str, provider: FakeProvider, **options: Any) -> HTTPModel:
 
 def first_text(request: SeenRequest) -> str:
     """The first text of the user in a request, whichever wire it came by."""
+    if "contents" in request.body:
+        return str(request.body["contents"][0]["parts"][0]["text"])
     content = (request.body.get("messages") or request.body["input"])[0]["content"]
     return str(content if isinstance(content, str) else content[0]["text"])
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from halter.models.errors import ModelError as ModelError
     from halter.models.errors import ProviderError as ProviderError
     from halter.models.errors import StreamBroken as StreamBroken
+    from halter.models.gemini import GeminiModel as GeminiModel
     from halter.models.http.client import aclose_clients as aclose_clients
     from halter.models.http.client import preload as preload
     from halter.models.local.model import LocalModel as LocalModel
@@ -53,6 +54,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "anthropic": ["AnthropicModel"],
         "backoff": ["Backoff"],
         "errors": ["ConnectionFailed", "ContextTooLong", "ModelError", "ProviderError", "StreamBroken"],
+        "gemini": ["GeminiModel"],
         "http.client": ["aclose_clients", "preload"],
         "local.model": ["LocalModel"],
         "model_call": ["ModelCall"],

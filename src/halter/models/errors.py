@@ -60,7 +60,8 @@ _FINAL_CODES = frozenset(
 _CONTEXT_CODES = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _CONTEXT_TEXT = re.compile(
     r"maximum context length|prompt is too long|exceeds? (?:the )?(?:available |model'?s? )?context|"
-    r"context (?:window|length|size) (?:was |is |has been )?exceed|input is too long|too many tokens in the prompt",
+    r"context (?:window|length|size) (?:was |is |has been )?exceed|input is too long|too many tokens in the prompt|"
+    r"input token count .{0,40}exceeds|maximum prompt length|tokens \+ `?max_new_tokens`? must be",
     re.IGNORECASE,
 )
 
@@ -169,7 +170,7 @@ def provider_error(
         message or (f"the provider answered with status {status} and no text" if status else "unknown error"),
         status=status,
         code=code,
-        retry_after=_retry_after(headers),
+        retry_after=_retry_after(headers) or _retry_delay(text),
         request_id=headers.get("x-request-id") or headers.get("request-id") or request_id,
         body=text[:_BODY_EXCERPT],
         should_retry={"true": True, "false": False}.get(headers.get("x-should-retry", "")),
@@ -246,6 +247,12 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)
     return max(0.0, (date - datetime.now(UTC)).total_seconds())
+
+
+def _retry_delay(text: str) -> float | None:
+    """How long to wait, as Google says it: in the details of the error."""
+    found = re.search(r'"retryDelay"\s*:\s*"(\d+(?:\.\d*)?)s"', text)
+    return float(found.group(1)) if found else None
 
 
 def _number(text: str) -> float | None:

@@ -25,7 +25,7 @@ class Provider(NamedTuple):
     """One provider. `url` is empty if only the user knows the address, in `url_variable`."""
 
     title: str
-    wire: Literal["chat", "responses", "anthropic"]
+    wire: Literal["chat", "responses", "anthropic", "gemini"]
     key_variable: str
     url_variable: str
     url: str
@@ -70,6 +70,14 @@ PROVIDERS: Final[dict[str, Provider]] = {
     "anthropic": Provider(
         "Anthropic", "anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"
     ),
+    "gemini": Provider(
+        "Gemini",
+        "gemini",
+        "GEMINI_API_KEY",
+        "GOOGLE_GEMINI_BASE_URL",
+        "https://generativelanguage.googleapis.com",
+        other_key_variable="GOOGLE_API_KEY",
+    ),
     "openrouter": _chat("OpenRouter", "OPENROUTER", "https://openrouter.ai/api/v1"),
     "groq": _chat("Groq", "GROQ", "https://api.groq.com/openai/v1"),
     # It refuses fields that it does not know.
@@ -104,6 +112,7 @@ _BEGINNINGS: Final = {
     "o3": "openai",
     "o4": "openai",
     "claude-": "anthropic",
+    "gemini-": "gemini",
     "deepseek-": "deepseek",
     "grok-": "xai",
     "mistral-": "mistral",

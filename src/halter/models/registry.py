@@ -20,6 +20,7 @@ _CLASSES: Final = {
     "chat": ("halter.models.openai.chat", "OpenAIModel"),
     "responses": ("halter.models.openai.responses", "OpenAIResponsesModel"),
     "anthropic": ("halter.models.anthropic", "AnthropicModel"),
+    "gemini": ("halter.models.gemini", "GeminiModel"),
 }
 
 

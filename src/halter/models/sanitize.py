@@ -94,10 +94,13 @@ def _clean_reasoning(block: Reasoning) -> Reasoning:
 
 def _clean_call(call: ToolCall, used_ids: Container[str], seen: set[str], tools: Container[str]) -> ToolCall:
     cleaned = ToolCall(
-        _clean_id(call.id, used_ids, seen), _clean_name(call.name, tools), _clean_arguments(call.arguments)
+        _clean_id(call.id, used_ids, seen),
+        _clean_name(call.name, tools),
+        _clean_arguments(call.arguments),
+        signature=clean_text(call.signature),
     )
     seen.add(cleaned.id)
-    if (cleaned.id, cleaned.name, cleaned.arguments) == (call.id, call.name, call.arguments):
+    if cleaned == msgspec.structs.replace(call, sent=None):
         return call
     sent = ToolCallAsSent(clean_text(call.id), clean_text(call.name), clean_text(call.arguments))
     return msgspec.structs.replace(cleaned, sent=sent)

@@ -105,12 +105,14 @@ class ToolCall(Struct, frozen=True, gc=False, tag="tool_call"):
 
     As a model streams it, `arguments` is the text that it wrote, valid or not. In the log and the history all fields
     are fit for every provider (`halter.models.sanitize`), and `sent` is what the model wrote, if that was different.
+    `signature` is opaque: Gemini wants it back with the call.
     """
 
     id: str
     name: str
     arguments: str = "{}"  # JSON
     sent: ToolCallAsSent | None = None
+    signature: str = ""
 
     @property
     def as_written(self) -> ToolCall | ToolCallAsSent:

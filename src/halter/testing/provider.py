@@ -1,7 +1,7 @@
 """A model provider for tests: a real HTTP server that follows a script and records what its clients did.
 
-It speaks OpenAI's chat completions and responses, and Anthropic's messages, streaming and not, on a free port of the
-loopback address, from a thread and an event loop of its own, so that tests of every kind can use it:
+It speaks OpenAI's chat completions and responses, Anthropic's messages and Gemini's own API, streaming and not, on a
+free port of the loopback address, from a thread and an event loop of its own, so that tests of every kind can use it:
 
     with FakeProvider(answer("hello"), status(429), hang_mid_stream()) as provider:
         model = OpenAIModel("any", base_url=provider.openai_url, api_key="any")
@@ -290,7 +290,7 @@ class _Connection(asyncio.Protocol):
             self._head(404, {"content-type": "text/plain"}, b"no such path here")
         elif reply.body is not None:
             self._head(reply.status, {"content-type": "application/json", **reply.headers}, reply.body)
-        elif reply.pieces is None and not request.body.get("stream") and not reply.fault:
+        elif reply.pieces is None and not request.wants_stream and not reply.fault:
             body = whole_answer(reply, wire, request.model)
             self._head(_OK, {"content-type": "application/json", **reply.headers}, body)
         else:

@@ -36,7 +36,13 @@ class SeenRequest:
     @property
     def model(self) -> str:
         """The name of the model that was asked."""
-        return str(self.body.get("model", ""))
+        in_path = self.path.rpartition("/models/")[2].partition(":")[0]  # as Gemini has it
+        return str(self.body.get("model", in_path))
+
+    @property
+    def wants_stream(self) -> bool:
+        """Whether the answer should be streamed."""
+        return bool(self.body.get("stream")) or ":streamGenerateContent" in self.path
 
 
 @dataclass

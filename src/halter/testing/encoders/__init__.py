@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from halter.testing.encoders import anthropic, chat, responses
+from halter.testing.encoders import anthropic, chat, gemini, responses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,6 +19,8 @@ _ENDINGS: Final[dict[str, ModuleType]] = {
     "/chat/completions": chat,
     "/messages": anthropic,
     "/responses": responses,
+    ":streamGenerateContent": gemini,
+    ":generateContent": gemini,
 }
 
 
