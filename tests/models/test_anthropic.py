@@ -57,6 +57,9 @@ def end(reason: str | None, **more: object) -> dict[str, Any]:
 
 def sent(*messages: Message) -> list[dict[str, Any]]:
     messages_sent: list[dict[str, Any]] = AnthropicModel("m").body(ModelRequest(list(messages)))["messages"]
+    for message in messages_sent:
+        for block in message["content"]:
+            block.pop("cache_control", None)  # tests/session/test_prompt_cache.py has their places
     return messages_sent
 
 

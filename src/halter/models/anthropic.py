@@ -3,6 +3,10 @@
 Only the fields that are used are decoded; unknown blocks and events are skipped. An answer is complete when
 `message_stop` came. Requests follow the strict rules of this API: user and assistant alternate, the results of one
 batch are in one user message and come first in it, no text block is empty, and thinking is sent back as it was signed.
+
+The provider caches what stands before a mark. There are marks after the tools and instructions, which every request
+has, and after each of the last two user messages: the older one is where the request before ended, so that its cache is
+found however many blocks were added since; the newer one is where the next request will look.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["AnthropicModel"]
 
 _VERSION: Final = "2023-06-01"
+_CACHE_MARK: Final = {"type": "ephemeral"}
 # The field is required. Limits differ between models; all that are served today accept this one.
 _MAX_TOKENS: Final = 8192
 _THINKING_TOKENS: Final[dict[ReasoningEffort, int]] = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
@@ -140,21 +145,27 @@ class AnthropicModel(HTTPModel):
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         """The request body for the messages API."""
-        body: dict[str, Any] = {
-            "model": self.name,
-            "messages": _messages(request.messages),
-            **_settings(request.settings),
-        }
-        if request.instructions.strip():
-            body["system"] = request.instructions
+        body: dict[str, Any] = {"model": self.name, **_settings(request.settings)}
+        if self.streaming:
+            body["stream"] = True
         if request.tools:
             body["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
                 for tool in request.tools
             ]
-        if self.streaming:
-            body["stream"] = True
+        if request.instructions.strip():
+            body["system"] = [{"type": "text", "text": request.instructions}]
+        body["messages"] = _messages(request.messages)
+        _mark_for_cache(body)
         return body
+
+
+def _mark_for_cache(body: dict[str, Any]) -> None:
+    """Mark where the provider should cache: at most three of the four marks that it allows."""
+    constant = body.get("system") or body.get("tools") or []
+    users = [message["content"][-1] for message in body["messages"] if message["role"] == "user"]
+    for block in constant[-1:] + users[-2:]:
+        block["cache_control"] = _CACHE_MARK
 
 
 def _settings(settings: ModelSettings) -> dict[str, Any]:

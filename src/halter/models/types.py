@@ -203,12 +203,16 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
 
 
 class ModelRequest(Struct, frozen=True):
-    """One complete request: nothing is remembered between requests."""
+    """One complete request: nothing is remembered between requests.
+
+    `cache_key` is the same for all requests of one conversation. OpenAI gets a hash of it, to find what it has cached.
+    """
 
     messages: list[Message]
     instructions: str = ""
     tools: list[ToolSpec] = []
     settings: ModelSettings = ModelSettings()
+    cache_key: str = ""
 
 
 class TextDelta(Struct, frozen=True, gc=False, tag="text.delta"):

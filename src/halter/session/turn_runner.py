@@ -176,7 +176,8 @@ class TurnRunner:
         if step.is_cancelled:
             turn.token.raise_if_cancelled()
             return None
-        request = ModelRequest(self._log.view.history.request_messages, instructions, agent.tool_specs, agent.settings)
+        messages = self._log.view.history.request_messages
+        request = ModelRequest(messages, instructions, agent.tool_specs, agent.settings, cache_key=self._log.id)
         call = ModelCall(
             agent.model, request, token=step, emit=self._on_request, fallbacks=agent.fallbacks, backoff=agent.backoff
         )

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from halter.models.errors import ProviderError, StreamBroken
 from halter.models.http.wire import HTTPModel
+from halter.models.openai.cache_key import prompt_cache_key
 from halter.models.openai.chat_messages import write_messages
 from halter.models.openai.tool_calls import CallAssembler
 from halter.models.providers import PROVIDERS, azure_url
@@ -129,16 +130,23 @@ class OpenAIModel(HTTPModel):
                 for tool in request.tools
             ]
         body |= self._settings(request.settings)
+        if request.cache_key and self._is_openai:
+            body["prompt_cache_key"] = prompt_cache_key(request.cache_key)  # others may refuse the field
         if self.streaming:
             body["stream"] = True
             if self.provider.has_stream_options:
                 body["stream_options"] = {"include_usage": True}
         return body
 
+    @property
+    def _is_openai(self) -> bool:
+        """Whether this is OpenAI's own server."""
+        return self.base_url == PROVIDERS["openai"].url
+
     def _settings(self, settings: ModelSettings) -> dict[str, Any]:
         provider = self.provider
         # OpenAI's newer models refuse the old name of the limit; most other servers do not know the new one.
-        is_other = provider is PROVIDERS["openai"] and self.base_url != provider.url
+        is_other = provider is PROVIDERS["openai"] and not self._is_openai
         limit = "max_tokens" if is_other else provider.limit
         named = {
             "temperature": settings.temperature,

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from halter.models.errors import ProviderError, StreamBroken
 from halter.models.http.wire import HTTPModel
+from halter.models.openai.cache_key import prompt_cache_key
 from halter.models.openai.responses_input import WIRE, write_input
 from halter.models.types import (
     Finished,
@@ -117,6 +118,8 @@ class OpenAIResponsesModel(HTTPModel):
             body["include"] = ["reasoning.encrypted_content"]
         if self.streaming:
             body["stream"] = True
+        if request.cache_key:
+            body["prompt_cache_key"] = prompt_cache_key(request.cache_key)
         if request.instructions:
             body["instructions"] = request.instructions
         if request.tools:
