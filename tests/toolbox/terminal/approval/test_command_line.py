@@ -169,7 +169,7 @@ def test_what_is_known_of_a_word(text: str, word: Word) -> None:
 
 def is_valid(text: str) -> bool:
     """Whether bash finds no error in a text."""
-    return subprocess.run(["bash", "-n", "-c", text], capture_output=True, check=False).returncode == 0
+    return subprocess.run(["bash", "-n", "-c", "--", text], capture_output=True, check=False).returncode == 0
 
 
 def programs_in_tree(text: str) -> list[str] | None:

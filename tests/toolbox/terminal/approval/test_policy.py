@@ -324,7 +324,7 @@ def test_a_prefix_is_compared_by_words() -> None:
         assert approval_for(text, in_sandbox=False, prefixes=prefixes) is not None, text
 
 
-# -- with bash itself ------------------------------------------------------------------------------------------------------
+# -- with bash itself --------------------------------------------------------------------------------------------------
 
 PROGRAMS = [
     "ls",

@@ -53,6 +53,7 @@ _RESERVED: Final = frozenset(
 )
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*(?:\[[^\]]*\])?\+?=", re.ASCII)
 _PLAIN_ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+_PROGRAM: Final = re.compile(r"\[|[\w.:/][\w.:/+@%,-]*")
 _VARIABLE: Final = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\}|[?$!#0-9])", re.ASCII)
 _REDIRECTION: Final = re.compile(r"(?:(\d*)(>>|>&|>\||<&|<>|>|<)|(&>>|&>))", re.ASCII)
 _COPIES: Final = re.compile(r"\d*>&[12](?![^\s;&|<>()])", re.ASCII)  # 2>&1, >&2
@@ -239,7 +240,7 @@ class _Parser:
             return
         if is_first and self._text[start : self._at] in _RESERVED:
             raise NotUnderstood(f"it has more than simple commands ({word.text})")
-        if is_first and word.is_fixed and (not word.text or "=" in word.text):
+        if is_first and word.is_fixed and _PROGRAM.fullmatch(word.text) is None:
             raise NotUnderstood("the name of the program is unusual")
         self._now.words.append(word)
 
