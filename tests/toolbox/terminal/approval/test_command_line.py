@@ -198,12 +198,12 @@ def test_it_agrees_with_bash_and_with_tree_sitter(text: str) -> None:
         names = names_of(text)
     except NotUnderstood:
         return
-    assert is_valid(text)
+    assert is_valid(text), text
     theirs = programs_in_tree(text)
     assume(theirs is not None)  # it does not know all of the grammar
     assert theirs is not None
     quoted = any(char in "'\"\\" for each in theirs for char in each)  # it leaves the quotes in the names
-    assert quoted or theirs == names
+    assert quoted or theirs == names, text
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=10).map("".join))

@@ -218,7 +218,7 @@ class _Parser:
         self._at = found.end()
         while self._at < len(self._text) and self._text[self._at] in _BLANK:
             self._at += 1
-        target = self._read_word()
+        target = None if self._text.startswith("#", self._at) else self._read_word()
         if target is None:
             raise NotUnderstood("a redirection has no file")
         self._now.redirections.append(Redirection("&>" if sign.startswith("&") else sign, target))
@@ -251,6 +251,8 @@ class _Parser:
         while self._at < len(text) and text[self._at] not in _ENDS_WORD:
             char = text[self._at]
             if text.startswith("\\\n", self._at):
+                if text[self._at + 2 : self._at + 3] not in ("", *_BLANK):
+                    raise NotUnderstood("a word goes on in the next line")
                 self._at += 2
             elif char in "\\'\"`$":
                 self._read_special(char, word)
