@@ -39,7 +39,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
     from halter.stores import SQLiteStore
 
     try:
-        flags = {"model": options.model, "store": options.store, "sandbox": options.sandbox}
+        flags = {"model": options.model, "store": options.store, "sandbox": options.sandbox, "approve": options.approve}
         configuration = load(flags | {"public_name": options.public_name})
         settings = configuration.settings
         keys, file = _keys(configuration, options.host)
