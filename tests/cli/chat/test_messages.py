@@ -69,7 +69,7 @@ def test_allowing_a_call(home: Home, provider: FakeProvider) -> None:
         for typed, outcome in (("y", "✓ launch rocket"), ("no", "✗ launch rocket · denied")):
             provider.script(tool_calls([LAUNCH]), answer(f"After {typed}."))
             chat.send("Launch.")
-            chat.wait_for("? Allow launch?", "what: rocket", "y or n, then Enter")
+            chat.wait_for("Allow launch?", "what: rocket", "y: Allow once")
             chat.send(typed)
             chat.wait_for(outcome, f"After {typed}.")
             chat.wait_ready()
@@ -85,7 +85,7 @@ def test_allowing_a_call(home: Home, provider: FakeProvider) -> None:
         chat.type(ESC)
         chat.wait_for("■ stopped in")
         chat.wait_ready()
-        chat.wait_gone("y or n, then Enter")
+        chat.wait_gone("y: Allow once")
     answers = [event.data for event in home.events() if isinstance(event.data, ApprovalAnswered)]
     assert [each.granted for each in answers] == [True, False, False, False]
     assert [each.by for each in answers[:2]] == ["terminal", "terminal"]
@@ -103,7 +103,7 @@ def test_a_word_typed_before_the_question_does_not_allow(home: Home, provider: F
         chat.type("y")
         chat.wait_for_line("> y")
         assert "Allow launch" not in chat.text
-        chat.wait_for("? Allow launch")
+        chat.wait_for("Allow launch?")
         chat.type(ENTER)
         chat.wait_notice("this question appeared while you typed: press Enter again to answer it")
         chat.wait_for_line("> y")

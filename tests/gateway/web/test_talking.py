@@ -140,7 +140,7 @@ def test_an_approval_is_given_or_refused_in_place(house: MakeHouse, tab: MakeTab
     page = tab(there.address())
     page.say("tidy up")
     one, two = page.calls.filter(has_text="/one"), page.calls.filter(has_text="/two")
-    one.get_by_role("button", name="Allow").click()
+    one.get_by_role("button", name="Allow", exact=True).click()
     two.get_by_role("button", name="Deny").click()
     expect(page.answers).to_have_text("So be it.")
     expect(one).to_have_attribute("data-state", "completed")

@@ -219,7 +219,7 @@ class _Parser:
         while self._at < len(self._text) and self._text[self._at] in _BLANK:
             self._at += 1
         target = None if self._text.startswith("#", self._at) else self._read_word()
-        if target is None:
+        if target is None or (target.text.isdecimal() and self._text[self._at : self._at + 1] in ("<", ">")):
             raise NotUnderstood("a redirection has no file")
         self._now.redirections.append(Redirection("&>" if sign.startswith("&") else sign, target))
 
