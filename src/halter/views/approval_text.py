@@ -39,18 +39,17 @@ def approval_title(question: Question) -> str:
 
 def approval_pages(question: Question) -> list[str]:
     """The title and all arguments, in pages. There is always one."""
-    pages: list[str] = []
-    page: list[str] = []
+    pages: list[list[str]] = [[]]
     left = _PAGE_LENGTH
     for line in [approval_title(question), *_argument_lines(question)]:
-        pieces = [line[at : at + _PAGE_LENGTH] for at in range(0, len(line), _PAGE_LENGTH)] or [""]
-        for piece in pieces:
-            if page and (len(page) >= _PAGE_LINES or len(piece) > left):
-                pages.append("\n".join(page))
-                page, left = [], _PAGE_LENGTH
-            page.append(piece)
-            left -= len(piece)
-    return [*pages, "\n".join(page)]
+        rest, is_begun = line, False
+        while rest or not is_begun:
+            if not left or len(pages[-1]) == _PAGE_LINES:
+                pages.append([])
+                left = _PAGE_LENGTH
+            pages[-1].append(rest[:left])
+            rest, left, is_begun = rest[left:], left - len(rest[:left]), True
+    return ["\n".join(page) for page in pages]
 
 
 def _argument_lines(question: Question) -> list[str]:

@@ -50,5 +50,8 @@ def test_an_answered_approval() -> None:
     transcript = transcript_of(
         TurnStarted("m"), ApprovalAsked(request), ApprovalAnswered("a", "c", granted=True, note="ok")
     )
-    assert [each.text for each in transcript.take_finished()] == ["terminal: allowed (ok)"]
+    assert [each.text for each in transcript.take_finished()] == [
+        "this tool needs approval. Allow terminal?",
+        "terminal: allowed (ok)",
+    ]
     assert transcript.status == "waiting for the model"
