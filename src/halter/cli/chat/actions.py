@@ -191,9 +191,10 @@ class Actions:
         try:
             add_prefixes(path, question.prefixes)
         except (SettingsError, ValueError) as error:
-            self._screen.notice(f"allowed for this session only: {error}", "bad")
+            self._screen.transcript.say(f"allowed for this session only: {error}", "bad")
         else:
-            self._screen.notice(f"added to approve_prefixes in {path}", "warn")
+            self._screen.transcript.say(f"added to approve_prefixes in {path}")
+        self._screen.refresh()
 
     def _release(self) -> None:
         """Release held messages, and serve the session again if that had failed."""
