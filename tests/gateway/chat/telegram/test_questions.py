@@ -158,7 +158,7 @@ async def test_strangers_are_turned_away() -> None:
         await desk.server.read("add 666 to `users` in [telegram]", chat=666)
         await desk.server.say("Erase it.")
         asked = await desk.server.read("Allow erase?")
-        await desk.server.press(asked, "Allow", user=666)
+        await desk.server.press(asked, "Allow once", user=666)
         await desk.server.until(lambda: "answerCallbackQuery" in desk.server.of())
         await desk.server.acknowledged(await desk.server.say("/stop", user=666))
         await desk.server.acknowledged(await desk.server.say("Hello?", chat=666, user=666))

@@ -407,7 +407,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=10).map("".join))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300, deadline=None, derandomize=True)
 def test_bash_writes_nothing_and_starts_nothing_else(
     stubs: Path, tmp_path_factory: pytest.TempPathFactory, text: str
 ) -> None:

@@ -238,7 +238,7 @@ class _Parser:
             value = Word(word.text[name.end() - start :], word.kind)
             self._now.assignments.append((name[0][:-1], value))
             return
-        if is_first and self._text[start : self._at] in _RESERVED:
+        if is_first and self._text[start : self._at].replace("\\\n", "") in _RESERVED:
             raise NotUnderstood(f"it has more than simple commands ({word.text})")
         if is_first and word.is_fixed and _PROGRAM.fullmatch(word.text) is None:
             raise NotUnderstood("the name of the program is unusual")
@@ -266,7 +266,7 @@ class _Parser:
             raise NotUnderstood("it opens another descriptor")  # {name}> file
         if raw == "[":
             return Word(raw)  # the program, and no pattern
-        return word.finish() if raw else None
+        return word.finish() if raw.replace("\\\n", "") else None
 
     def _read_special(self, char: str, word: _WordBuilder) -> None:
         """Read on from a character that does not stand for itself."""
