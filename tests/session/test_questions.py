@@ -61,14 +61,20 @@ def test_an_approval_that_is_answered_at_once_is_not_lost() -> None:
         assert [outcome.status for outcome in session.run("x").outcomes] == ["completed"]
 
 
+def approval_in(listener: Any) -> str:
+    """The id of the next approval that is asked for."""
+    asked = wait_for(listener, "approval.asked").data
+    assert isinstance(asked, ApprovalAsked)
+    return asked.request.id
+
+
 def answered_with(*answers: Any, tools: Any = None, calls: Any = (DELETE, DELETE), **options: Any) -> list[str]:
     """Run a turn with these calls, answer what is asked in this order, and return the statuses of the calls."""
     agent = agent_of(*calls, "ok", tools=[delete] if tools is None else tools, **({"approve": "ask"} | options))
     with agent.session() as session, session.subscribe() as listener:
         running = RunningTurn(session)
         for answer in answers:
-            asked = wait_for(listener, "approval.asked").data
-            assert session.answer(asked.request.id, answer)
+            assert session.answer(approval_in(listener), answer)
         return [outcome.status for outcome in running.end().outcomes]
 
 
@@ -83,7 +89,7 @@ def test_a_denial_says_why() -> None:
     """The model reads the reason, whatever its words."""
     with session_of(DELETE, "ok", tools=[delete], approve="ask") as session, session.subscribe() as listener:
         running = RunningTurn(session)
-        assert session.answer(wait_for(listener, "approval.asked").data.request.id, {"deny": "yes, but not now"})
+        assert session.answer(approval_in(listener), {"deny": "yes, but not now"})
         running.end()
         assert "the answer was no: yes, but not now" in str(model_of(session).requests[-1].messages)
 
@@ -94,7 +100,7 @@ def test_what_was_allowed_for_the_session_survives_a_restart(tmp_path: Path) -> 
         first = agent_of(DELETE, "ok", tools=[delete], approve="ask")
         with first.session("one", store) as session, session.subscribe() as listener:
             running = RunningTurn(session)
-            session.answer(wait_for(listener, "approval.asked").data.request.id, "session", by="Ann")
+            session.answer(approval_in(listener), "session", by="Ann")
             running.end()
             assert data_of(session, "approval.answered")[0].scope == "session"
         with agent_of(DELETE, "ok", tools=[delete], approve="deny").session("one", store) as session:
