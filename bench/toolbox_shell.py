@@ -81,7 +81,7 @@ class Stage:
                 thread.start()
 
         thread = threading.Thread(target=stop)
-        around = BatchEnvironment(self.tools, resources=self.resources, listener=listen)
+        around = BatchEnvironment(self.tools, resources=self.resources, listener=listen, approve=lambda _: True)
         [outcome] = await Batch([ToolCall("1", name, json.dumps(arguments))], around, token=token).run()
         back = time.perf_counter()
         if thread.ident:

@@ -14,6 +14,7 @@ from halter.cli.settings import SettingsError, load
 from halter.models import ToolCall
 from halter.testing import ScriptedModel
 from halter.toolbox.sandbox import landlock
+from tests.support.allowing import allow
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_the_sandbox_is_as_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for mode, said in {"read-only": "", "workspace": "written", "off": "written outside"}.items():
         model = ScriptedModel(ToolCall("1", "terminal", command), "Done.")
         tools = load_tools(load({"tools": ["default"], "sandbox": mode}, {}))
-        with Agent(model, tools).session() as session:
+        with Agent(model, tools, approve=allow).session() as session:
             content = str(session.run("Write.").outcomes[0].content)
         assert " ".join(word for word in ("written", "outside") if f"{word}\n" in content) == said, content
 

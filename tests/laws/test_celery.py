@@ -46,7 +46,7 @@ def ask(session_id):
 
     command = f"echo $$ > {here}/{session_id}.tmp; mv {here}/{session_id}.tmp {here}/{session_id}.pid; sleep 100"
     model = ScriptedModel([ToolCall("call", "terminal", json.dumps({"command": command}))], "Done.")
-    agent = Agent(model, tools=Terminal(here).tools)
+    agent = Agent(model, tools=Terminal(here).tools, approve=lambda request: True)
     with SQLiteStore(here / "sessions.db") as store, agent.session(session_id, store) as session:
         session.run("Wait for it.")
 """

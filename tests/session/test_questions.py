@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ import pytest
 from halter import Session, ToolContext, tool
 from halter.events import QuestionAsked
 from halter.events.tools import ApprovalAsked
-from halter.stores import Store
+from halter.stores import SQLiteStore, Store
+from halter.toolbox.sandbox.sandbox import Sandbox, why_unavailable
+from halter.toolbox.terminal.terminal import Terminal
 from tests.support.background import Background, RunningTurn
 from tests.support.hooked_store import HookedStore
 from tests.support.sessions import AT_MOST, agent_of, call, data_of, model_of, said, session_of, wait_for
@@ -55,6 +59,93 @@ def test_an_approval_that_is_answered_at_once_is_not_lost() -> None:
 
         store.once("approval.asked", lambda: Background(answer))
         assert [outcome.status for outcome in session.run("x").outcomes] == ["completed"]
+
+
+def approval_in(listener: Any) -> str:
+    """The id of the next approval that is asked for."""
+    asked = wait_for(listener, "approval.asked").data
+    assert isinstance(asked, ApprovalAsked)
+    return asked.request.id
+
+
+def answered_with(*answers: Any, tools: Any = None, calls: Any = (DELETE, DELETE), **options: Any) -> list[str]:
+    """Run a turn with these calls, answer what is asked in this order, and return the statuses of the calls."""
+    agent = agent_of(*calls, "ok", tools=[delete] if tools is None else tools, **({"approve": "ask"} | options))
+    with agent.session() as session, session.subscribe() as listener:
+        running = RunningTurn(session)
+        for answer in answers:
+            assert session.answer(approval_in(listener), answer)
+        return [outcome.status for outcome in running.end().outcomes]
+
+
+@pytest.mark.parametrize("answer", ["session", "always"])
+def test_an_answer_for_the_session_holds(answer: str) -> None:
+    """The second call of the tool is not asked about; a plain yes holds for one call."""
+    assert answered_with(answer) == ["completed", "completed"]
+    assert answered_with("yes", {"deny": "once is enough"}) == ["completed", "denied"]
+
+
+def test_a_denial_says_why() -> None:
+    """The model reads the reason, whatever its words."""
+    with session_of(DELETE, "ok", tools=[delete], approve="ask") as session, session.subscribe() as listener:
+        running = RunningTurn(session)
+        assert session.answer(approval_in(listener), {"deny": "yes, but not now"})
+        running.end()
+        assert "the answer was no: yes, but not now" in str(model_of(session).requests[-1].messages)
+
+
+def test_what_was_allowed_for_the_session_survives_a_restart(tmp_path: Path) -> None:
+    """It is in the log; another session knows nothing of it."""
+    with SQLiteStore(tmp_path / "s.db") as store:
+        first = agent_of(DELETE, "ok", tools=[delete], approve="ask")
+        with first.session("one", store) as session, session.subscribe() as listener:
+            running = RunningTurn(session)
+            session.answer(approval_in(listener), "session", by="Ann")
+            running.end()
+            assert data_of(session, "approval.answered")[0].scope == "session"
+        with agent_of(DELETE, "ok", tools=[delete], approve="deny").session("one", store) as session:
+            assert [each.status for each in session.run("x").outcomes] == ["completed"]
+            assert data_of(session, "approval.answered")[-1].note == "it was allowed for this session"
+        with agent_of(DELETE, "ok", tools=[delete], approve="deny").session("two", store) as session:
+            assert [each.status for each in session.run("x").outcomes] == ["denied"]
+
+
+def _command(text: str) -> Any:
+    return call("terminal", text, json.dumps({"command": text}))
+
+
+def test_a_prefix_that_was_allowed_covers_what_begins_with_it(tmp_path: Path) -> None:
+    """Also in another command; neither what begins otherwise nor what is destructive."""
+    calls = [_command(each) for each in ("mkdir a", "mkdir b && ls", "mkdir c; touch d", "ls a")]
+    statuses = answered_with("session", "no", tools=Terminal(tmp_path).tools, calls=calls)
+    assert statuses == ["completed", "completed", "denied", "completed"]
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize(("mode", "asked"), [("ask", ["no"]), ("auto", ["no"]), ("deny", []), (None, [])])
+def test_without_a_sandbox_no_mode_runs_a_command_unasked(tmp_path: Path, mode: Any, asked: list[str]) -> None:
+    """Not even "auto": nothing keeps the command from leaving the workspace. What only reads runs."""
+    calls = [_command("touch a"), _command("ls")]
+    statuses = answered_with(*asked, tools=Terminal(tmp_path).tools, calls=calls, approve=mode)
+    assert statuses == ["denied", "completed"]
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.skipif(bool(why_unavailable()), reason="this system has no sandbox")
+@pytest.mark.parametrize(
+    ("mode", "asked", "statuses"),
+    [
+        ("ask", ["no", "no"], ["denied", "denied"]),
+        ("auto", [], ["completed", "completed"]),
+        ("deny", [], ["denied", "denied"]),
+        (None, [], ["completed", "denied"]),
+    ],
+)
+def test_modes_in_a_sandbox(tmp_path: Path, mode: Any, asked: list[str], statuses: list[str]) -> None:
+    """The mode "auto" runs what stays in the sandbox. Without a policy the same runs, unless it is destructive."""
+    tools = Terminal(tmp_path, sandbox=Sandbox(tmp_path)).tools
+    calls = [_command("touch a"), _command("rm -rf a")]
+    assert answered_with(*asked, tools=tools, calls=calls, approve=mode) == statuses
 
 
 @pytest.mark.parametrize("how", ["interrupt", "stop", "steer"])

@@ -12,7 +12,9 @@ from halter.models import ToolCall
 from halter.testing import Stop, ToolCalls
 from halter.toolbox.remote.remote import Remote
 from halter.toolbox.remote.ssh import SSHMachine
+from halter.tools.approval import Policy
 from halter.tools.resources import SessionResources
+from tests.support.allowing import allow
 from tests.support.processes import wait_dead
 from tests.support.ssh_server import PASSWORD, USER, SSHServer
 from tests.support.stopped_calls import is_over
@@ -51,9 +53,10 @@ class Work:
         self.tools = remote.tools
         self.calls = ToolCalls()
         self._resources = resources
+        self.approve: Policy = allow
 
     def __call__(self, name: str, stop: Stop | None = None, **arguments: Any) -> ToolOutcome:
-        self.calls = ToolCalls(*self.tools, resources=self._resources)
+        self.calls = ToolCalls(*self.tools, resources=self._resources, approve=self.approve)
         return self.calls.call_stopped(stop, name, **arguments)
 
     def text(self, name: str, **arguments: Any) -> str:

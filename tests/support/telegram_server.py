@@ -149,6 +149,10 @@ class BotServer:
         )
         return found
 
+    def with_button(self, label: str) -> Shown | None:
+        """A message with this button below it."""
+        return next((each for each in self.shown if any(b["text"] == label for b in each.buttons)), None)
+
     async def acknowledged(self, number: int) -> None:
         """Wait until an update was acknowledged."""
         await self.until(lambda: self.offset > number)

@@ -31,6 +31,7 @@ from halter.cancel.threads import pool
 from halter.models import ToolCall
 from halter.testing import ScriptedModel
 from halter.toolbox.browser.chromium import NAMES
+from tests.support.allowing import allow
 from tests.support.leftovers import children, idle_workers
 from tests.support.processes import is_alive, open_descriptors
 from tests.support.slow_server import SlowServer
@@ -153,7 +154,7 @@ class Crowd:
             self._server.requests.clear()
 
     async def _some_turns(self) -> None:
-        agent = Agent(ScriptedModel(*[self.calls() for _ in range(OF_A_SESSION)]), self._tools)
+        agent = Agent(ScriptedModel(*[self.calls() for _ in range(OF_A_SESSION)]), self._tools, approve=allow)
         async with agent.session() as session:
             for _ in range(OF_A_SESSION):
                 await self._one_turn(session)

@@ -11,7 +11,7 @@ import pytest
 
 from halter import CancellationToken, Cancelled, checkpoint, current_token
 from halter.tools import Approval, ApprovalRequest, is_approved
-from halter.tools.approval import check_policy, why_to_ask
+from halter.tools.approval import check_policy, find_need
 from tests.support.looped import looped
 
 REQUEST = ApprovalRequest(call_id="c1", tool="rm", arguments={"path": "/"})
@@ -209,8 +209,8 @@ def test_what_is_no_policy() -> None:
 @looped
 async def test_a_rule_says_whether_to_ask(rule: Any, why: str) -> None:
     """A tool's rule sees the arguments and says whether, and why; one that fails or does not answer means yes."""
-    found = await why_to_ask(rule, {"path": "x"}, CancellationToken())
-    assert found.startswith(why) if why else found == ""
+    found = await find_need(rule, {"path": "x"}, CancellationToken())
+    assert (found.reason.startswith(why) if found is not None else "") if why else found is None
 
 
 @looped
@@ -223,4 +223,4 @@ async def test_a_rule_that_fails_of_the_stop_asks_nobody() -> None:
         raise RuntimeError("cut off")
 
     with pytest.raises(Cancelled):
-        await why_to_ask(rule, {}, token)
+        await find_need(rule, {}, token)

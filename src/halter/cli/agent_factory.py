@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halter.agent import Agent
 from halter.cli.settings import SettingsError
+from halter.tools.approval import Approval
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from halter.cli.settings import Configuration
     from halter.toolbox.instructions.instructions import Instructions
     from halter.toolbox.sandbox.sandbox import Sandbox
-    from halter.tools.approval import Policy
+    from halter.tools.approval import ApprovalRequest, Policy
 
 __all__ = ["load_tools", "make_agent", "make_instructions", "start_lines"]
 
@@ -31,9 +32,14 @@ _WITHOUT_SANDBOX: Final = "`--sandbox off` uses them without one"
 
 
 def make_agent(configuration: Configuration, choice: ModelChoice, *, can_ask: bool) -> Agent:
-    """Make the agent. If nobody can be asked, what needs approval is denied, unless the settings allow it."""
+    """Make the agent. If nobody can be asked, what would be asked is denied.
+
+    Then "ask" also runs what stays in the sandbox and is not destructive, as an agent without a policy does.
+    """
     settings = configuration.settings
-    approve: Policy = None if settings.approve == "ask" and not can_ask else settings.approve
+    approve: Policy = settings.approve
+    if not can_ask and settings.approve != "deny":
+        approve = None if settings.approve == "ask" else _approve_in_sandbox
     tools = load_tools(configuration)
     try:
         return Agent(
@@ -64,6 +70,14 @@ def make_instructions(configuration: Configuration, tools: Collection[Any]) -> I
         skills=Skills(_WORKSPACE) if "read_skill" in names else None,
         memory=Memory() if "memory" in names else None,
     )
+
+
+def _approve_in_sandbox(request: ApprovalRequest) -> Approval:
+    """The mode "auto" where nobody can be asked."""
+    if request.automatic:
+        return Approval(granted=True, note="approved by the policy")
+    note = "it does not run in a sandbox, and nobody can be asked here; approve_prefixes in the settings allow commands"
+    return Approval(granted=False, note=note)
 
 
 def start_lines(configuration: Configuration, choice: ModelChoice) -> list[str]:
@@ -114,15 +128,18 @@ def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None
     if has_none and name in _WITH_PROCESSES:
         msg = f"{configuration.origins['tools']}: {name} needs a sandbox: {why_unavailable()}; {_WITHOUT_SANDBOX}"
         raise SettingsError(msg)
-    if name in ("Terminal", "Code"):
-        return list(getattr(toolbox, name)(_WORKSPACE, sandbox=sandbox).tools)
+    prefixes = configuration.settings.approve_prefixes
+    if name == "Terminal":
+        return toolbox.Terminal(_WORKSPACE, sandbox=sandbox, approve_prefixes=prefixes).tools
+    if name == "Code":
+        return toolbox.Code(_WORKSPACE, sandbox=sandbox).tools
     if name == "Browser":
         return toolbox.Browser(sandbox=sandbox).tools
     if name in _IN_WORKSPACE:
         return list(getattr(toolbox, name)(_WORKSPACE).tools)
     if name in _ALONE:
         return list(getattr(toolbox, name)().tools)
-    useful = tools_without_processes(_WORKSPACE) if has_none else tools_in(_WORKSPACE, sandbox)
+    useful = tools_without_processes(_WORKSPACE) if has_none else tools_in(_WORKSPACE, sandbox, prefixes)
     skills = toolbox.Skills(_WORKSPACE)
     if name == "read_skill" or skills.find()[0]:  # without skills, the tool would only take room in each request
         useful += skills.tools

@@ -134,9 +134,15 @@ def _shared(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="what commands of the model may write: the workspace, nothing, or whatever you may",
     )
+    parser.add_argument(
+        "--approve",
+        choices=["ask", "auto", "deny"],
+        default=argparse.SUPPRESS,
+        help="commands that may change something: ask, run what stays in the sandbox and ask for the rest, or deny",
+    )
     _store(parser)
     if parser.prog == "halter":
-        parser.set_defaults(model=None, store=None, sandbox=None)
+        parser.set_defaults(model=None, store=None, sandbox=None, approve=None)
 
 
 def _store(parser: argparse.ArgumentParser) -> None:

@@ -63,7 +63,9 @@ class Settings(Struct, frozen=True):
     store: str = ""
     """The file that stores the sessions. Empty: sessions.db in the data directory."""
     approve: Literal["ask", "auto", "deny"] = "ask"
-    """How tools that need approval are handled. Where nobody can be asked, "ask" denies."""
+    """Calls that need approval: "ask" a person, "auto" runs what stays in the sandbox and asks for the rest, "deny"."""
+    approve_prefixes: tuple[str, ...] = ()
+    """Beginnings of commands that run unasked: "git push"."""
     tools: tuple[str, ...] = ()
     """The tools that the model may use, by name."""
     sandbox: Literal["workspace", "read-only", "off"] = "workspace"
@@ -120,7 +122,20 @@ def load(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] = os.env
     for layer in layers:
         for name, (value, origin) in layer.items():
             values[name], origins[name] = value, origin
+    _check_prefixes(values.get("approve_prefixes", ()), origins["approve_prefixes"])
     return Configuration(Settings(**values), origins, paths)
+
+
+def _check_prefixes(prefixes: tuple[str, ...], origin: str) -> None:
+    if not prefixes:
+        return
+    from halter.toolbox.terminal.approval.prefixes import read_prefixes
+
+    try:
+        read_prefixes(prefixes)
+    except ValueError as error:
+        msg = f"{origin}: approve_prefixes: {error}"
+        raise SettingsError(msg) from error
 
 
 _Layer = dict[str, tuple[Any, str]]

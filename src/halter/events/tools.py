@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from halter.tools.approval import ApprovalRequest
+from halter.tools.approval import ApprovalRequest, Scope
 from halter.tools.outcome import ToolOutcome
 
 
@@ -49,7 +49,7 @@ class ToolFinishedLate(Struct, frozen=True, gc=False, tag="tool.finished_late"):
 
 
 class ApprovalAsked(Struct, frozen=True, gc=False, tag="approval.asked"):
-    """A call waits for approval: `session.answer(request.id, True)` or False."""
+    """A call waits for approval: `session.answer(request.id, True)`, "session", "always", False or {"deny": "why"}."""
 
     request: ApprovalRequest
 
@@ -62,6 +62,9 @@ class ApprovalAnswered(Struct, frozen=True, gc=False, tag="approval.answered"):
     granted: bool
     note: str  # why; the model is told if it was denied
     by: str = ""  # who answered; empty if not known, or if the policy decided
+    scope: Scope = (
+        "once"  # of a grant: "session" and "always" hold for the session; a face keeps "always" in the settings
+    )
 
 
 ToolEvent: TypeAlias = (

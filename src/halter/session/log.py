@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from halter.session.inbox import InboxMessage
     from halter.session.turn_control import TurnControl
     from halter.stores.base import Lease, Store
+    from halter.tools.approval import ApprovalRequest
 
 __all__ = ["EventLog", "SessionView", "Transaction"]
 
@@ -59,9 +60,10 @@ _OF_MESSAGES: Final = frozenset(
 class SessionState:
     """The state that follows from the log. Only the writer uses it."""
 
-    __slots__ = ("history", "inbox", "last", "questions", "usage")
+    __slots__ = ("allowed", "history", "inbox", "last", "questions", "usage")
 
     def __init__(self) -> None:
+        self.allowed: tuple[ApprovalRequest, ...] = ()  # what the user has allowed for the session, as they were asked
         self.inbox = WaitingMessages()
         self.history = History()
         self.questions: dict[str, tuple[str, ApprovalAsked | QuestionAsked]] = {}  # the open ones, with their turns
@@ -83,7 +85,9 @@ class SessionState:
         elif kind is QuestionAnswered:
             self.questions.pop(data.id, None)
         elif kind is ApprovalAnswered:
-            self.questions.pop(data.request_id, None)
+            _, asked = self.questions.pop(data.request_id, (None, None))
+            if data.scope != "once" and isinstance(asked, ApprovalAsked):
+                self.allowed = (*self.allowed, asked.request)
         elif kind is TurnFinished:
             self.inbox.demote_steers("the turn it was meant for had already ended")
             self.usage += data.usage
@@ -99,9 +103,10 @@ class SessionState:
 class SessionView:
     """An immutable snapshot of a session: only what is durable. Any thread may read it, at any time."""
 
-    __slots__ = ("_settled", "history", "inbox", "last", "questions", "usage")
+    __slots__ = ("_settled", "allowed", "history", "inbox", "last", "questions", "usage")
 
     def __init__(self, state: SessionState) -> None:
+        self.allowed = state.allowed
         self.inbox: tuple[InboxMessage, ...] = state.inbox.publish()
         self.history = HistoryView(state.history)
         self.questions = tuple(asked for _, asked in state.questions.values()) if state.questions else ()

@@ -43,11 +43,20 @@ class Questions:
         """Ask the user whether a call may run, and wait for the answer. Raises if the question cannot be written."""
         return await self._ask_at_the_top(ApprovalAsked(request))
 
-    async def _ask_at_the_top(self, asked: QuestionAsked | ApprovalAsked) -> Any:
-        """Ask in the session that is nobody's child."""
+    def allowed(self) -> tuple[ApprovalRequest, ...]:
+        """What the user has allowed for the session, as they were asked: in the session that is nobody's child."""
+        return self._top._log.view.allowed
+
+    @property
+    def _top(self) -> Questions:
         top = self
         while top._parent is not None:
             top = top._parent
+        return top
+
+    async def _ask_at_the_top(self, asked: QuestionAsked | ApprovalAsked) -> Any:
+        """Ask in the session that is nobody's child."""
+        top = self._top
         return await top._ask(asked, is_childs=top is not self)
 
     async def _ask(self, asked: QuestionAsked | ApprovalAsked, *, is_childs: bool) -> Any:
@@ -84,8 +93,12 @@ class Questions:
             return False
         turn, asked = _open_turn(tx, found[0]), found[1]
         if isinstance(asked, ApprovalAsked):
-            value = read_approval(value)
-            tx.write(turn, ApprovalAnswered(question_id, asked.request.call_id, value.granted, value.note, by))
+            approval = value = read_approval(value)
+            scope = approval.scope if approval.granted else "once"
+            if scope == "always" and not asked.request.prefixes:
+                scope = "session"  # there is nothing to keep
+            call_id = asked.request.call_id
+            tx.write(turn, ApprovalAnswered(question_id, call_id, approval.granted, approval.note, by, scope))
         else:
             tx.write(turn, QuestionAnswered(question_id, value))
         tx.after_commit(lambda: self._pass_on(question_id, value))

@@ -301,6 +301,7 @@ class Session:
             deps=self.deps,
             approve=self.agent.approve,
             ask_approval=self._questions.ask_approval,
+            allowed=self._questions.allowed,
             ask=self._questions.ask,
             delegate=children.delegate,
             begin=children.begin,
@@ -526,7 +527,12 @@ class Session:
         return self._log.run(lambda tx: delivery.release(tx, id))
 
     def answer(self, request_id: str, value: Any, *, by: str = "") -> bool:
-        """Answer an approval (True, False, "yes", "no") or a question; False if it is not open."""
+        """Answer an approval or a question; False if it is not open.
+
+        An approval takes True or "yes" for this call, "session" for what is like it in this session, "always" for the
+        prefixes of commands that the request offers, False, "no" or {"deny": "why"}. Any other text denies, and the
+        model reads it. "always" is recorded as for this session; to keep it for others is the caller's business.
+        """
         return self._log.run(lambda tx: self._questions.answer(tx, request_id, value, by))
 
     def receipt(self, id: str) -> Receipt:  # noqa: A002  (the contract's word)

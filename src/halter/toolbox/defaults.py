@@ -9,12 +9,14 @@ from halter.toolbox.clarify import Clarify
 from halter.toolbox.files.files import Files
 from halter.toolbox.python.execute_code import Code
 from halter.toolbox.sandbox.sandbox import Sandbox, SandboxUnavailable
+from halter.toolbox.terminal.approval.prefixes import read_prefixes
 from halter.toolbox.terminal.terminal import Terminal
 from halter.toolbox.todo import Todo
 from halter.toolbox.web.web import Web
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable, Sequence
 
     from halter.toolbox.sandbox.policy import Mode
     from halter.tools.tool import Tool
@@ -22,23 +24,33 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def default(workspace: str | os.PathLike[str] = ".", sandbox: Mode = "workspace") -> list[Tool[..., Any]]:
+def default(
+    workspace: str | os.PathLike[str] = ".",
+    sandbox: Mode = "workspace",
+    approve_prefixes: Iterable[str | Sequence[str]] = (),
+) -> list[Tool[..., Any]]:
     """The default tools, working in *workspace*: terminal, files, code, web, to-do list and questions.
 
     *sandbox* says what commands and code may do: "workspace", "read-only", or "off" for all that this user may. Where
     the system has no sandbox, the tools that start processes are left out, unless it is "off".
-    Destructive commands and code need approval: set the agent's `approve`, or they are denied.
+    Commands that only read, and those that begin with one of *approve_prefixes* ("git push", or a list of words), run
+    unasked. Others need approval, and so does code: the agent's `approve` says how. Without one, what stays in the
+    sandbox and is not destructive runs, and the rest is denied.
     """
+    prefixes = read_prefixes(approve_prefixes)
     try:
-        return tools_in(workspace, None if sandbox == "off" else Sandbox(workspace, sandbox))
+        return tools_in(workspace, None if sandbox == "off" else Sandbox(workspace, sandbox), prefixes)
     except SandboxUnavailable as error:
         _log.warning('no terminal and no execute_code: %s; sandbox="off" uses them without one', error)
         return tools_without_processes(workspace)
 
 
-def tools_in(workspace: str | os.PathLike[str], sandbox: Sandbox | None) -> list[Tool[..., Any]]:
+def tools_in(
+    workspace: str | os.PathLike[str], sandbox: Sandbox | None, approve_prefixes: Iterable[str | Sequence[str]] = ()
+) -> list[Tool[..., Any]]:
     """The default tools; commands and code run in *sandbox*."""
-    tools = [*Terminal(workspace, sandbox=sandbox).tools, *Files(workspace).tools, *Web().tools]
+    terminal = Terminal(workspace, sandbox=sandbox, approve_prefixes=approve_prefixes)
+    tools = [*terminal.tools, *Files(workspace).tools, *Web().tools]
     return [*tools, *Code(workspace, tools, sandbox=sandbox).tools, *Todo().tools, *Clarify().tools]
 
 

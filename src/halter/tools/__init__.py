@@ -15,6 +15,7 @@ from halter.tools.tool import tool as tool
 
 if TYPE_CHECKING:
     from halter.tools.approval import Approval as Approval
+    from halter.tools.approval import ApprovalNeed as ApprovalNeed
     from halter.tools.approval import ApprovalRequest as ApprovalRequest
     from halter.tools.approval import is_approved as is_approved
     from halter.tools.content import MAX_CHARACTERS as MAX_CHARACTERS
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "approval": ["Approval", "ApprovalRequest", "is_approved"],
+        "approval": ["Approval", "ApprovalNeed", "ApprovalRequest", "is_approved"],
         "content": ["MAX_CHARACTERS", "Pieces", "bound", "render"],
         "context": ["ToolContext"],
         "outcome": ["LateEnd", "ToolOutcome"],

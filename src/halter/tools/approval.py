@@ -1,13 +1,17 @@
 """Approvals: whether a call may run. Asked under the call's token, and no answer means no.
 
-Only ``True``, a "yes" or an ``Approval`` grants. A stop, an error, a late answer, or a missing policy deny, and the
-note tells the model so.
+A tool's rule says whether a call needs approval, and what an answer may allow beyond it (`ApprovalNeed`). The agent's
+policy decides, or has a person asked.
+
+Only ``True``, a "yes", "session", "always" or an ``Approval`` grants. A stop, an error, a late answer, or a missing
+policy deny, and the note tells the model so.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -17,13 +21,37 @@ from halter.models.sanitize import clean_text
 from halter.tools.content import close_unused, error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from halter.tools.tool import ApprovalRule
 
 _NEEDED: Final = "this tool needs approval"
 _YES: Final = frozenset({"yes", "y"})
 _NO: Final = frozenset({"no", "n"})
+Scope: TypeAlias = Literal["once", "session", "always"]
+Covers: TypeAlias = Literal["tool", "call"]
+_GRANTED: Final[dict[Scope, str]] = {
+    "once": "approved",
+    "session": "approved for this session",
+    "always": "approved for always",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalNeed:
+    """That a call needs approval: what the rule of a tool returns if True or a reason says too little."""
+
+    reason: str
+    automatic: bool = True
+    """Whether the policy "auto" grants it. If not, "auto" asks."""
+    unattended: bool = False
+    """Whether it may run if no policy was chosen, because nobody can be asked."""
+    covers: Covers = "tool"
+    """What an answer for the session allows: every call of the tool, or the same call again."""
+    prefixes: tuple[tuple[str, ...], ...] = ()
+    """Beginnings of commands that an answer may allow instead, for the session or for always."""
+    is_covered: Callable[[Sequence[tuple[str, ...]]], bool] | None = None
+    """Whether prefixes that were allowed before cover the call."""
 
 
 class ApprovalRequest(Struct, frozen=True, kw_only=True):
@@ -33,6 +61,10 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     tool: str
     arguments: dict[str, Any] = {}  # plain JSON values; a function that approves gets the Python values instead
     reason: str = _NEEDED  # why approval is needed
+    automatic: bool = True  # these four: see `ApprovalNeed`
+    unattended: bool = False
+    covers: Covers = "tool"
+    prefixes: tuple[tuple[str, ...], ...] = ()
     id: str = field(default_factory=lambda: os.urandom(16).hex())
 
 
@@ -41,6 +73,7 @@ class Approval(Struct, frozen=True):
 
     granted: bool
     note: str = ""
+    scope: Scope = "once"  # of a grant: also for what comes later
 
 
 Policy: TypeAlias = "Literal['auto', 'deny', 'ask'] | Callable[[ApprovalRequest], Any] | None"
@@ -55,23 +88,44 @@ def check_policy(policy: Policy) -> Policy:
     raise ValueError(msg)
 
 
-async def why_to_ask(rule: bool | ApprovalRule, arguments: Mapping[str, Any], token: CancellationToken) -> str:  # noqa: FBT001
-    """Why a call with these arguments needs approval; empty if it does not.
+async def find_need(
+    rule: bool | ApprovalRule,  # noqa: FBT001
+    arguments: Mapping[str, Any],
+    token: CancellationToken,
+) -> ApprovalNeed | None:
+    """Why a call with these arguments needs approval; None if it does not.
 
     A boundary: if the rule fails or returns something else, the call needs approval. Raises Cancelled.
     """
     if isinstance(rule, bool):
-        return _NEEDED if rule else ""
+        return ApprovalNeed(reason=_NEEDED) if rule else None
     from halter.cancel.threads.blocking import run_blocking_async
 
     try:
         answer: object = await run_blocking_async(rule, arguments, token=token)
     except Exception as error:  # noqa: BLE001
         token.raise_if_cancelled()  # the stop may be why it failed, and then the user must not be asked
-        return f"the rule that says whether it needs approval failed: {error_text(error)}"
-    if isinstance(answer, str):
-        return answer.strip()
-    return "" if answer is False else _NEEDED
+        reason = f"the rule that says whether it needs approval failed: {error_text(error)}"
+        return ApprovalNeed(reason=reason, automatic=False, covers="call")
+    if isinstance(answer, ApprovalNeed):
+        return answer
+    if answer is False or (isinstance(answer, str) and not answer.strip()):
+        return None
+    return ApprovalNeed(reason=answer.strip() if isinstance(answer, str) else _NEEDED)
+
+
+def was_allowed(request: ApprovalRequest, need: ApprovalNeed, allowed: Sequence[ApprovalRequest]) -> bool:
+    """Whether a person has allowed this call when they allowed an earlier one, for the session."""
+    earlier = [each for each in allowed if each.tool == request.tool]
+    prefixes = [each for one in earlier for each in one.prefixes]
+    if prefixes and need.is_covered is not None and need.is_covered(prefixes):
+        return True
+    return any(each.arguments == request.arguments or each.covers == request.covers == "tool" for each in earlier)
+
+
+def asks_person(policy: Policy, request: ApprovalRequest) -> bool:
+    """Whether this policy leaves the decision to a person."""
+    return policy == "ask" or (policy == "auto" and not request.automatic)
 
 
 async def is_approved(
@@ -102,11 +156,12 @@ async def is_approved(
 
 
 async def _decide(policy: Policy, request: ApprovalRequest, token: CancellationToken, ask: Ask | None) -> Approval:
-    if policy == "auto":
+    is_asked = asks_person(policy, request)
+    if (policy == "auto" and not is_asked) or (policy is None and request.unattended):
         return Approval(granted=True, note="approved by the policy")
     if policy == "deny":
         return _denied("the policy denies every call that needs approval")
-    if policy is None or (policy == "ask" and ask is None):
+    if policy is None or (is_asked and ask is None):
         return _denied("it needs approval, and nobody can be asked")
     try:
         if callable(policy):
@@ -140,15 +195,25 @@ def _denied(note: str) -> Approval:
 
 
 def read_approval(answer: object) -> Approval:
-    """The meaning of an answer, from whomever: only a clear yes grants; any other text denies and becomes the note."""
+    """The meaning of an answer, from whomever: only a clear yes grants; any other text denies and becomes the note.
+
+    True and "yes" grant this call, "session" and "always" more. `{"deny": "why"}` denies with a reason.
+    """
     if isinstance(answer, Approval):
         return answer
+    if isinstance(answer, dict) and list(answer) == ["deny"]:
+        why = clean_text(str(answer["deny"])).strip()
+        return _denied(f"the answer was no: {why}" if why else "the answer was no")
     words = answer.strip() if isinstance(answer, str) else ""
     word = words.rstrip(".!").lower()
-    if answer is True or word in _YES:
-        return Approval(granted=True, note="approved")
+    scope: Scope | None = "once" if answer is True or word in _YES else _SCOPES.get(word)
+    if scope is not None:
+        return Approval(granted=True, note=_GRANTED[scope], scope=scope)
     if answer is False or answer is None or word in _NO:
         return _denied("the answer was no")
     if words:
         return _denied(f"the answer was: {clean_text(words)}")
     return _denied(f"the answer was neither yes nor no: {answer!r}")
+
+
+_SCOPES: Final[dict[str, Scope]] = {"session": "session", "always": "always"}

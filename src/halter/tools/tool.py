@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -27,13 +27,17 @@ from halter.tools.schema.hints import description_of, hint_of, is_path
 from halter.tools.schema.json_schema import Schema, inline, object_schema
 from halter.tools.schema.signature import EMPTY, Parameter, read_signature, takes_self, underlying
 
+if TYPE_CHECKING:
+    from halter.tools.approval import ApprovalNeed
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 Kind: TypeAlias = Literal["function", "coroutine", "generator", "async_generator"]
 OnSteer: TypeAlias = Literal["break", "finish"]
-# Whether a call with these arguments needs approval: False, True, or the reason that the user is shown.
-ApprovalRule: TypeAlias = Callable[[Mapping[str, Any]], bool | str]
+# Whether a call with these arguments needs approval: False, True, the reason that the user is shown, or more than that.
+# In the body of a class it is a method.
+ApprovalRule: TypeAlias = Callable[..., "bool | str | ApprovalNeed"]
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -92,6 +96,8 @@ class Tool(Generic[P, R]):
         bound = copy.copy(self)
         bound.fn = bound.__wrapped__ = self.fn.__get__(instance, owner)
         bound.needs_self = False
+        if not isinstance(self.approval, bool) and takes_self(self.approval):
+            bound.approval = self.approval.__get__(instance, owner)
         return bound
 
     # -- for the code that runs it --------------------------------------------------------------
@@ -187,7 +193,8 @@ def tool(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         options: name (default: the function's), timeout in seconds (none), on_steer ("break", or "finish" if a steer
             must not interrupt it), grace in seconds after a stop (the batch's), isolate (run in a process that can be
             killed), exclusive (never in parallel with another call), approval (the user must allow each call; or a
-            function of the arguments that returns False, True, or the reason. Omitted arguments are not in them).
+            function of the arguments that returns False, True, the reason, or an `ApprovalNeed`. Omitted arguments are
+            not in them).
 
     """
     if fn is None:

@@ -112,8 +112,10 @@ class Question:
     value: Any = None
     note: str = ""
     said: str = ""  # the message that answered it
-    tool: str = ""  # of an approval
+    tool: str = ""  # of an approval, as the following ones
     arguments: dict[str, Any] = field(default_factory=dict)
+    prefixes: tuple[tuple[str, ...], ...] = ()
+    covers: Literal["tool", "call"] = "tool"
 
 
 @dataclass(slots=True)

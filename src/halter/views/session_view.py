@@ -327,6 +327,7 @@ class SessionDisplay:
     def _on_approval_asked(self, turn: TurnDisplay | None, data: ApprovalAsked, _at: float) -> Question:
         request = data.request
         question = Question(request.id, "approval", request.reason, tool=request.tool, arguments=request.arguments)
+        question.prefixes, question.covers = request.prefixes, request.covers
         self.questions[request.id] = question
         if turn is not None:
             call = self._call(turn, request.call_id, request.tool)

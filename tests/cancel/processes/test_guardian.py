@@ -145,7 +145,7 @@ _TREES = {
         from halter.toolbox.terminal.terminal import Terminal
         command = "env -i /bin/sh -c '" + SLEEP + "' & " + SLEEP
         call = ToolCall("1", "terminal", json.dumps({"command": command, "background": True}))
-        session = Agent(ScriptedModel(call, "x"), Terminal(home).tools, approve="auto").session()
+        session = Agent(ScriptedModel(call, "x"), Terminal(home).tools, approve=lambda request: True).session()
         session.run("go")
         wait_for(2)
         time.sleep(60)

@@ -50,13 +50,19 @@ def launch(what: str) -> str:
     return f"launched {what}"
 
 
+@tool(approval=True)
+def guarded(what: str) -> str:
+    """Do something that needs approval."""
+    return f"did {what}"
+
+
 @tool
 def add(a: int, b: int) -> int:
     """Add."""
     return a + b
 
 
-tools = [dig, search, wedge, ask, launch, add]
+tools = [dig, search, wedge, ask, launch, guarded, add]
 '''
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 
 from halter.events import MessageApplied, QuestionAnswered
@@ -69,7 +70,7 @@ def test_allowing_a_call(home: Home, provider: FakeProvider) -> None:
         for typed, outcome in (("y", "✓ launch rocket"), ("no", "✗ launch rocket · denied")):
             provider.script(tool_calls([LAUNCH]), answer(f"After {typed}."))
             chat.send("Launch.")
-            chat.wait_for("? Allow launch?", "what: rocket", "y or n, then Enter")
+            chat.wait_for("Allow launch?", "what: rocket", "y: Allow once")
             chat.send(typed)
             chat.wait_for(outcome, f"After {typed}.")
             chat.wait_ready()
@@ -85,10 +86,55 @@ def test_allowing_a_call(home: Home, provider: FakeProvider) -> None:
         chat.type(ESC)
         chat.wait_for("■ stopped in")
         chat.wait_ready()
-        chat.wait_gone("y or n, then Enter")
+        chat.wait_gone("y: Allow once")
     answers = [event.data for event in home.events() if isinstance(event.data, ApprovalAnswered)]
     assert [each.granted for each in answers] == [True, False, False, False]
     assert [each.by for each in answers[:2]] == ["terminal", "terminal"]
+
+
+def test_a_long_call_is_read_to_its_end(home: Home, provider: FakeProvider) -> None:
+    """A yes counts when the last page was shown, else it shows the next one, as Enter does; a stop withdraws it."""
+    long = ToolCall("l", "launch", json.dumps({"what": "rocket\n" * 30 + "and the moon"}))
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        provider.script(tool_calls([long]), answer("Gone."))
+        chat.send("Launch.")
+        chat.wait_for("Enter: read on (1 more page)")
+        chat.send("y")
+        chat.wait_for("and the moon", "read it to its end first", "y: Allow once")
+        chat.send("n, it rains")
+        chat.wait_for("the answer was no: it rains", "Gone.")
+        chat.wait_ready()
+        provider.script(tool_calls([long]), answer("Up."))
+        chat.send("Again.")
+        chat.wait_for("Enter: read on (1 more page)")
+        chat.type(ENTER)
+        chat.wait_for("y: Allow once")
+        chat.send("s")
+        chat.wait_for("allowed (approved for this session)", "Up.")
+        chat.wait_ready()
+        provider.script(tool_calls([ToolCall("m", "guarded", json.dumps({"what": "x\n" * 30}))]))
+        chat.send("And more.")
+        chat.wait_for("Enter: read on (1 more page)")
+        chat.type(ESC)
+        chat.wait_for("■ stopped in")
+        chat.wait_gone("Enter: read on (1 more page)")
+    answers = [event.data for event in home.events() if isinstance(event.data, ApprovalAnswered)]
+    assert [each.scope for each in answers] == ["once", "session", "once"]
+
+
+def test_a_prefix_is_allowed_for_always(home: Home, provider: FakeProvider) -> None:
+    """The person at the terminal may keep it in the settings, where `halter config` shows it."""
+    home.env["HALTER_TOOLS"] = "Terminal"
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        provider.script(tool_calls([ToolCall("t", "terminal", '{"command": "mkdir made"}')]), answer("Made."))
+        chat.send("Make it.")
+        chat.wait_for("mkdir may change something. Allow terminal?", "a: Always")
+        chat.send("a")
+        chat.wait_for("Made.", "added to approve_prefixes")
+        chat.wait_ready()
+    assert 'approve_prefixes = ["mkdir"]' in home.run("config", "show").out
 
 
 def test_a_word_typed_before_the_question_does_not_allow(home: Home, provider: FakeProvider) -> None:
@@ -103,7 +149,7 @@ def test_a_word_typed_before_the_question_does_not_allow(home: Home, provider: F
         chat.type("y")
         chat.wait_for_line("> y")
         assert "Allow launch" not in chat.text
-        chat.wait_for("? Allow launch")
+        chat.wait_for("Allow launch?")
         chat.type(ENTER)
         chat.wait_notice("this question appeared while you typed: press Enter again to answer it")
         chat.wait_for_line("> y")

@@ -39,7 +39,7 @@ def test_an_approval_shows_what_cannot_be_seen() -> None:
     request = ApprovalRequest(call_id="c", tool="terminal", arguments={"command": command}, reason="\u202ex", id="a")
     (notice,) = transcript_of(TurnStarted("m"), ApprovalAsked(request)).take_finished()
     assert notice.text.splitlines() == [
-        r"Allow terminal? (\u202ex)",
+        r"\u202ex. Allow terminal?",
         r"command: ls\r\x1b[2Kpwd \u202etxt.sh\u2066\u200b",
     ]
 
@@ -50,5 +50,8 @@ def test_an_answered_approval() -> None:
     transcript = transcript_of(
         TurnStarted("m"), ApprovalAsked(request), ApprovalAnswered("a", "c", granted=True, note="ok")
     )
-    assert [each.text for each in transcript.take_finished()] == ["terminal: allowed (ok)"]
+    assert [each.text for each in transcript.take_finished()] == [
+        "this tool needs approval. Allow terminal?",
+        "terminal: allowed (ok)",
+    ]
     assert transcript.status == "waiting for the model"

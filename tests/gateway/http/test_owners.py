@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from halter.gateway.http.routes import ROUTES
 from halter.models import ToolCall
 from halter.stores import MemoryStore
 from halter.testing import ScriptedModel
+from halter.tools import ApprovalNeed
 from tests.gateway.http.test_keys import place
 from tests.support.gateway_client import OWN, Client, client_session, gateway_of
 from tests.support.looped import looped
@@ -103,6 +105,50 @@ async def test_an_approval_needs_its_scope_and_names_who_gave_it(way: str, tmp_p
             assert await answer(admin, way, request) == 200
             answered = (await stream.until("approval.answered"))[-1]["data"]
         assert (answered["granted"], answered["by"]) == (True, "gateway key 'the boss'")
+
+
+@tool(approval=lambda _: ApprovalNeed(reason="it pushes", prefixes=(("git", "push"),)))
+def push() -> str:
+    """Push."""
+    return "pushed"
+
+
+@looped
+async def test_only_an_admin_allows_for_always(tmp_path: Path) -> None:
+    """The settings of the machine are not for a key that may approve; for the session it may. Without a place to keep
+    it, nobody can.
+    """
+    file = KeyFile(tmp_path / "keys.json")
+    approver, boss = file.create("a", "approve"), file.create("boss", "admin")
+    kept: list[Any] = []
+    call = ToolCall("c1", "push", "{}")
+    options: dict[str, Any] = {"tools": [push], "approve": "ask", "keys": Keys(file)}
+    async with (
+        gateway_of(call, "Done.", call, "Done.", keep_prefixes=kept.extend, **options) as (gateway, _),
+        client_with(gateway, approver) as client,
+        client_with(gateway, boss) as admin,
+    ):
+        await client.create()
+        await client.post("go")
+        async with client.events() as stream:
+            request = (await stream.until("approval.asked"))[-1]["data"]["request"]
+            assert request["prefixes"] == [["git", "push"]]
+            path = f"/v1/sessions/s/answers/{request['id']}"
+            assert (await client.ask("POST", path, {"value": "always"})).status == 403
+            assert kept == []
+            assert (await admin.ask("POST", path, {"value": "always"})).status == 200
+            answered = (await stream.until("approval.answered"))[-1]["data"]
+        assert (answered["granted"], answered["scope"], kept) == (True, "always", [("git", "push")])
+    async with gateway_of(call, "Done.", **options) as (gateway, _), client_with(gateway, boss) as admin:
+        await admin.create()
+        await admin.post("go")
+        async with admin.events() as stream:
+            request = (await stream.until("approval.asked"))[-1]["data"]["request"]
+            path = f"/v1/sessions/s/answers/{request['id']}"
+            assert (await admin.ask("POST", path, {"value": "always"})).status == 422
+            assert (await admin.ask("POST", path, {"value": {"deny": "not now"}})).status == 200
+            answered = (await stream.until("approval.answered"))[-1]["data"]
+        assert answered["note"] == "the answer was no: not now"
 
 
 async def answer(client: Client, way: str, request: str) -> int:

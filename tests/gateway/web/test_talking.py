@@ -140,13 +140,45 @@ def test_an_approval_is_given_or_refused_in_place(house: MakeHouse, tab: MakeTab
     page = tab(there.address())
     page.say("tidy up")
     one, two = page.calls.filter(has_text="/one"), page.calls.filter(has_text="/two")
-    one.get_by_role("button", name="Allow").click()
+    one.get_by_role("button", name="Allow", exact=True).click()
     two.get_by_role("button", name="Deny").click()
     expect(page.answers).to_have_text("So be it.")
     expect(one).to_have_attribute("data-state", "completed")
     expect(one.locator(".result")).to_have_text("/one is gone")
     expect(two).to_have_attribute("data-state", "denied")
     expect(page.button("Allow")).to_have_count(0)
+
+
+def test_a_long_approval_is_read_to_its_end(house: MakeHouse, tab: MakeTab) -> None:
+    """Nothing can be allowed before its end was on the screen; denying needs no reading, and may say why."""
+    given = json.dumps({"path": "/x " * 3000})
+    calls = [ToolCall(each, "remove", given) for each in ("a", "b", "c")]
+    there = house(calls[0], calls[1], calls[2], "So be it.", tools=[remove], approve="ask")
+    page = tab(there.address())
+    page.say("tidy up")
+    expect(page.button("Allow")).to_be_disabled()
+    page.page.get_by_label("Why not").fill("not these")
+    page.button("Deny").click()
+    expect(page.calls.first).to_contain_text("the answer was no: not these")
+    one = page.calls.nth(1)
+    expect(page.button("Allow")).to_be_disabled()
+    one.locator(".arguments").evaluate("each => each.scrollTo(0, each.scrollHeight)")
+    one.locator(".arguments .end").scroll_into_view_if_needed()
+    expect(page.button("Allow")).to_be_enabled()
+    page.button("Allow every call of remove in this session").click()
+    expect(page.answers).to_have_text("So be it.")
+    expect(page.calls.nth(2)).to_have_attribute("data-state", "completed")
+
+
+def test_a_stop_withdraws_an_approval_on_the_page(house: MakeHouse, tab: MakeTab) -> None:
+    """Its buttons are gone, and the call was denied."""
+    there = house(ToolCall("a", "remove", '{"path": "/one"}'), tools=[remove], approve="ask")
+    page = tab(there.address())
+    page.say("tidy up")
+    expect(page.button("Allow")).to_be_visible()
+    page.button("Stop").click()
+    expect(page.button("Allow")).to_have_count(0)
+    expect(page.calls.first).to_have_attribute("data-state", "denied")
 
 
 def test_an_approval_shows_what_cannot_be_seen(house: MakeHouse, tab: MakeTab) -> None:

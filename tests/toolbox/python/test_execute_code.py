@@ -18,6 +18,7 @@ from halter.testing import Moment, ScriptedModel, Stop, ToolCalls
 from halter.toolbox.python.execute_code import Code
 from halter.toolbox.terminal.terminal import Terminal
 from halter.tools.resources import SessionResources
+from tests.support.allowing import allow
 from tests.support.batches import Probe
 from tests.support.leftovers import leaves_nothing
 from tests.support.processes import is_alive, wait_dead
@@ -30,7 +31,7 @@ DEAF = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint
 
 def calls_in(path: Path, *tools: Any, **options: Any) -> ToolCalls:
     grace = options.pop("grace", 0.2)
-    return ToolCalls(*Code(path, tools, grace=grace, **options).tools, approve=None)
+    return ToolCalls(*Code(path, tools, grace=grace, **options).tools, approve=allow)
 
 
 def run(calls: ToolCalls, code: str, **arguments: Any) -> ToolOutcome:
@@ -219,7 +220,6 @@ def test_code_calls_other_tools(tmp_path: Path) -> None:
         assert "times" in run(calls, "tools.greet(name='you', times='x')").detail
         assert "no tool named 'nosuch'" in run(calls, "tools.nosuch()").detail
         assert run(calls, "tools.terminal(command='echo hi')").content == repr("hi\n[exit code 0]") + "\n"
-        assert "not allowed" in run(calls, "tools.terminal(command='rm -rf x')").detail
         assert run(calls, "try:\n    tools.fail()\nexcept ToolError as e:\n    print('caught')").content == "caught\n"
         shown = run(calls, "show(tools.paint()[1])")
         assert shown.content == [Image(b"\x89PNG1")]
@@ -232,13 +232,14 @@ def test_a_tool_that_code_calls_asks_for_approval(tmp_path: Path) -> None:
 
     async def yes(request: Any) -> bool:
         asked.append(request.tool)
-        return bool(request.reason)
+        return "rm -r" not in request.reason or len(asked) > 3
 
     (tmp_path / "x").mkdir()
     code = Code(tmp_path, Terminal(tmp_path).tools)
     with ToolCalls(*code.tools, approve="ask", ask_approval=yes) as calls:
+        assert "not allowed" in run(calls, "tools.terminal(command='rm -rf x')").detail
         assert run(calls, "tools.terminal(command='rm -rf x')").status == "completed"
-        assert asked == ["terminal"]
+        assert asked == ["execute_code", "terminal"] * 2
         assert not (tmp_path / "x").exists()
 
 
@@ -272,9 +273,11 @@ def test_calls_take_turns(tmp_path: Path) -> None:
     async def main() -> None:
         codes = [f"x = {n}; import time; time.sleep(0.01); x" for n in range(5)]
         resources = SessionResources()
-        probe = Probe(*code.tools, calls=calls_with(*codes), resources=resources)
+        probe = Probe(*code.tools, calls=calls_with(*codes), resources=resources, approve=allow)
         assert [outcome.content for outcome in await probe.run()] == [f"{n}\n" for n in range(5)]
-        probe = Probe(*code.tools, calls=calls_with("time.sleep(60)", "time.sleep(60)"), resources=resources)
+        probe = Probe(
+            *code.tools, calls=calls_with("time.sleep(60)", "time.sleep(60)"), resources=resources, approve=allow
+        )
         waiting = resources.keep(code._make_kernel)._changes._listeners
         outcomes = await probe.stopped_when(lambda: len(waiting) == 2)
         assert sorted(outcome.status for outcome in outcomes) == ["cancelled", "partial"]
@@ -358,7 +361,7 @@ threading.Timer(0.05, go.set).start()
 
 def test_code_that_destroys_needs_approval(tmp_path: Path) -> None:
     """Code that deletes a tree is not run without a yes."""
-    with calls_in(tmp_path) as calls:
+    with ToolCalls(*Code(tmp_path).tools) as calls:
         outcome = run(calls, "import shutil; shutil.rmtree('x')")
         assert outcome.status == "denied"
         assert "rmtree" in outcome.detail
@@ -382,7 +385,7 @@ def test_the_interpreter_ends_with_its_session(tmp_path: Path) -> None:
         ToolCall("3", "execute_code", '{"code": "p.pid"}'),
         "done",
     )
-    with Agent(model, Code(tmp_path, grace=5).tools).session() as session:
+    with Agent(model, Code(tmp_path, grace=5).tools, approve=allow).session() as session:
 
         def stop() -> None:
             wait_until(lambda: sum(type(event.data).__name__ == "ToolStarted" for event in session.events()) == 2)

@@ -18,6 +18,7 @@ from halter.testing import Moment, Stop, ToolCalls
 from halter.toolbox.python import interpreter_main
 from halter.toolbox.remote import interpreter_supervisor
 from halter.toolbox.remote.remote import Remote
+from tests.support.allowing import allow
 from tests.support.processes import is_alive, wait_dead
 from tests.support.remote_calls import judge_dead, machine_of, pids_in, remote_of, wait_for_pids
 from tests.support.ssh_server import SSHServer
@@ -36,7 +37,7 @@ DEAF = f"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{BUSY}\nwh
 
 @pytest.fixture
 def calls(server: SSHServer) -> Iterator[ToolCalls]:
-    with ToolCalls(*remote_of(server).tools) as calls:
+    with ToolCalls(*remote_of(server).tools, approve=allow) as calls:
         yield calls
 
 
@@ -188,7 +189,7 @@ def test_a_machine_that_is_gone_for_good_ends_the_code_too(calls: ToolCalls, ser
 
 def test_a_connection_that_falls_silent_ends_the_code(server: SSHServer, tmp_path: Path) -> None:
     """If heartbeats do not arrive any more, and nobody has noticed a break, the machine ends the code as well."""
-    with ToolCalls(*Remote(machine_of(server, keepalive=0.25)).tools) as calls:
+    with ToolCalls(*Remote(machine_of(server, keepalive=0.25)).tools, approve=allow) as calls:
         assert run(calls, f"{BUSY}time.sleep(1.2)").content == "on\n"  # longer than the silence that is allowed
         server.is_silent = True
         judge_dead(tmp_path / "pids")
@@ -197,7 +198,7 @@ def test_a_connection_that_falls_silent_ends_the_code(server: SSHServer, tmp_pat
 @pytest.mark.parametrize("python", ["no-such-python", "false"])
 def test_a_machine_without_python_says_so(server: SSHServer, python: str) -> None:
     """If there is no Python to run it, the error has the machine's own words."""
-    with ToolCalls(*remote_of(server, python=python).tools) as calls:
+    with ToolCalls(*remote_of(server, python=python).tools, approve=allow) as calls:
         outcome = run(calls, "1")
         assert outcome.status == "failed"
         assert ("no-such-python: not found" if python.startswith("no") else "exit code 1") in outcome.detail
@@ -214,14 +215,14 @@ def test_a_shell_that_greets_is_not_taken_for_code(server: SSHServer, tmp_path: 
     """What a shell says before it begins is no part of any result."""
     (tmp_path / "greet").write_text("echo o 3; echo Welcome!\n")
     env = {"BASH_ENV": str(tmp_path / "greet")}
-    with ToolCalls(*remote_of(server, env=env, python=sys.executable).tools) as calls:
+    with ToolCalls(*remote_of(server, env=env, python=sys.executable).tools, approve=allow) as calls:
         outcome = run(calls, "import os; 'HALTER_WATCH' in os.environ")
         assert outcome.content == "False\n", outcome
 
 
 def test_the_interpreter_ends_with_its_session(server: SSHServer, tmp_path: Path) -> None:
     """Closing what was kept ends the interpreter and all it has started, and code is refused then."""
-    with ToolCalls(*remote_of(server).tools) as calls:
+    with ToolCalls(*remote_of(server).tools, approve=allow) as calls:
         assert run(calls, BUSY).content == "on\n"
         assert all(is_alive(pid) for pid in pids_in(tmp_path / "pids"))
         kept_by(calls).close()

@@ -16,6 +16,7 @@ from halter.testing import Gate
 from halter.toolbox.remote.remote import Remote
 from halter.toolbox.remote.ssh import SSHMachine
 from halter.tools.resources import SessionResources
+from tests.support.allowing import allow
 from tests.support.background import RunningTurn
 from tests.support.processes import is_alive
 from tests.support.remote_calls import COMMANDS, Work, ask, judge_dead, machine_of, pids_in, remote_of, wait_for_pids
@@ -104,6 +105,7 @@ def test_errors_say_what_is_wrong(work: Work, name: str, arguments: Any, words: 
 def test_a_command_that_destroys_needs_approval(work: Work, tmp_path: Path) -> None:
     """The rule of danger holds on other machines as well."""
     (tmp_path / "dear").mkdir()
+    work.approve = None
     for name, arguments in (
         ("terminal", {"command": "rm -rf dear"}),
         ("terminal", {"command": "rm -rf dear", "background": True}),
@@ -237,7 +239,7 @@ def test_the_tools_of_two_machines_are_told_apart(server: SSHServer, tmp_path: P
     (tmp_path / "b").mkdir()
     one, two = Remote(machine_of(server), prefix="a_"), Remote(machine_of(server, directory="b"), prefix="b_")
     calls = [ask("a_terminal", "1", command="pwd"), ask("b_terminal", "2", command="pwd")]
-    with agent_of(calls, "ok", tools=[*one.tools, *two.tools]).session() as session:
+    with agent_of(calls, "ok", tools=[*one.tools, *two.tools], approve=allow).session() as session:
         first, second = session.run("x").outcomes
         assert str(second.content) == str(first.content).replace("\n", "/b\n", 1)
         assert "a_terminal" in [spec.name for spec in model_of(session).requests[0].tools]
@@ -252,7 +254,9 @@ def test_a_session_stops_its_remote_work(server: SSHServer, tmp_path: Path) -> N
     pids, job = tmp_path / "pids", tmp_path / "job"
     background = ask("terminal", "b", command="echo $$ >job; sleep 1000", background=True)
     gate = Gate()
-    agent = agent_of(background, ask("terminal", "f", command=COMMANDS["new session"]), [gate], tools=remote.tools)
+    agent = agent_of(
+        background, ask("terminal", "f", command=COMMANDS["new session"]), [gate], tools=remote.tools, approve=allow
+    )
     with agent.session() as session:
         _stop_when(session, wait_for_pids(pids, 2))
         judge_dead(pids)

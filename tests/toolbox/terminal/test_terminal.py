@@ -19,6 +19,7 @@ from halter.testing import Moment, ScriptedModel, Stop, ToolCalls, deaf_process
 from halter.toolbox.terminal.environment import without_secrets
 from halter.toolbox.terminal.jobs import Jobs
 from halter.toolbox.terminal.terminal import Terminal
+from tests.support.allowing import allow
 from tests.support.leftovers import leaves_nothing
 from tests.support.processes import is_alive, wait_dead
 from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, REASONS, kept_by
@@ -28,7 +29,7 @@ DEAF = shlex.join(deaf_process(escape=True))
 
 
 def calls_in(path: Path, **options: Any) -> ToolCalls:
-    return ToolCalls(*Terminal(path, grace=0.1, **options).tools, approve=None)
+    return ToolCalls(*Terminal(path, grace=0.1, **options).tools, approve=allow)
 
 
 def pids_in(text: object) -> list[int]:
@@ -235,7 +236,7 @@ def test_jobs_end_with_their_session(tmp_path: Path) -> None:
     with Agent(ScriptedModel("warm")).session() as session:
         session.run("start the loop that all sessions share")
     with leaves_nothing():
-        with Agent(model, Terminal(tmp_path).tools).session() as session:
+        with Agent(model, Terminal(tmp_path).tools, approve=allow).session() as session:
 
             def stop() -> None:
                 wait_until(lambda: any(isinstance(event.data, ToolProgress) for event in session.events()))
@@ -255,12 +256,12 @@ def test_destruction_needs_approval(tmp_path: Path) -> None:
     """A command that destroys is not run without a yes, and the reason is told to the person and the model."""
     target = tmp_path / "precious"
     target.mkdir()
-    with calls_in(tmp_path) as calls:
+    with ToolCalls(*Terminal(tmp_path).tools) as calls:
         outcome = calls.call("terminal", command="rm -rf precious")
         assert outcome.status == "denied"
         assert "rm -r deletes whole directories" in outcome.detail
-        calls.call("terminal", command="sh", background=True)
         assert calls.call("process", action="write", job=1, text="rm -rf precious\n").status == "denied"
+        assert calls.call("process", action="list").status == "completed"
         assert target.exists()
     reasons: list[str] = []
 
@@ -292,7 +293,7 @@ def test_a_url_with_a_password_is_a_secret() -> None:
 
 def test_a_shell_that_is_not_there(tmp_path: Path) -> None:
     """What cannot be started is an error that says so, and leaves nothing."""
-    with leaves_nothing(), ToolCalls(*Terminal(tmp_path, shell="/no/such/shell").tools) as calls:
+    with leaves_nothing(), ToolCalls(*Terminal(tmp_path, shell="/no/such/shell").tools, approve=allow) as calls:
         for background in (False, True):
             outcome = calls.call("terminal", command="ls", background=background)
             assert outcome.status == "failed"

@@ -5,9 +5,12 @@ A message is stored before it leaves the input line. If that fails, it stays in 
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from halter.cli.settings import SettingsError
+from halter.cli.settings_file import add_prefixes
 from halter.errors import HalterError, SessionClosed
 from halter.views.stop_phrases import StopPhrases
 from halter.views.text import count
@@ -24,7 +27,17 @@ __all__ = ["Actions", "Screen"]
 
 _TWICE: Final = 2.0  # seconds within which a second Ctrl+C is one
 _INTERRUPTED: Final = 130
-_ANSWERS: Final = {"y": True, "yes": True, "n": False, "no": False}
+_ANSWERS: Final[dict[str, object]] = {
+    "y": True,
+    "yes": True,
+    "s": "session",
+    "session": "session",
+    "a": "always",
+    "always": "always",
+    "n": False,
+    "no": False,
+}
+_DENIED: Final = re.compile(r"(?:no|n)[ ,;:.]+(.+)", re.IGNORECASE | re.DOTALL)
 
 
 class Screen(Protocol):
@@ -97,13 +110,16 @@ class Actions:
         """Send a line that is not a command, or answer a question with it; False if it stays in the line."""
         if self._edited:
             return self._end_edit(text)
-        if not text.strip():
-            self._release()
-            return True
         question = self._screen.transcript.display.question
+        if not text.strip():
+            if question is not None and self._screen.transcript.pages_left(question):
+                self._read_on(question)
+            else:
+                self._release()
+            return True
         if question is not None and mode is None:
-            if question.kind == "approval" and text.strip().casefold() in _ANSWERS:
-                return self._approve(question, granted=_ANSWERS[text.strip().casefold()])
+            if question.kind == "approval" and (answer := _approval_answer(text)) is not None:
+                return self._approve(question, answer)
             text = _chosen(question, text)
         is_choice = question is not None and text in (question.choices or ())
         if mode is None and self._host.session.is_running and not is_choice and self._phrases.are_all(text):
@@ -144,15 +160,41 @@ class Actions:
             return f"queued: {receipt.note or 'sent when this turn ends'}"
         return ""
 
-    def _approve(self, question: Question, *, granted: bool) -> bool:
+    def _read_on(self, question: Question) -> None:
+        """Show the next page of an approval."""
+        self._screen.transcript.show_page(question)
+        self._screen.refresh()
+
+    def _approve(self, question: Question, answer: object) -> bool:
         if self._typed_for != question.id:
             # It appeared while this was being typed, and may not have been read.
             self._typed_for = question.id
             self._screen.notice("this question appeared while you typed: press Enter again to answer it", "warn")
             return False
-        if not self._host.session.answer(question.id, granted, by="terminal"):
+        is_denial = answer is False or isinstance(answer, dict)
+        if not is_denial and self._screen.transcript.pages_left(question):
+            self._read_on(question)
+            self._screen.notice("read it to its end first", "warn")
+            return True
+        if answer == "always" and not question.prefixes:
+            self._screen.notice("this cannot be allowed for always: answer y, s or n", "warn")
+            return False
+        if not self._host.session.answer(question.id, answer, by="terminal"):
             self._screen.notice("that question is no longer open", "warn")
+        elif answer == "always":
+            self._keep(question)
         return True
+
+    def _keep(self, question: Question) -> None:
+        """Write the prefixes that were allowed for always into the settings file."""
+        path = self._host.configuration.paths.config
+        try:
+            add_prefixes(path, question.prefixes)
+        except (SettingsError, ValueError) as error:
+            self._screen.transcript.say(f"allowed for this session only: {error}", "bad")
+        else:
+            self._screen.transcript.say(f"added to approve_prefixes in {path}")
+        self._screen.refresh()
 
     def _release(self) -> None:
         """Release held messages, and serve the session again if that had failed."""
@@ -248,6 +290,14 @@ def _before(pending_messages: list[InboxMessage], message_id: str) -> InboxMessa
     """The message before the one with this id; the last one if there is none."""
     ids = [pending.id for pending in pending_messages]
     return pending_messages[ids.index(message_id) - 1] if message_id in ids else pending_messages[-1]
+
+
+def _approval_answer(text: str) -> object | None:
+    """What a line answers to an approval; None if it is a message."""
+    words = text.strip()
+    if found := _DENIED.fullmatch(words):
+        return {"deny": found[1].strip()}
+    return _ANSWERS.get(words.casefold())
 
 
 def _chosen(question: Question, text: str) -> str:

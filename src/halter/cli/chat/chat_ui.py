@@ -82,7 +82,9 @@ class ChatUI:
 
     def _draw_question(self) -> list[str]:
         display = self.transcript.display
-        return self._layout.live_area.question(display.question, len(display.questions) - 1)
+        question = display.question
+        left = self.transcript.pages_left(question)
+        return self._layout.live_area.question(question, len(display.questions) - 1, left)
 
     def _draw_notice(self) -> list[str]:
         text, tone = self._notice

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from halter.cancel import ExitGuard
 from halter.cli.agent_factory import start_lines
 from halter.cli.chat.actions import Actions
+from halter.cli.chat.live_area import approval_hint
 from halter.cli.chat.notices import Notice
 from halter.cli.chat.session_host import SessionHost
 from halter.cli.chat.shutdown import Shutdown
@@ -178,7 +179,7 @@ class _LineMode:
             await self._until_next(is_urgent=text.startswith(_URGENT))
             if text.startswith("/"):
                 await self._commands.run(text)
-            elif text.strip():
+            elif text.strip() or self.transcript.pages_left(self.transcript.display.question):
                 self._actions.begin_line()
                 self._actions.send(text)
         self._is_ended = True
@@ -257,7 +258,9 @@ class _LineMode:
         self.refresh()
         self._call(self._moved.set)
         if isinstance(item, Question) and item.state == "open":
-            if item.kind == "question":
+            if item.kind == "approval":
+                self._output.say(approval_hint(item, self.transcript.pages_left(item)))
+            else:
                 choices = "".join(f"\n  {number}. {each}" for number, each in enumerate(item.choices or (), 1))
                 self._output.say(f"? {item.text}{choices}")
             self._call(self._stop_asking)

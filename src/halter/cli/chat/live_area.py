@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cli.chat.slash_commands import complete
 from halter.cli.chat.styling import Styler, cells, short
-from halter.views.approval_text import approval_title
+from halter.views.approval_text import approval_answers, approval_title
 from halter.views.call_text import call_text
 from halter.views.text import count, elapsed
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from halter.cli.chat.transcript import Transcript
     from halter.views.items import CallItem, Question, QueuedMessage
 
-__all__ = ["LiveArea"]
+__all__ = ["LiveArea", "approval_hint"]
 
 _TAIL: Final = 12
 _QUEUE: Final = 5
@@ -29,6 +29,14 @@ _PROMPT: Final = 8
 _DRAWN: Final = 2000  # characters of an unfinished block that are drawn as Markdown
 _CLOCK: Final = 16  # columns for the duration
 _LEAST: Final = 8  # columns a text needs to be shown at all
+
+
+def approval_hint(question: Question, pages_left: int) -> str:
+    """How an approval is answered."""
+    if pages_left:
+        return f"Enter: read on ({count(pages_left, 'more page')}) · n: Deny · n and why: Deny with a reason"
+    said = [f"{each.key}: {each.label}" for each in approval_answers(question, may_keep=True)]
+    return f"{' · '.join(said)} · n and why: Deny with a reason; then Enter"
 
 
 class LiveArea:
@@ -89,8 +97,11 @@ class LiveArea:
         line = f"  {mode:9} {short(message.text, self.styler.width - 12)}"
         return self.styler.paint(line, "warn" if mode == "held" else "dim")
 
-    def question(self, question: Question | None, more: int) -> list[str]:
-        """The open question. The arguments of a call that needs approval are above, in the conversation."""
+    def question(self, question: Question | None, more: int, pages_left: int = 0) -> list[str]:
+        """The open question. The arguments of a call that needs approval are above, in the conversation.
+
+        It can be allowed once all of its pages were shown.
+        """
         if question is None:
             return []
         is_approval = question.kind == "approval"
@@ -98,11 +109,11 @@ class LiveArea:
         if question.choices:
             width = self.styler.width - 6
             lines += [f"  {number}. {short(each, width)}" for number, each in enumerate(question.choices, 1)]
-        how = "y or n, then Enter" if is_approval else "type the answer, then Enter"
+        how = approval_hint(question, pages_left) if is_approval else "type the answer, then Enter"
         also = f"; {count(more, 'more question')} after this" if more else ""
         if len(lines) >= _PROMPT:
             lines = [*lines[: _PROMPT - 2], "  …"]
-        return [*lines, self.styler.paint(f"  {how}{also}", "dim")]
+        return [*lines, *self.styler.say(f"{how}{also}", "dim", "  ")]
 
     def hint(self, line: str) -> list[str]:
         """The commands that the line may be completed to."""

@@ -44,7 +44,9 @@ _TURN: Final = 0.002
 def open_chat(options: argparse.Namespace) -> int:
     """Run the chat. Returns the exit code."""
     try:
-        configuration = load({"model": options.model, "store": options.store, "sandbox": options.sandbox})
+        configuration = load(
+            {"model": options.model, "store": options.store, "sandbox": options.sandbox, "approve": options.approve}
+        )
     except SettingsError as error:
         return print_error(error)
     gc.set_threshold(_OBJECTS)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from halter.cli.chat import notices
 from halter.cli.chat.markdown_blocks import Block, MarkdownBlocks
 from halter.cli.chat.notices import Notice
-from halter.views.approval_text import approval_arguments, approval_title
+from halter.views.approval_text import approval_pages
 from halter.views.items import (
     CallItem,
     ChildItem,
@@ -42,6 +42,7 @@ class Transcript:
         self.display = SessionDisplay(_MAX_TURNS)
         self.finished: list[Finished] = []
         self.answer = MarkdownBlocks()
+        self._pages: dict[str, list[str]] = {}  # of open approvals: those that were not shown yet
 
     def apply(self, event: Event) -> Shown:
         """Take one event."""
@@ -63,6 +64,16 @@ class Transcript:
         """Add a notice behind what has been said so far."""
         self._end_answer()
         self.finished.append(Notice(text, tone, lead))
+
+    def pages_left(self, question: Question | None) -> int:
+        """How many pages of an approval were not shown yet."""
+        return len(self._pages.get(question.id, ())) if question is not None else 0
+
+    def show_page(self, question: Question) -> None:
+        """Show the next page of an approval."""
+        pages = self._pages.get(question.id, [])
+        if pages:
+            self.say(pages.pop(0), "warn", "  ")
 
     def texts_of(self, turn_id: str) -> list[str]:
         """The messages of a turn."""
@@ -113,12 +124,13 @@ class Transcript:
             self.finished.append(notices.of_steer(item))
 
     def _write_question(self, item: Question) -> None:
-        """Write all of what is asked: the area below the conversation has room for a part of it only."""
+        """Write what is asked, page by page: the area below the conversation has room for a part of it only."""
         if item.state == "open":
-            arguments = approval_arguments(item) if item.kind == "approval" else ""
-            if arguments:
-                self.say(f"{approval_title(item)}\n{arguments}", "warn", "? ")
+            if item.kind == "approval":
+                first, *self._pages[item.id] = approval_pages(item)
+                self.say(first, "warn", "? ")
         elif item.kind == "approval":
+            self._pages.pop(item.id, None)
             how, tone = ("allowed", "good") if item.state == "granted" else ("denied", "warn")
             self.say(f"{item.tool}: {how} ({item.note})", tone, "? ")
         else:

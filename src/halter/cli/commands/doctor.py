@@ -53,7 +53,8 @@ def examine(options: argparse.Namespace) -> int:
     color = may_color()
     worst = 0
     for finding in findings(
-        {"model": options.model, "store": options.store, "sandbox": options.sandbox}, online=options.online
+        {"model": options.model, "store": options.store, "sandbox": options.sandbox, "approve": options.approve},
+        online=options.online,
     ):
         state = f"{finding.state:4}"
         state = f"\x1b[{_COLORS[finding.state]}m{state}\x1b[0m" if color else state

@@ -36,7 +36,9 @@ _REASONS: Final = {signal.SIGINT: "interrupt"}  # other signals: "shutdown"
 def print_turn(options: argparse.Namespace) -> int:
     """Run one turn. Returns the exit code."""
     try:
-        configuration = load({"model": options.model, "store": options.store, "sandbox": options.sandbox})
+        configuration = load(
+            {"model": options.model, "store": options.store, "sandbox": options.sandbox, "approve": options.approve}
+        )
     except SettingsError as error:
         return print_error(error)
     output = Output()

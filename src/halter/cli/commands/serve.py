@@ -14,6 +14,7 @@ from halter.views.text import single_line, strip_controls
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from halter.cli.settings import Configuration
     from halter.gateway.chat.adapter import ChatAdapter
@@ -39,7 +40,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
     from halter.stores import SQLiteStore
 
     try:
-        flags = {"model": options.model, "store": options.store, "sandbox": options.sandbox}
+        flags = {"model": options.model, "store": options.store, "sandbox": options.sandbox, "approve": options.approve}
         configuration = load(flags | {"public_name": options.public_name})
         settings = configuration.settings
         keys, file = _keys(configuration, options.host)
@@ -62,6 +63,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
                     voice_messages=voice_messages,
                     spoken_replies=settings.spoken_replies,
                     platforms=platforms,
+                    keep_prefixes=lambda prefixes: _keep_prefixes(configuration, prefixes),
                 ),
                 patience=settings.drain_timeout,
                 leaving=settings.exit_timeout,
@@ -72,6 +74,16 @@ def serve_gateway(options: argparse.Namespace) -> int:
     except (HalterError, NoModel, OSError, SettingsError, ValueError) as error:
         return print_error(error)
     return 0
+
+
+def _keep_prefixes(configuration: Configuration, prefixes: Sequence[tuple[str, ...]]) -> None:
+    """Keep in the settings file what an admin allows for always. Raises `ValueError` if that cannot be done."""
+    from halter.cli.settings_file import add_prefixes
+
+    try:
+        add_prefixes(configuration.paths.config, prefixes)
+    except SettingsError as error:
+        raise ValueError(str(error)) from error
 
 
 def _platforms(configuration: Configuration) -> list[ChatAdapter]:

@@ -71,7 +71,7 @@ class Incoming(Struct, frozen=True, kw_only=True):
     sender: str
     """The sender, as in the platform's `users`."""
     command: str = ""
-    """The word after the slash: "stop", "steer", "queue", "new", "why"; empty for a message."""
+    """The word after the slash: "stop", "steer", "queue", "new", "deny", "why"; empty for a message."""
     text: str = ""
     """The text of the message, or what follows the command."""
     fetch: Fetch | None = None

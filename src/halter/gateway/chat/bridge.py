@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.errors import HalterError
-from halter.events import MessageAccepted, QuestionAsked, TurnFinished, TurnRolledBack
+from halter.events import ApprovalAsked, MessageAccepted, QuestionAsked, TurnFinished, TurnRolledBack
 from halter.gateway.chat.adapter import AttachmentUnavailable, Button, ButtonReply
 from halter.gateway.chat.conversations import Conversations
+from halter.gateway.chat.renderer import READ_ON
 from halter.gateway.chat.replies import HELP, NOTHING_RAN, not_allowed, queued, refusal, stopped, why
 from halter.gateway.chat.session_follower import SessionFollower
 from halter.gateway.http.errors import Problem, problem_of_error
@@ -141,6 +142,8 @@ class ChatBridge:
         elif incoming.command == "stop" or is_stop:
             chat.last_stop = max(chat.last_stop, incoming.order)
             await self._retrying(chat, lambda: self._stop(chat, incoming))
+        elif incoming.command == "deny":
+            await self._retrying(chat, lambda: self._deny(chat, incoming))
         elif incoming.command == "why":
             await self._retrying(chat, lambda: self._why(chat, incoming))
         elif incoming.unsupported:
@@ -297,12 +300,31 @@ class ChatBridge:
             option = self._follower.option(chat, request, int(last) if last.isdecimal() else -1)
             if option is None:
                 return _EXPIRED
+            if option[1] is READ_ON:
+                self._follower.show_next_page(option[0], request)
+                return ButtonReply()
             async with self._registry.lease(option[0]) as live:
                 by = f"{self.name} user {pressed.sender}"
                 answer = functools.partial(live.session.answer, request, option[1], by=by)
                 return ButtonReply() if await run_blocking_async(answer, token=NEVER) else _EXPIRED
         except (Problem, HalterError) as error:
             return ButtonReply(f"Try again later: {error}")
+
+    async def _deny(self, chat: Conversation, incoming: Incoming) -> None:
+        """Deny the oldest open approval, with a reason that the model reads."""
+        try:
+            async with self._registry.lease(chat.session(incoming.order)) as live:
+                session = live.session
+                asked = next((each for each in session.questions if isinstance(each, ApprovalAsked)), None)
+                by = f"{self.name} user {incoming.sender}"
+                if asked is not None:
+                    answer = functools.partial(session.answer, asked.request.id, {"deny": incoming.text}, by=by)
+                    if await run_blocking_async(answer, token=NEVER):
+                        return
+        except Problem as problem:
+            if problem.status == _UNAVAILABLE:
+                raise
+        chat.outgoing.say("There is nothing to deny.")
 
     async def _release(self, chat: Conversation, session_id: str) -> ButtonReply:
         if not self._conversations.has(session_id) or self._conversations.of(session_id) is not chat:

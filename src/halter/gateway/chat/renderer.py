@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from halter.gateway.chat.adapter import Button
-from halter.views.approval_text import approval_arguments, approval_title
+from halter.views.approval_text import approval_answers, approval_pages
 from halter.views.call_text import call_text, late_end_text
 from halter.views.items import (
     CallItem,
@@ -31,14 +31,17 @@ if TYPE_CHECKING:
     from halter.gateway.chat.outgoing import OutgoingMessage, OutgoingQueue
     from halter.views.items import Item
 
-__all__ = ["ChatRenderer"]
+__all__ = ["READ_ON", "ChatRenderer"]
 
 _MAX_TURNS: Final = 2  # kept in memory
 _MAX_LINE: Final = 80  # characters of a task, an error or an answer
-_MAX_ARGUMENTS: Final = 12_000  # characters of what an approval is asked for
 _MAX_BUTTONS: Final = 20
 _MAX_LABEL: Final = 60
 _MARKS: Final = {"completed": "✅", "failed": "❌", "denied": "🚫", "not_started": "➖", "abandoned": "⚠️"}  # noqa: RUF001
+
+
+READ_ON: Final = object()
+"""The option that shows the next page of an approval; it is no answer."""
 
 
 class ChatRenderer:
@@ -52,9 +55,19 @@ class ChatRenderer:
         self._segments: dict[int, _Segment] = {}  # of the running turn, by the identity of their items
 
     def option(self, request: str, index: int) -> tuple[str, object] | None:
-        """What a button of an open question means: its label, and the answer."""
+        """What a button of an open question means: its label, and the answer; None if it is not shown now."""
         asked = self._asked.get(request)
-        return asked.options[index] if asked is not None and 0 <= index < len(asked.options) else None
+        return asked.options[index] if asked is not None and index in asked.shown else None
+
+    def show_next_page(self, request: str) -> None:
+        """Show the next page of an approval, in a message of its own. The last one has the buttons that allow."""
+        asked = self._asked.get(request)
+        if asked is None or not asked.pages:
+            return
+        if asked.message is not None:
+            asked.message.finish()
+        asked.text = asked.pages.pop(0)
+        self._send(request, asked)
 
     def apply(self, event: Event) -> None:
         """Show what has happened."""
@@ -129,9 +142,11 @@ class ChatRenderer:
     def _ask(self, question: Question) -> None:
         self._segment = None  # the turn goes on below
         options: list[tuple[str, object]]
+        pages: list[str] = []
         if question.kind == "approval":
-            text = f"🔐 {approval_title(question)}\n{approval_arguments(question, _MAX_ARGUMENTS)}"
-            options = [("Allow", True), ("Deny", False)]
+            text, *pages = approval_pages(question)
+            text = f"🔐 {text}"
+            options = [("Read on", READ_ON), *(each[1:] for each in approval_answers(question, may_keep=False))]
         else:
             choices = question.choices or []
             shown = choices if len(choices) <= _MAX_BUTTONS else []
@@ -139,25 +154,38 @@ class ChatRenderer:
             hint = "" if shown else "\n(Your next message is the answer.)"
             text = f"❓ {question.text}{listed}{hint}"
             options = [(choice, choice) for choice in shown]
-        labels = [shorten(label, _MAX_LABEL) for label, _ in options]
-        buttons = [Button(label, f"{question.id}/{at}") for at, label in enumerate(labels)]
-        self._asked[question.id] = _Asked(text, options, self._outgoing.add(lambda: text, buttons))
+        self._asked[question.id] = asked = _Asked(text, options, pages)
+        self._send(question.id, asked)
+
+    def _send(self, request: str, asked: _Asked) -> None:
+        """Send what is asked, with the buttons that may be pressed now."""
+        text = asked.text
+        buttons = [Button(shorten(asked.options[at][0], _MAX_LABEL), f"{request}/{at}") for at in asked.shown]
+        asked.message = self._outgoing.add(lambda: text, buttons)
 
     def _settle(self, request: str, outcome: str) -> None:
         asked = self._asked.pop(request, None)
-        if asked is not None:
+        if asked is not None and asked.message is not None:
             asked.message.finish(f"{asked.text}\n{outcome}")
 
 
 class _Asked:
-    """An open question."""
+    """An open question. The number of an option never changes, so a button means the same on each page."""
 
-    __slots__ = ("message", "options", "text")
+    __slots__ = ("message", "options", "pages", "text")
 
-    def __init__(self, text: str, options: list[tuple[str, object]], message: OutgoingMessage) -> None:
-        self.text = text
+    def __init__(self, text: str, options: list[tuple[str, object]], pages: list[str]) -> None:
+        self.text = text  # what is shown now
         self.options = options
-        self.message = message
+        self.pages = pages  # of an approval: those that were not shown yet
+        self.message: OutgoingMessage | None = None
+
+    @property
+    def shown(self) -> list[int]:
+        """The options that may be chosen now: nothing is allowed before its end was shown."""
+        if self.pages:
+            return [at for at, (_, value) in enumerate(self.options) if value is READ_ON or value is False]
+        return [at for at, (_, value) in enumerate(self.options) if value is not READ_ON]
 
 
 class _Segment:

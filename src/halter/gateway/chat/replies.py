@@ -27,6 +27,7 @@ Send a text, a voice message or a picture, and an agent answers. While it works:
 /steer TEXT – send a message into the running turn
 /queue TEXT – send a message when the turn is over
 /new – start a new conversation
+/deny WHY – do not allow what was asked, and say why
 /why – show the last stop: what ended, and how fast"""  # noqa: RUF001  (dashes)
 
 

@@ -88,6 +88,12 @@ class SessionFollower:
                 return session_id, option[1]
         return None
 
+    def show_next_page(self, session_id: str, request: str) -> None:
+        """Show the next page of an approval."""
+        renderer = self._renderers.get(session_id)
+        if renderer is not None:
+            renderer.show_next_page(request)
+
     def tell_if_cut_off(self, conversation: Conversation, turn: Turn | None) -> None:
         """Say, once, that a turn was cut off by the end of an earlier gateway process."""
         if turn is not None and turn.reason == "crash":

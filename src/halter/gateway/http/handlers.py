@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from halter.gateway.http.sse import EventStreams
     from halter.gateway.observe.tracing import Tracing
+    from halter.gateway.sessions.commands import KeepPrefixes
     from halter.gateway.sessions.live_session import LiveSession
     from halter.gateway.sessions.registry import SessionLease, SessionRegistry
     from halter.gateway.sessions.spoken_replies import SpokenReplies
@@ -71,14 +72,16 @@ class Handlers:
         metrics: Metrics,
         tracing: Tracing,
         speech: SpokenReplies,
+        *,
         reserved: Collection[str] = (),
+        keep_prefixes: KeepPrefixes | None = None,
     ) -> None:
         self._registry = registry
         self._streams = streams
         self._metrics = metrics
         self._tracing = tracing
         self._speech = speech
-        self._commands = Commands(registry, reserved)
+        self._commands = Commands(registry, reserved, keep_prefixes)
         self._page = StaticFiles()
         self._document = b""
         self.sockets = 0

@@ -128,7 +128,10 @@ class EditBody(_Body):
 
 
 class AnswerBody(_Body):
-    """The answer to an approval (true or false) or to a question."""
+    """The answer to an approval or to a question.
+
+    An approval takes true or "yes", "session", "always" (admins only), false, "no" or {"deny": "why"}.
+    """
 
     value: Any
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
@@ -15,9 +15,10 @@ from halter.gateway.http.peer import ClientSocket, is_agents_process
 from halter.gateway.http.schemas import ReceiptView, StoppedView, view_inbox_message, view_receipt
 from halter.gateway.sessions.limits import LimitExceeded, per_minute
 from halter.models.types import Text
+from halter.tools.approval import read_approval
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
     from halter.gateway.http.keys import Key
     from halter.gateway.http.schemas import (
@@ -35,20 +36,29 @@ if TYPE_CHECKING:
     from halter.models.types import Part
     from halter.session.inbox import InboxMessage, Receipt
     from halter.session.turn import Turn
+    from halter.tools.approval import ApprovalRequest
 
-__all__ = ["Commands"]
+__all__ = ["Commands", "KeepPrefixes"]
 
 _MOMENT: Final = 0.03  # seconds
 _PLATFORMS: Final = ("telegram",)  # reserved also while none is set up: it may be later
 T = TypeVar("T")
+KeepPrefixes: TypeAlias = "Callable[[Sequence[tuple[str, ...]]], object]"
+"""Keeps prefixes of commands that run unasked, for always. Raises `OSError` or `ValueError` if it cannot."""
 
 
 class Commands:
     """Messages, stops and answers."""
 
-    def __init__(self, registry: SessionRegistry, reserved: Collection[str] = ()) -> None:
-        """*reserved* are the names of chat platforms: only they may create the sessions of their chats."""
+    def __init__(
+        self, registry: SessionRegistry, reserved: Collection[str] = (), keep_prefixes: KeepPrefixes | None = None
+    ) -> None:
+        """*reserved* are the names of chat platforms: only they may create the sessions of their chats.
+
+        *keep_prefixes* keeps what an admin allows for always; without it nothing is.
+        """
         self._registry = registry
+        self._keep_prefixes = keep_prefixes
         self._reserved = tuple(f"{name}-" for name in {*reserved, *_PLATFORMS})
         self._messages: dict[str, TokenBucket] = {}  # of keys
         self._sessions: dict[str, TokenBucket] = {}
@@ -174,15 +184,30 @@ class Commands:
 
     async def answer(self, live: LiveSession, key: Key, request: str, value: object, client: ClientSocket) -> None:
         """Answer an approval or a question. Approvals need a scope of their own, and agents' processes give none."""
-        approvals = (asked.request.id for asked in live.session.questions if isinstance(asked, ApprovalAsked))
-        if request in approvals:
+        approvals = (each.request for each in live.session.questions if isinstance(each, ApprovalAsked))
+        approval = next((each for each in approvals if each.id == request), None)
+        if approval is not None:
             check_scope(key, "approve")
             if await _in_thread(lambda: is_agents_process(client)):
                 msg = "a process that an agent started may not answer an approval"
                 raise Problem(403, msg, kind="agents-process")
+            if read_approval(value).scope == "always":
+                await self._keep(key, approval)
         if not await _in_thread(lambda: live.session.answer(request, value, by=_by(key))):
             msg = f"there is no open question {request!r}"
             raise Problem(404, msg, field="request", kind="not-asked")
+
+    async def _keep(self, key: Key, approval: ApprovalRequest) -> None:
+        """Keep the prefixes of an approval for always. That changes the settings of the machine, so admins only."""
+        check_scope(key, "admin")
+        keep = self._keep_prefixes
+        if keep is None or not approval.prefixes:
+            msg = 'this cannot be allowed for always: answer true, "session" or false'
+            raise Problem(422, msg, field="value", kind="field")
+        try:
+            await _in_thread(lambda: keep(approval.prefixes))
+        except (OSError, ValueError) as error:
+            raise Problem(409, str(error), kind="not-kept") from error
 
     async def edit(self, live: LiveSession, message: str, body: EditBody) -> InboxMessageView:
         """Change the text of a queued message, or release it if it is held. Its other parts stay."""

@@ -1,5 +1,6 @@
 // One tool call: its name and what it was given, how it goes, how it ended, and what a person can do about it: stop it
-// alone, and allow or refuse it.
+// alone, and allow or refuse it. What is asked about is shown whole, with its reason first, and can be allowed when its end
+// was on the screen: the rule of halter/views/approval_text.py.
 
 import { button, el } from "./dom.js";
 import { partsOf } from "./media.js";
@@ -12,6 +13,7 @@ export class CallView {
   #act;
   #parts = {};
   #shown = {}; // what was drawn last, so that only what has changed is drawn again
+  #end = null; // watches whether the end of what is asked about was shown
 
   constructor(item, act) {
     this.item = item;
@@ -129,28 +131,68 @@ export class CallView {
     const { ask } = this.#parts;
     ask.hidden = !approval || approval.state !== "open";
     if (ask.hidden) {
+      this.#end?.disconnect();
       ask.replaceChildren();
       return;
     }
     const answer = (value) => () => this.#act.answer(approval.id, value);
+    const why = el("input", { type: "text", "aria-label": "Why not", placeholder: "Why not (optional)" });
+    const allowing = [
+      button("Allow", answer(true), { class: "main", icon: "check" }),
+      button(`Allow ${sessionText(approval, name)} in this session`, answer("session")),
+    ];
+    if (approval.prefixes.length) allowing.push(button(`Always allow ${prefixText(approval)}`, answer("always")));
+    const hint = el("p", { class: "note", text: "It can be allowed when all of it was shown: scroll to its end." });
     ask.replaceChildren(
       el(
         "p",
         {},
+        approval.reason ? el("span", { class: "why", text: `${visible(approval.reason)}. ` }) : null,
         "May ",
         el("b", { text: visible(name) }),
         " run?",
-        approval.reason ? el("span", { class: "why", text: ` ${visible(approval.reason)}` }) : null,
       ),
+      hint,
       el(
         "div",
         { class: "row" },
-        button("Allow", answer(true), { class: "main", icon: "check" }),
-        button("Deny", answer(false), { icon: "close" }),
+        ...allowing,
+        button("Deny", () => answer(why.value.trim() ? { deny: why.value } : false)(), { icon: "close" }),
+        why,
       ),
     );
     this.#parts.details.open = true;
+    this.#allowAtEnd(allowing, hint);
   }
+
+  /** Enable buttons when the end of the arguments has been on the screen. */
+  #allowAtEnd(buttons, hint) {
+    const end = el("span", { class: "end" });
+    this.#parts.arguments.append(end);
+    for (const each of buttons) each.disabled = true;
+    const isShown = () => {
+      for (const each of buttons) each.disabled = false;
+      hint.hidden = true;
+      this.#end?.disconnect();
+    };
+    this.#end?.disconnect();
+    if (this.#parts.arguments.hidden) {
+      isShown(); // there is nothing to read
+      return;
+    }
+    this.#end = new IntersectionObserver((seen) => seen.some((each) => each.isIntersecting) && isShown());
+    this.#end.observe(end);
+  }
+}
+
+function prefixText(approval) {
+  return approval.prefixes.map((words) => `\`${visible(words.join(" "))} …\``).join(", ");
+}
+
+/** What an answer for the session allows. */
+function sessionText(approval, name) {
+  if (approval.prefixes.length) return prefixText(approval);
+  return approval.covers === "tool" ? `every call of ${visible(name)}` : "exactly this call";
 }
 
 /** What a call has given: its text, and its pictures and sounds. */

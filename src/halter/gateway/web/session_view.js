@@ -345,7 +345,8 @@ const READERS = {
   "approval.asked": (state, turn, data) => {
     const request = data.request;
     const item = state.call(turn, request.call_id, request.tool);
-    item.approval = { id: request.id, reason: request.reason ?? "", state: "open", note: "" };
+    const { prefixes = [], covers = "tool" } = request;
+    item.approval = { id: request.id, reason: request.reason ?? "", prefixes, covers, state: "open", note: "" };
     item.arguments ||= JSON.stringify(request.arguments ?? {});
     item.state = "needs approval";
     state.questions.set(request.id, item);

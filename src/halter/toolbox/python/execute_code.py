@@ -2,7 +2,7 @@
 
 The code can call the agent's other tools (`tools.read_file(path="x")`) and show images. At a stop it gets a
 KeyboardInterrupt, and its output so far is returned at once; see `kernel.py`. Without a sandbox the code can do
-all that this user can; destructive code needs approval, see `approval.py`.
+all that this user can. All code needs approval; the policy "auto" grants what runs in a sandbox.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from halter.toolbox.python.local_interpreter import LocalInterpreter
 from halter.toolbox.sandbox.sandbox import Sandbox
 from halter.toolbox.terminal.environment import without_secrets
 from halter.toolbox.terminal.output import LIMIT
+from halter.tools.approval import ApprovalNeed
 from halter.tools.content import error_text
 from halter.tools.context import ToolContext
 from halter.tools.outcome import ToolOutcome
@@ -39,11 +40,6 @@ _PATIENCE: Final = 0.5
 GRACE: Final = 1.0
 
 
-def why_code(arguments: Any) -> str:
-    """Why a call of `execute_code` needs approval."""
-    return danger_in_code(str(arguments.get("code", "")))
-
-
 class CodeFailed(RuntimeError):
     """The code raised an exception, or ended its interpreter."""
 
@@ -52,6 +48,7 @@ class CodeTool:
     """The tool `execute_code`, on whatever machine."""
 
     look: float = _LOOK
+    in_sandbox = False
 
     def __init__(self, tools: Iterable[Tool[..., Any] | Callable[..., Any]], timeout: float, grace: float) -> None:
         self.inner = {name: each for name, each in collect_tools(tools).items() if name != "execute_code"}
@@ -62,7 +59,17 @@ class CodeTool:
         """The interpreter of the session that *ctx* belongs to."""
         raise NotImplementedError
 
-    @tool(approval=why_code, grace=_PATIENCE)
+    def needs_approval(self, arguments: Mapping[str, Any]) -> ApprovalNeed:
+        """Why a call of `execute_code` needs approval."""
+        danger = danger_in_code(str(arguments.get("code", "")))
+        return ApprovalNeed(
+            reason=danger or "it runs Python code",
+            automatic=self.in_sandbox,
+            unattended=self.in_sandbox and not danger,
+            covers="call" if danger else "tool",
+        )
+
+    @tool(approval=needs_approval, grace=_PATIENCE)
     def execute_code(self, code: str, ctx: ToolContext, timeout: float | None = None) -> Iterator[object]:
         """Run Python code; returns what it prints, the value of its last expression, and its images.
 
@@ -127,6 +134,7 @@ class Code(CodeTool):
     ) -> None:
         super().__init__(tools, timeout, grace)
         self._sandbox = sandbox
+        self.in_sandbox = sandbox is not None
         self._workspace = Path(workspace).expanduser().resolve()
         self._pass_env = frozenset(pass_env)
         self._limit = limit

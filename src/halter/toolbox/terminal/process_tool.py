@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from halter.cancel.deadlines import check_seconds
 from halter.toolbox.terminal.approval.commands import danger_in
+from halter.tools.approval import ApprovalNeed
 from halter.tools.context import ToolContext
 from halter.tools.tool import tool
 
@@ -23,15 +24,10 @@ GRACE: Final = 0.5
 _MAX_SHOWN: Final = 80
 
 
-def why_process(arguments: Mapping[str, Any]) -> str:
-    """Why a call of `process` needs approval: what is written may be read by a shell."""
-    is_written = arguments.get("action") == "write"
-    why = danger_in(str(arguments.get("text", ""))) if is_written else ""
-    return "" if why.startswith("it cannot be parsed") else why
-
-
 class ProcessTool:
     """The tool `process`."""
+
+    in_sandbox = False
 
     def __init__(self, grace: float) -> None:
         self.grace = check_seconds("grace", grace)  # seconds between TERM and KILL
@@ -40,7 +36,20 @@ class ProcessTool:
         """The jobs of the session that *ctx* belongs to."""
         raise NotImplementedError
 
-    @tool(approval=why_process, grace=GRACE)
+    def writing_needs_approval(self, arguments: Mapping[str, Any]) -> ApprovalNeed | bool:
+        """Why a call of `process` needs approval: what is written may be read by a shell."""
+        if arguments.get("action") != "write":
+            return False
+        danger = danger_in(str(arguments.get("text", "")))
+        danger = "" if danger.startswith("it cannot be parsed") else danger
+        return ApprovalNeed(
+            reason=danger or "it writes to the input of a running program",
+            automatic=self.in_sandbox,
+            unattended=self.in_sandbox and not danger,
+            covers="call",
+        )
+
+    @tool(approval=writing_needs_approval, grace=GRACE)
     def process(
         self,
         action: Literal["list", "poll", "wait", "write", "kill"],

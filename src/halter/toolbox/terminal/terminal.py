@@ -2,7 +2,8 @@
 
 A stop of a foreground command returns its output so far at once, and ends it with every process that it has started,
 including those that left its process group. It does not touch background jobs: they belong to the session and end with
-it. Destructive commands need approval (see `approval/commands.py`).
+it. What needs approval is in `approval/policy.py`: commands that only read, and those that begin with a prefix that was
+allowed, run unasked; the policy "auto" also grants what runs in a sandbox.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from halter.cancel.deadlines import check_seconds
-from halter.toolbox.terminal.approval.commands import danger_in
+from halter.toolbox.terminal.approval.policy import approval_for
+from halter.toolbox.terminal.approval.prefixes import read_prefixes
 from halter.toolbox.terminal.environment import without_secrets
 from halter.toolbox.terminal.jobs import Job, Jobs
 from halter.toolbox.terminal.local_command import LocalCommand
@@ -23,10 +25,11 @@ from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from halter.toolbox.sandbox.sandbox import Sandbox
     from halter.toolbox.terminal.job_process import JobProcess
+    from halter.tools.approval import ApprovalNeed
 
 __all__ = ["NON_INTERACTIVE", "TIMEOUT", "Terminal", "TerminalTools"]
 
@@ -36,18 +39,16 @@ NON_INTERACTIVE: Final = {"GIT_TERMINAL_PROMPT": "0", "PAGER": "cat", "GIT_PAGER
 _START_TIMEOUT: Final = 30.0
 
 
-def why_command(arguments: Mapping[str, Any]) -> str:
-    """Why a call of `terminal` needs approval."""
-    return danger_in(str(arguments.get("command", "")))
-
-
 class TerminalTools(ProcessTool):
     """The tools, on whatever machine."""
 
     machine_name = ""  # of another machine
 
-    def __init__(self, timeout: float, grace: float, limit: int) -> None:
+    def __init__(
+        self, timeout: float, grace: float, limit: int, approve_prefixes: Iterable[str | Sequence[str]] = ()
+    ) -> None:
         super().__init__(grace)
+        self._prefixes = read_prefixes(approve_prefixes)
         self._timeout = check_seconds("timeout", timeout)
         self._limit = limit
 
@@ -67,7 +68,12 @@ class TerminalTools(ProcessTool):
     def on_start_failed(self, jobs: Jobs) -> None:
         """Called when a foreground command could not be started."""
 
-    @tool(approval=why_command, grace=GRACE)
+    def needs_approval(self, arguments: Mapping[str, Any]) -> ApprovalNeed | bool:
+        """Why a call of `terminal` needs approval."""
+        command = str(arguments.get("command", ""))
+        return approval_for(command, in_sandbox=self.in_sandbox, prefixes=self._prefixes) or False
+
+    @tool(approval=needs_approval, grace=GRACE)
     def terminal(
         self, command: str, ctx: ToolContext, background: bool = False, timeout: float | None = None
     ) -> Iterator[str]:
@@ -183,7 +189,7 @@ class Terminal(TerminalTools):
     Variables that look like secrets are not passed on to commands; see `environment.py`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (all but the first have a default)
         self,
         workspace: str | os.PathLike[str],
         *,
@@ -194,9 +200,11 @@ class Terminal(TerminalTools):
         grace: float = 1.0,  # seconds between TERM and KILL
         limit: int = LIMIT,  # bytes of output to keep
         sandbox: Sandbox | None = None,  # what commands may read, write and reach; each session gets its own
+        approve_prefixes: Iterable[str | Sequence[str]] = (),  # commands that run unasked, such as "git push"
     ) -> None:
-        super().__init__(timeout, grace, limit)
+        super().__init__(timeout, grace, limit, approve_prefixes)
         self._sandbox = sandbox
+        self.in_sandbox = sandbox is not None
         self._workspace = str(Path(workspace).expanduser().resolve())
         self._pass_env = frozenset(pass_env)
         self._extra = dict(env or {})

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
     from halter.events.tools import ToolEvent, ToolStarted
     from halter.models.types import ToolCall
-    from halter.tools.approval import Ask, Policy
+    from halter.tools.approval import ApprovalRequest, Ask, Policy
     from halter.tools.outcome import ToolOutcome
     from halter.tools.run.tool_loop import ToolLoop
     from halter.tools.tool import Tool
@@ -48,6 +48,8 @@ class BatchEnvironment:
     approve: Policy = None
     # Puts an approval to a person, for the policy "ask". Whoever does that also reports that it was asked and answered.
     ask_approval: Ask | None = None
+    # What a person has allowed for the session: the requests that they were asked.
+    allowed: Callable[[], Sequence[ApprovalRequest]] = tuple
     ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None
     delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None
     begin: Callable[[Any, str, CancellationToken | None], Awaitable[Any]] | None = None

@@ -20,7 +20,15 @@ from halter.events.tools import (
     ToolStarted,
 )
 from halter.models.types import ToolCall
-from halter.tools.approval import ApprovalRequest, is_approved, why_to_ask
+from halter.tools.approval import (
+    Approval,
+    ApprovalNeed,
+    ApprovalRequest,
+    asks_person,
+    find_need,
+    is_approved,
+    was_allowed,
+)
 from halter.tools.content import error_text, plain_value
 from halter.tools.context import ToolContext
 from halter.tools.outcome import LateEnd, Status, ToolOutcome
@@ -92,8 +100,8 @@ class CallRun:
             self._settle("failed", detail=str(error))
             return
         self.token.raise_if_cancelled()
-        why = await why_to_ask(tool.approval, dict(kwargs), self.token)
-        if why and not await self._is_allowed(tool, kwargs, why):
+        need = await find_need(tool.approval, dict(kwargs), self.token)
+        if need is not None and not await self._is_allowed(tool, kwargs, need):
             return
         reservation = Reservation(self._order, exclusive=tool.exclusive, touches_paths=tool.touches_paths)
         scheduler.enqueue(reservation)  # in the order of the calls, however long it takes to find the paths
@@ -156,17 +164,30 @@ class CallRun:
         elif isinstance(event, ToolProgress) and self.outcome is None:
             self._environment.emit(ToolProgress(self.request.id, self.request.name, f"{event.name}: {event.text}"))
 
-    async def _is_allowed(self, tool: Tool[..., Any], kwargs: dict[str, Any], why: str) -> bool:
-        policy, ask = self._environment.approve, self._environment.ask_approval
+    async def _is_allowed(self, tool: Tool[..., Any], kwargs: dict[str, Any], need: ApprovalNeed) -> bool:
+        environment = self._environment
+        policy, ask = environment.approve, environment.ask_approval
         # A function decides here and now, so it may have the Python values; a question is written to the log.
         arguments = dict(kwargs) if callable(policy) else {name: plain_value(value) for name, value in kwargs.items()}
-        request = ApprovalRequest(call_id=self.request.id, tool=tool.name, arguments=arguments, reason=why)
-        approval = await is_approved(policy, request, self.token, ask)
-        if policy != "ask" or ask is None:  # otherwise `ask_approval` reports it
-            answered = ApprovalAnswered(request.id, self.request.id, approval.granted, approval.note)
-            self._environment.emit(answered)
+        request = ApprovalRequest(
+            call_id=self.request.id,
+            tool=tool.name,
+            arguments=arguments,
+            reason=need.reason,
+            automatic=need.automatic,
+            unattended=need.unattended,
+            covers=need.covers,
+            prefixes=need.prefixes,
+        )
+        if not callable(policy) and was_allowed(request, need, environment.allowed()):
+            approval, is_reported = Approval(granted=True, note="it was allowed for this session"), False
+        else:
+            approval = await is_approved(policy, request, self.token, ask)
+            is_reported = ask is not None and asks_person(policy, request)  # `ask_approval` does it
+        if not is_reported:
+            environment.emit(ApprovalAnswered(request.id, self.request.id, approval.granted, approval.note))
         if not approval.granted:
-            reason = f"{why}; " if callable(tool.approval) else ""  # else it is the same for every call
+            reason = f"{need.reason}; " if callable(tool.approval) else ""  # else it is the same for every call
             self._settle("denied", detail=reason + approval.note)
         return approval.granted
 

@@ -28,8 +28,9 @@ async def test_an_approval_by_button() -> None:
     async with bot_of(_erase(), "Done.", tools=[erase], approve="ask") as desk:
         await desk.server.say("Erase it.")
         asked = await desk.server.read("Allow erase?", "path: notes.txt")
-        assert [button["text"] for button in asked.buttons] == ["Allow", "Deny"]
-        await desk.server.press(asked, "Allow")
+        session = "Allow every call of erase in this session"
+        assert [button["text"] for button in asked.buttons] == ["Deny", "Allow once", session]
+        await desk.server.press(asked, "Allow once")
         await desk.server.read("✅ erase notes.txt · ", "Done.")
         await desk.server.until(lambda: not asked.buttons and "✅" in asked.text)
         await desk.server.until(lambda: "answerCallbackQuery" in desk.server.of())
@@ -57,10 +58,45 @@ async def test_a_stop_withdraws_an_approval() -> None:
         await desk.server.say("/stop")
         await desk.server.until(lambda: not asked.buttons and "🚫" in asked.text)
         asked.buttons = buttons
-        await desk.server.press(asked, "Allow")
+        await desk.server.press(asked, "Allow once")
         await desk.server.until(lambda: not asked.buttons)
         [call] = [call for call in desk.server.calls if call.method == "answerCallbackQuery"]
         assert call.fields["text"] == "This question is no longer open."
+
+
+@looped
+async def test_a_long_approval_is_read_to_its_end() -> None:
+    """What is longer than a page can be denied at once, and allowed on its last page only; a stop withdraws it."""
+    async with bot_of(_erase("x" * 3000), tools=[erase], approve="ask") as desk:
+        await desk.server.say("Erase it.")
+        asked = await desk.server.read("Allow erase?")
+        buttons = list(asked.buttons)
+        assert [button["text"] for button in buttons] == ["Read on", "Deny"]
+        await desk.server.press(asked, "Read on")
+        await desk.server.until(lambda: not asked.buttons)
+        second = await desk.server.until(lambda: desk.server.with_button("Read on"))
+        await desk.server.press(second, "Read on")
+        last = await desk.server.until(lambda: desk.server.with_button("Allow once"))
+        asked.buttons = [{"text": "Read on", "callback_data": buttons[0]["callback_data"]}]
+        await desk.server.press(asked, "Read on")  # once more, too late: it must not mean another button
+        await desk.server.say("/stop")
+        await desk.server.until(lambda: not last.buttons and "🚫" in last.text)
+        assert [each.granted for each in desk.events() if isinstance(each, ApprovalAnswered)] == [False]
+
+
+@looped
+async def test_a_denial_with_a_reason() -> None:
+    """/deny answers the open approval, and the model reads why; without one it says that there is nothing to deny."""
+    async with bot_of(_erase(), "As you wish.", tools=[erase], approve="ask") as desk:
+        await desk.server.say("/deny why not")
+        await desk.server.read("There is nothing to deny.")
+        await desk.server.say("Erase it.")
+        asked = await desk.server.read("Allow erase?")
+        await desk.server.say("/deny keep the notes")
+        await desk.server.read("As you wish.")
+        await desk.server.until(lambda: not asked.buttons and "keep the notes" in asked.text)
+        [answered] = [each for each in desk.events() if isinstance(each, ApprovalAnswered)]
+        assert answered.note == "the answer was no: keep the notes"
 
 
 @looped
@@ -122,13 +158,13 @@ async def test_strangers_are_turned_away() -> None:
         await desk.server.read("add 666 to `users` in [telegram]", chat=666)
         await desk.server.say("Erase it.")
         asked = await desk.server.read("Allow erase?")
-        await desk.server.press(asked, "Allow", user=666)
+        await desk.server.press(asked, "Allow once", user=666)
         await desk.server.until(lambda: "answerCallbackQuery" in desk.server.of())
         await desk.server.acknowledged(await desk.server.say("/stop", user=666))
         await desk.server.acknowledged(await desk.server.say("Hello?", chat=666, user=666))
         assert len(desk.server.texts(666)) == 1
         assert asked.buttons
-        await desk.server.press(asked, "Allow")
+        await desk.server.press(asked, "Allow once")
         await desk.server.read("Done.")
         assert not desk.store.read("telegram-666")
 

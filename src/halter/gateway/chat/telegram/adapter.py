@@ -62,6 +62,7 @@ _MENU: Final = (
     ("steer", "Send a message into the running turn"),
     ("queue", "Send a message when the turn is over"),
     ("new", "Start a new conversation"),
+    ("deny", "Do not allow what was asked, and say why"),
     ("why", "Show the last stop: what ended, and how fast"),
 )
 

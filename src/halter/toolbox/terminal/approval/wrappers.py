@@ -51,6 +51,7 @@ _PREFIXES: Final = {
     "runuser": "ugGc",
     "systemd-run": "pu",
 }
+WRAPPERS: Final = frozenset(_PREFIXES)
 # How many arguments of their own come before the program.
 _LEADING: Final = {"timeout": 1, "chroot": 1, "taskset": 1, "chrt": 1, "flock": 1}
 # Tools with commands of their own: `docker exec box rm -rf /`, `kubectl exec pod -- rm -rf /`.

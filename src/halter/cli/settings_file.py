@@ -1,0 +1,100 @@
+"""Changes one setting in the settings file, and leaves everything else in it as it is, comments too."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from halter.cli.settings import SettingsError
+from halter.toolbox.files.atomic import write_whole
+from halter.toolbox.files.workspace import Workspace
+from halter.toolbox.terminal.approval.prefixes import check_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+__all__ = ["add_prefixes"]
+
+_NAME = "approve_prefixes"
+_PRIVATE = 0o600
+
+
+def add_prefixes(path: Path, prefixes: Iterable[tuple[str, ...]]) -> None:
+    """Add prefixes of commands to `approve_prefixes`, for always. Atomic; other processes may do it at the same time.
+
+    Raises `ValueError` for a prefix that is refused, and `SettingsError` if the file cannot be changed.
+    """
+    wanted = list(prefixes)
+    for each in wanted:
+        check_prefix(each)
+    try:
+        with _locked(path.parent):
+            text = path.read_text("utf-8") if path.exists() else ""
+            changed = _with_prefixes(text, [shlex.join(each) for each in wanted], path)
+            if changed != text:
+                with Workspace(path.parent).find(path.name) as place:
+                    write_whole(place, changed.encode(), _PRIVATE)
+    except OSError as error:
+        raise SettingsError(f"cannot change {path}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from changing the file meanwhile. Its holder writes one file, or has died."""
+    import fcntl
+
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _with_prefixes(text: str, added: list[str], path: Path) -> str:
+    """The text of the file with these prefixes in it. Raises `SettingsError` if that cannot be done safely."""
+    import tomllib
+
+    try:
+        before = tomllib.loads(text)
+        known = list(before.get(_NAME, []))
+        wanted = [*known, *(each for each in added if each not in known)]
+        if wanted == known:
+            return text
+        line = f"{_NAME} = {msgspec.json.encode(wanted).decode()}\n"
+        changed = _replaced(text, line) if _NAME in before else _inserted(text, line)
+        if tomllib.loads(changed) == before | {_NAME: wanted}:
+            return changed
+    except (tomllib.TOMLDecodeError, TypeError):
+        pass
+    raise SettingsError(f"cannot change {path} by itself: add {', '.join(added)} to {_NAME} with `halter config edit`")
+
+
+def _inserted(text: str, line: str) -> str:
+    """The text with a line before its first table: what follows a table's name belongs to the table."""
+    lines = text.splitlines(keepends=True)
+    at = next((number for number, each in enumerate(lines) if each.lstrip().startswith("[")), len(lines))
+    before = "".join(lines[:at])
+    gap = "\n" if before and not before.endswith("\n") else ""
+    return f"{before}{gap}{line}{''.join(lines[at:])}"
+
+
+def _replaced(text: str, line: str) -> str:
+    """The text with the lines of the setting replaced; they end where they are a whole document."""
+    import tomllib
+
+    lines = text.splitlines(keepends=True)
+    start = next(number for number, each in enumerate(lines) if each.split("=")[0].strip(" \t\"'") == _NAME)
+    for end in range(start + 1, len(lines) + 1):
+        try:
+            tomllib.loads("".join(lines[start:end]))
+        except tomllib.TOMLDecodeError:
+            continue
+        return "".join([*lines[:start], line, *lines[end:]])
+    return text
