@@ -101,8 +101,9 @@ def _sandbox(configuration: Configuration) -> Sandbox | None:
     """The sandbox of the settings, for all tools together; None if it is off, or cannot be had."""
     from halter.toolbox.sandbox.sandbox import Sandbox, why_unavailable
 
-    mode = configuration.settings.sandbox
-    return None if mode == "off" or why_unavailable() else Sandbox(_WORKSPACE, mode)
+    settings = configuration.settings
+    mode = settings.sandbox
+    return None if mode == "off" or why_unavailable() else Sandbox(_WORKSPACE, mode, network=settings.network)
 
 
 def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None) -> list[Any]:

@@ -134,9 +134,13 @@ def _shared(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="what commands of the model may write: the workspace, nothing, or whatever you may",
     )
+    parser.add_argument(
+        "--network",
+        action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
+        help="whether commands of the model have the network in the sandbox; without it they have to ask",
+    )
     _store(parser)
-    if parser.prog == "halter":
-        parser.set_defaults(model=None, store=None, sandbox=None)
 
 
 def _store(parser: argparse.ArgumentParser) -> None:

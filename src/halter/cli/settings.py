@@ -23,11 +23,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping
 
 from halter._data_paths import DataPaths, find_paths
 
-__all__ = ["Configuration", "Settings", "SettingsError", "TelegramSettings", "load"]
+__all__ = ["Configuration", "Settings", "SettingsError", "TelegramSettings", "flags_of", "load"]
 
 _DEFAULT: Final = "default"
 # Ours as well, and no settings: they are read where they are needed.
@@ -68,6 +69,8 @@ class Settings(Struct, frozen=True):
     """The tools that the model may use, by name."""
     sandbox: Literal["workspace", "read-only", "off"] = "workspace"
     """What the processes of tools may do: write the workspace, write nothing, or whatever the user may."""
+    network: bool = False
+    """Whether the processes of tools have the network in the sandbox. Without it, single commands may ask for it."""
     max_steps: Annotated[int, Meta(ge=1)] = 50
     """The maximum number of requests in a turn."""
     exit_timeout: Annotated[float, Meta(gt=0)] = 5.0
@@ -109,6 +112,11 @@ class Configuration(NamedTuple):
         if not self.settings.store:
             self.paths.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.store
+
+
+def flags_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of the command line that are settings."""
+    return {name: getattr(options, name, None) for name in Settings.__struct_fields__}
 
 
 def load(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] = os.environ) -> Configuration:

@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def default(workspace: str | os.PathLike[str] = ".", sandbox: Mode = "workspace") -> list[Tool[..., Any]]:
+def default(
+    workspace: str | os.PathLike[str] = ".", sandbox: Mode = "workspace", *, network: bool = False
+) -> list[Tool[..., Any]]:
     """The default tools, working in *workspace*: terminal, files, code, web, to-do list and questions.
 
-    *sandbox* says what commands and code may do: "workspace", "read-only", or "off" for all that this user may. Where
-    the system has no sandbox, the tools that start processes are left out, unless it is "off".
+    *sandbox* says what commands and code may do: "workspace", "read-only", or "off" for all that this user may. With
+    *network* they have the network in the sandbox, too; else each command has to ask for it, by an approval. Where the
+    system has no sandbox, the tools that start processes are left out, unless it is "off".
     Destructive commands and code need approval: set the agent's `approve`, or they are denied.
     """
     try:
-        return tools_in(workspace, None if sandbox == "off" else Sandbox(workspace, sandbox))
+        return tools_in(workspace, None if sandbox == "off" else Sandbox(workspace, sandbox, network=network))
     except SandboxUnavailable as error:
         _log.warning('no terminal and no execute_code: %s; sandbox="off" uses them without one', error)
         return tools_without_processes(workspace)

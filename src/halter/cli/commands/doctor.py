@@ -11,13 +11,13 @@ import os
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from halter._own_keys import read_key
 from halter._version import __version__
 from halter.cli.model_choice import DEFAULTS, ModelChoice, NoModel, choose_model, has_local_model, ollama_models
 from halter.cli.output import may_color
-from halter.cli.settings import Configuration, SettingsError, load
+from halter.cli.settings import Configuration, SettingsError, flags_of, load
 from halter.views.text import strip_controls
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def examine(options: argparse.Namespace) -> int:
     """Print all results. Returns 1 if a check has failed."""
     color = may_color()
     worst = 0
-    for finding in findings(
-        {"model": options.model, "store": options.store, "sandbox": options.sandbox}, online=options.online
-    ):
+    for finding in findings(flags_of(options), online=options.online):
         state = f"{finding.state:4}"
         state = f"\x1b[{_COLORS[finding.state]}m{state}\x1b[0m" if color else state
         print(f"{state}  {finding.what:9}  {strip_controls(finding.text)}", flush=True)
@@ -66,7 +64,7 @@ def examine(options: argparse.Namespace) -> int:
     return int(worst)
 
 
-def findings(flags: dict[str, str | None], *, online: bool = False) -> Iterator[Finding]:
+def findings(flags: dict[str, Any], *, online: bool = False) -> Iterator[Finding]:
     """Do the checks."""
     yield _python()
     yield Finding("ok", "halter", __version__)

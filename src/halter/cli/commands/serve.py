@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from halter._extras import need
 from halter._own_keys import read_key
 from halter.cli.output import print_error
-from halter.cli.settings import SettingsError, load
+from halter.cli.settings import SettingsError, flags_of, load
 from halter.views.text import single_line, strip_controls
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
     from halter.stores import SQLiteStore
 
     try:
-        flags = {"model": options.model, "store": options.store, "sandbox": options.sandbox}
-        configuration = load(flags | {"public_name": options.public_name})
+        configuration = load(flags_of(options))
         settings = configuration.settings
         keys, file = _keys(configuration, options.host)
         choice = choose_model(configuration)

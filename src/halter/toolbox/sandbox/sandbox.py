@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -38,10 +39,15 @@ _NO_NETWORK: Final = (
     "enotfound",
     "enetunreach",
 )
-_NO_SERVER: Final = ("connection refused", "econnrefused", "couldn't connect to server")
+_NO_SERVER: Final = ("connection refused", "econnrefused", "couldn't connect to server", "could not connect to server")
 _NO_WRITE: Final = ("permission denied", "read-only file system", "device or resource busy", "eacces", "erofs")
 _NO_PRIVILEGE: Final = ("operation not permitted", "no new privileges", "eperm")
 _HOW_TO_ALLOW: Final = 'The user can allow more: `halter --sandbox off`, or sandbox="off".'
+_HOW_TO_GET_NETWORK: Final = (
+    "To ask the user for it, call terminal again with the argument network, which says what the command needs it for. "
+    "The user can allow it for all commands: `halter --network`, or network = true in the settings."
+)
+_IS_CLOSED: Final = "the sandbox is closed; make a new one"
 
 
 class SandboxUnavailable(HalterError, OSError):
@@ -90,7 +96,9 @@ class Sandbox:
         self.workspace = Path(workspace).expanduser().resolve()
         self.without_namespaces = ""
         """Why there are no namespaces; empty if there are, or no process was started yet."""
-        self._network = network
+        self.network = network
+        """Whether its processes have the network."""
+        self._networked: Sandbox | None = None
         self._hidden = tuple(Path(each).expanduser() for each in hidden)
         self._policy: Policy | None = None
         self._means: _Means | None = None
@@ -102,7 +110,20 @@ class Sandbox:
 
     def for_session(self) -> Sandbox:
         """Another one with the same rules, and with temporary files and a loopback of its own."""
-        return Sandbox(self.workspace, self.mode, network=self._network, hidden=self._hidden)
+        return Sandbox(self.workspace, self.mode, network=self.network, hidden=self._hidden)
+
+    def with_network(self) -> Sandbox:
+        """The same with the network: one workspace, one set of temporary files. It is closed with this one."""
+        if self.network:
+            return self
+        policy = replace(self.policy, network=True)
+        with self._lock:
+            if self._is_closed:
+                raise SandboxClosed(_IS_CLOSED)
+            if self._networked is None:
+                self._networked = Sandbox(self.workspace, self.mode, network=True, hidden=self._hidden)
+                self._networked._policy = policy  # noqa: SLF001  (of this class)
+            return self._networked
 
     def for_folder(self, folder: str | os.PathLike[str], *, network: bool) -> Sandbox:
         """Another one with the same secrets, whose processes write *folder* instead of the workspace."""
@@ -113,11 +134,11 @@ class Sandbox:
         """What its processes may do."""
         with self._lock:
             if self._is_closed:
-                raise SandboxClosed("the sandbox is closed; make a new one")
+                raise SandboxClosed(_IS_CLOSED)
             if self._policy is None:
                 folder = Path(tempfile.mkdtemp(prefix="halter-"))
                 self._remove = weakref.finalize(self, _remove, folder, guardian.watch_folder(str(folder)))
-                self._policy = policy_for(self.mode, self.workspace, folder, network=self._network, hidden=self._hidden)
+                self._policy = policy_for(self.mode, self.workspace, folder, network=self.network, hidden=self._hidden)
             return self._policy
 
     @property
@@ -172,24 +193,30 @@ class Sandbox:
         def has(each: tuple[str, ...]) -> bool:
             return any(word in words for word in each)
 
-        said = ""
-        if not self._network and has(_NO_NETWORK):
-            said = "has no network"
-        elif not self._network and has(_NO_SERVER):
+        said, how = "", _HOW_TO_ALLOW
+        if not self.network and has(_NO_NETWORK):
+            said, how = "has no network", _HOW_TO_GET_NETWORK
+        elif not self.network and has(_NO_SERVER):
+            how = _HOW_TO_GET_NETWORK
             said = "has a loopback of its own, with servers that this session has started"
             if self.without_namespaces:
                 said = f"has no loopback on this system ({self.without_namespaces})"
         elif has(_NO_WRITE):
             places = f"only {self.workspace} and $TMPDIR" if self.mode == "workspace" else "only $TMPDIR"
             said = f"lets commands write {places}, keeps Git's hooks and configuration as they are, and hides secrets"
+            if self.without_namespaces and not self.network:  # Landlock refuses a connection with the same error
+                said, how = f"{said}; nor does it let them connect to servers", f"{how} {_HOW_TO_GET_NETWORK}"
         elif has(_NO_PRIVILEGE):
             said = "gives commands no privileges, and keeps them away from other processes"
-        return f"The sandbox may be the cause: it {said}. {_HOW_TO_ALLOW}" if said else ""
+        return f"The sandbox may be the cause: it {said}. {how}" if said else ""
 
     def close(self) -> None:
         """Remove its temporary files. Processes that run in it go on, and keep their restrictions."""
         with self._lock:
             self._is_closed = True
+            networked, self._networked = self._networked, None
+        if networked is not None:
+            networked.close()
         with self._starting:
             means, self._means = self._means, None
             if means is not None:
