@@ -35,17 +35,24 @@ def make_agent(configuration: Configuration, choice: ModelChoice, *, can_ask: bo
     settings = configuration.settings
     approve: Policy = None if settings.approve == "ask" and not can_ask else settings.approve
     tools = load_tools(configuration)
+    wanted = settings.model_settings
     try:
-        return Agent(
+        agent = Agent(
             choice.model,
             tools,
             make_instructions(configuration, tools) or settings.instructions,
             settings.fallbacks,
-            settings.max_steps,
             approve=approve,
+            settings=wanted.for_agent,
+            limits=settings.limits,
         )
     except ValueError as error:
         raise SettingsError(str(error)) from error
+    for name in ("first_byte_timeout", "stale_timeout"):
+        seconds = getattr(wanted, name)
+        for model in (agent.model, *agent.fallbacks) if seconds is not None else ():
+            setattr(model, name, seconds)
+    return agent
 
 
 def make_instructions(configuration: Configuration, tools: Collection[Any]) -> Instructions | None:

@@ -124,6 +124,8 @@ def _print_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _shared(parser: argparse.ArgumentParser) -> None:
+    from halter.cli.settings import flag_for, table_flags
+
     # The default of a subcommand would hide an option given before the command.
     parser.add_argument(
         "--model", metavar="NAME", default=argparse.SUPPRESS, help="openai:NAME, anthropic:NAME, ollama:NAME or local"
@@ -141,6 +143,16 @@ def _shared(parser: argparse.ArgumentParser) -> None:
         help="whether commands of the model have the network in the sandbox; without it they have to ask",
     )
     _store(parser)
+    for title, table in (("limits of one turn", "limits"), ("settings of the model", "model_settings")):
+        group = parser.add_argument_group(title)
+        for path in table_flags(table):
+            group.add_argument(
+                flag_for(path),
+                dest=".".join(path),
+                metavar="VALUE",
+                default=argparse.SUPPRESS,
+                help=f"`{path[-1]}` of [{table}] in the settings",
+            )
 
 
 def _store(parser: argparse.ArgumentParser) -> None:

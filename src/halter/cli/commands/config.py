@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,6 +14,7 @@ from halter._data_paths import find_paths
 from halter._secrets import HIDDEN, is_secret
 from halter.cli.output import print_error
 from halter.cli.settings import Settings, SettingsError, load
+from halter.cli.settings_values import dotted, fields_of, is_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,9 +75,11 @@ def _toml(value: object, name: str = "") -> str:
     """A value as TOML: strings, numbers and lists are as in JSON. Secrets are not shown."""
     if value is None:
         return "{}"
-    if isinstance(value, msgspec.Struct):
-        fields = msgspec.structs.asdict(value)
-        return f"{{ {', '.join(f'{name} = {_toml(field, name)}' for name, field in fields.items())} }}"
+    kind: Any = type(value)
+    if is_table(kind):
+        value = {key: getattr(value, key) for key in fields_of(kind) if getattr(value, key) is not None}
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{dotted((key,))} = {_toml(each, key)}' for key, each in value.items())} }}"
     if isinstance(value, str) and value and is_secret(name, value):
         value = HIDDEN
     return msgspec.json.encode(value).decode()
