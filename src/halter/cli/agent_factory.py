@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halter.toolbox.sandbox.sandbox import Sandbox
     from halter.tools.approval import Policy
 
-__all__ = ["load_tools", "make_agent", "make_instructions", "start_lines"]
+__all__ = ["load_tools", "make_agent", "make_agents", "make_instructions", "start_lines"]
 
 # The groups of the toolbox that need only a workspace, and those that need not even that.
 _IN_WORKSPACE: Final = ("Terminal", "Files", "Code", "Skills")
@@ -27,31 +27,59 @@ _ALONE: Final = ("Web", "Browser", "Media", "Speech", "Todo", "Memory", "Clarify
 # They start processes, and so need a sandbox.
 _WITH_PROCESSES: Final = frozenset({"Terminal", "Code", "Browser", "terminal", "process", "execute_code"})
 _WORKSPACE: Final = "."
+_MAIN: Final = "halter"  # the name of the main agent
+_SERVER: Final = "mcp."  # before the name of an MCP server
 _WITHOUT_SANDBOX: Final = "`--sandbox off` uses them without one"
 
 
 def make_agent(configuration: Configuration, choice: ModelChoice, *, can_ask: bool) -> Agent:
     """Make the agent. If nobody can be asked, what needs approval is denied, unless the settings allow it."""
+    return next(iter(make_agents(configuration, choice, can_ask=can_ask).values()))
+
+
+def make_agents(configuration: Configuration, choice: ModelChoice, *, can_ask: bool) -> dict[str, Agent]:
+    """The agent, which comes first and can delegate to the others, and the other agents of the settings, by name."""
+    chosen = configuration.settings.agent
+    others: dict[str, Agent] = {}
+    for name in configuration.settings.agents:
+        if name != chosen:
+            theirs = configuration.for_agent(name)
+            tools = load_tools(theirs)
+            others[name] = _make(theirs, theirs.settings.model or choice.model, tools, name=name, can_ask=can_ask)
+    tools = load_tools(configuration)
+    if not chosen:
+        tools = _unique([*tools, *configuration.servers.tools()])
+        if others:
+            from halter.toolbox.delegate import Delegate
+
+            tools += Delegate(others, timeout=configuration.settings.delegate_timeout).tools
+    name = chosen or _MAIN
+    if name in others:
+        raise SettingsError(f"{configuration.origins[f'agents.{name}']}: this is the name of the main agent")
+    return {name: _make(configuration, choice.model, tools, name=name, can_ask=can_ask), **others}
+
+
+def _make(configuration: Configuration, model: str, tools: list[Any], *, name: str, can_ask: bool) -> Agent:
     settings = configuration.settings
     approve: Policy = None if settings.approve == "ask" and not can_ask else settings.approve
-    tools = load_tools(configuration)
     wanted = settings.model_settings
     try:
         agent = Agent(
-            choice.model,
+            model,
             tools,
             make_instructions(configuration, tools) or settings.instructions,
             settings.fallbacks,
+            name=name,
             approve=approve,
             settings=wanted.for_agent,
             limits=settings.limits,
         )
     except ValueError as error:
         raise SettingsError(str(error)) from error
-    for name in ("first_byte_timeout", "stale_timeout"):
-        seconds = getattr(wanted, name)
-        for model in (agent.model, *agent.fallbacks) if seconds is not None else ():
-            setattr(model, name, seconds)
+    for limit in ("first_byte_timeout", "stale_timeout"):
+        seconds = getattr(wanted, limit)
+        for each in (agent.model, *agent.fallbacks) if seconds is not None else ():
+            setattr(each, limit, seconds)
     return agent
 
 
@@ -76,7 +104,7 @@ def make_instructions(configuration: Configuration, tools: Collection[Any]) -> I
 def start_lines(configuration: Configuration, choice: ModelChoice) -> list[str]:
     """What every face shows before the first answer: about the model, and about the sandbox if that is not as usual."""
     settings = configuration.settings
-    lines = list(choice.lines)
+    lines = [*choice.lines, *configuration.servers.problems]
     if settings.sandbox == "off" or not {"default", *_WITH_PROCESSES} & set(settings.tools):
         return lines
     from halter.toolbox.sandbox.sandbox import why_unavailable
@@ -91,8 +119,8 @@ def start_lines(configuration: Configuration, choice: ModelChoice) -> list[str]:
 def load_tools(configuration: Configuration) -> list[Any]:
     """The tools that the settings name, for the current directory.
 
-    "default" is the default set, "Files" a group of the toolbox, "read_file" one tool of the default set, and
-    "MODULE:NAME" the user's own: a tool, or a list of them.
+    "default" is the default set, "Files" a group of the toolbox, "read_file" one tool of the default set, "mcp.NAME"
+    the tools of an MCP server, and "MODULE:NAME" the user's own: a tool, or a list of them.
     """
     tools: list[Any] = []
     names = configuration.settings.tools
@@ -101,6 +129,11 @@ def load_tools(configuration: Configuration) -> list[Any]:
         module, colon, attribute = name.partition(":")
         found = _find(name, module, attribute, configuration) if colon else _of_toolbox(name, configuration, sandbox)
         tools += found if isinstance(found, (list, tuple)) else [found]
+    return _unique(tools)
+
+
+def _unique(tools: list[Any]) -> list[Any]:
+    """Each tool once. A plain function has no name yet."""
     return list({tool.name: tool for tool in tools}.values()) if all(hasattr(each, "name") for each in tools) else tools
 
 
@@ -118,6 +151,8 @@ def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None
     from halter.toolbox.defaults import tools_in, tools_without_processes
     from halter.toolbox.sandbox.sandbox import why_unavailable
 
+    if name.startswith(_SERVER):
+        return _of_server(name.removeprefix(_SERVER), configuration)
     has_none = sandbox is None and configuration.settings.sandbox != "off"
     if has_none and name in _WITH_PROCESSES:
         msg = f"{configuration.origins['tools']}: {name} needs a sandbox: {why_unavailable()}; {_WITHOUT_SANDBOX}"
@@ -140,6 +175,14 @@ def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None
         msg = f"{configuration.origins['tools']}: unknown tool {name!r}; known: {', '.join(known)}"
         raise SettingsError(msg)
     return found
+
+
+def _of_server(name: str, configuration: Configuration) -> list[Any]:
+    if name not in configuration.servers.names:
+        known = ", ".join(configuration.servers.names) or "none"
+        msg = f"{configuration.origins['tools']}: there is no MCP server {name!r}; known: {known}"
+        raise SettingsError(msg)
+    return list(configuration.servers.tools([name]))
 
 
 def _find(name: str, module: str, attribute: str, configuration: Configuration) -> object:

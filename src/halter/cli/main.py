@@ -131,6 +131,9 @@ def _shared(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="NAME", default=argparse.SUPPRESS, help="openai:NAME, anthropic:NAME, ollama:NAME or local"
     )
     parser.add_argument(
+        "--agent", metavar="NAME", default=argparse.SUPPRESS, help="talk to this one of [agents] in the settings"
+    )
+    parser.add_argument(
         "--sandbox",
         choices=["workspace", "read-only", "off"],
         default=argparse.SUPPRESS,

@@ -16,13 +16,15 @@ it stands, to the line, and what would be right. An empty value in the environme
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_origin
 
 from msgspec import Meta, Struct
 
 from halter._data_paths import DataPaths, find_paths
 from halter.agent import Limits
+from halter.cli.mcp_servers import MCPServers
 from halter.cli.settings_values import (
     Path,
     SettingsError,
@@ -41,7 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
+    "AgentSettings",
     "Configuration",
+    "MCPSettings",
     "RequestSettings",
     "Settings",
     "SettingsError",
@@ -52,6 +56,8 @@ __all__ = [
     "table_flags",
 ]
 
+Mode: TypeAlias = Literal["workspace", "read-only", "off"]
+DELEGATE_TIMEOUT: Final = 1800.0  # as `halter.toolbox.delegate` has it, which is slow to import
 _DEFAULT: Final = "default"
 # Ours as well, and no settings: they are read where they are needed.
 _NO_SETTINGS: Final = frozenset({"HALTER_HOME", "HALTER_KEY"})
@@ -82,6 +88,48 @@ class TelegramSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The server of the Bot API."""
 
 
+class MCPSettings(Struct, frozen=True):
+    """A table [mcp.NAME]: an MCP server whose tools the agent has. In `env` and `headers`, ${NAME} is a variable."""
+
+    command: tuple[str, ...] = ()
+    """The program that is the server, and its arguments."""
+    url: str = ""
+    """The address of a server that runs already."""
+    env: dict[str, str] = {}
+    """Variables for the command."""
+    headers: dict[str, str] = {}
+    """Headers for the address."""
+    sandbox: Mode | None = None
+    """What the command may do. None: as the setting `sandbox` says."""
+    network: bool | None = None
+    """Whether the command has the network in the sandbox. None: as the setting `network` says."""
+    approval: bool = False
+    """Whether each call of its tools needs approval."""
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    """The maximum number of seconds for one call."""
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("set either `command` or `url`")
+        of_command = self.env or self.sandbox is not None or self.network is not None
+        if self.url and of_command:
+            raise ValueError("`env`, `sandbox` and `network` are for a server with `command`")
+        if self.command and self.headers:
+            raise ValueError("`headers` are for a server with `url`")
+
+
+class AgentSettings(Struct, frozen=True):
+    """A table [agents.NAME]: another agent. What is left out is as for the main one."""
+
+    model: str | None = None
+    instructions: str | None = None
+    tools: tuple[str, ...] | None = None
+    sandbox: Mode | None = None
+    network: bool | None = None
+    limits: Limits | None = None
+    model_settings: RequestSettings | None = None
+
+
 class Settings(Struct, frozen=True):
     """All settings and their defaults."""
 
@@ -99,7 +147,7 @@ class Settings(Struct, frozen=True):
     """How tools that need approval are handled. Where nobody can be asked, "ask" denies."""
     tools: tuple[str, ...] = ()
     """The tools that the model may use, by name."""
-    sandbox: Literal["workspace", "read-only", "off"] = "workspace"
+    sandbox: Mode = "workspace"
     """What the processes of tools may do: write the workspace, write nothing, or whatever the user may."""
     network: bool = False
     """Whether the processes of tools have the network in the sandbox. Without it, single commands may ask for it."""
@@ -127,14 +175,40 @@ class Settings(Struct, frozen=True):
     """The host name of the gateway's public address, if a proxy with TLS answers for it."""
     telegram: TelegramSettings | None = None
     """The Telegram bot, if there is one."""
+    agent: str = ""
+    """The agent to talk to, one of [agents]. Empty: the main one."""
+    agents: dict[str, AgentSettings] = {}
+    """Other agents, by name: the main one can delegate to them, and clients of the gateway can choose them."""
+    delegate_timeout: Annotated[float, Meta(gt=0)] = DELEGATE_TIMEOUT
+    """The maximum number of seconds for one task that is delegated to another agent."""
+    mcp: dict[str, MCPSettings] = {}
+    """MCP servers, by name."""
 
 
-class Configuration(NamedTuple):
+# What one source sets: each value is checked, and has the place where it was set.
+_Layer = dict[Path, tuple[Any, str]]
+
+
+@dataclass(frozen=True)
+class Configuration:
     """The effective settings, and where each of them was set."""
 
     settings: Settings
     origins: dict[str, str]
     paths: DataPaths
+    servers: MCPServers
+    """The MCP servers, for the whole program."""
+    _below: _Layer = field(repr=False)
+    _flags: _Layer = field(repr=False)
+
+    def for_agent(self, name: str) -> Configuration:
+        """The settings of another agent, to delegate to. Options of the command line do not concern it.
+
+        But for those that restrict what processes may do: they hold for every agent.
+        """
+        kept = {path: each for path, each in self._flags.items() if path[0] in ("sandbox", "network")}
+        settings, origins = _built(self._below | _layer_of(self.settings.agents, name, self.origins) | kept)
+        return replace(self, settings=settings, origins=origins)
 
     @property
     def store(self) -> FilePath:
@@ -167,9 +241,33 @@ def table_flags(table: str) -> list[Path]:
 def load(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] = os.environ) -> Configuration:
     """Read the settings. *flags* has the options of the command line, by the names of the settings."""
     paths = find_paths(env)
-    found: _Layer = {}
-    for layer in (_from_file(paths.config), _from_environment(env), _from_flags(flags or {})):
-        found |= layer
+    below = _from_file(paths.config) | _from_environment(env)
+    above = _from_flags(flags or {})
+    settings, origins = _built(below | above)
+    if settings.agent:
+        settings, origins = _built(below | _layer_of(settings.agents, settings.agent, origins) | above)
+    return Configuration(settings, origins, paths, MCPServers(settings, origins), below, above)
+
+
+def _layer_of(agents: Mapping[str, AgentSettings], name: str, origins: Mapping[str, str]) -> _Layer:
+    """What the table of an agent sets."""
+    if name not in agents:
+        known = f"known: {', '.join(agents)}" if agents else "there is no table [agents.NAME] in the settings"
+        raise SettingsError(f"{origins['agent']}: there is no agent {name!r}; {known}")
+    layer: _Layer = {}
+    origin = origins[dotted(("agents", name))]
+    for key in AgentSettings.__struct_fields__:
+        value = getattr(agents[name], key)
+        kind: Any = type(value)
+        if is_table(kind):
+            layer |= {(key, each): (getattr(value, each), origin) for each in fields_of(kind)}
+        elif value is not None:
+            layer[key,] = value, origin
+    return layer
+
+
+def _built(found: _Layer) -> tuple[Settings, dict[str, str]]:
+    """The settings that are found, and where each is set; the rest are the defaults."""
     values: dict[str, Any] = {}
     origins = dict.fromkeys(Settings.__struct_fields__, _DEFAULT)
     for name, hint in fields_of(Settings).items():
@@ -177,14 +275,11 @@ def load(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] = os.env
         if inner:
             plain = {key: value for key, (value, _) in inner.items()}
             origins[name] = ", ".join(dict.fromkeys(origin for _, origin in inner.values()))
-            values[name] = _made(hint, plain, name, origins[name])
+            origins |= {dotted((name, key)): origin for key, (_, origin) in inner.items()}
+            values[name] = _made(hint, plain, name, origins[name]) if is_table(hint) else plain
         elif (name,) in found:
             values[name], origins[name] = found[name,]
-    return Configuration(Settings(**values), origins, paths)
-
-
-# What one source sets: each value is checked, and has the place where it was set.
-_Layer = dict[Path, tuple[Any, str]]
+    return Settings(**values), origins
 
 
 def _leaves() -> dict[Path, Any]:
@@ -240,6 +335,8 @@ def _from_file(path: FilePath) -> _Layer:
         checked = check(value, known[name], (name,), place)
         if is_table(known[name]):
             layer |= {(name, key): (getattr(checked, key), place((name, key))) for key in value}
+        elif isinstance(checked, dict):
+            layer |= {(name, key): (each, place((name, key))) for key, each in checked.items()}
         else:
             layer[name,] = checked, place((name,))
     return layer

@@ -13,7 +13,7 @@ import msgspec
 from halter._data_paths import find_paths
 from halter._secrets import HIDDEN, is_secret
 from halter.cli.output import print_error
-from halter.cli.settings import Settings, SettingsError, load
+from halter.cli.settings import MCPSettings, Settings, SettingsError, load
 from halter.cli.settings_values import dotted, fields_of, is_table
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def _toml(value: object, name: str = "") -> str:
     """A value as TOML: strings, numbers and lists are as in JSON. Secrets are not shown."""
     if value is None:
         return "{}"
+    if isinstance(value, MCPSettings):
+        value = _shown_server(value)
     kind: Any = type(value)
     if is_table(kind):
         value = {key: getattr(value, key) for key in fields_of(kind) if getattr(value, key) is not None}
@@ -83,3 +85,27 @@ def _toml(value: object, name: str = "") -> str:
     if isinstance(value, str) and value and is_secret(name, value):
         value = HIDDEN
     return msgspec.json.encode(value).decode()
+
+
+def _shown_server(server: MCPSettings) -> MCPSettings:
+    """The server without secrets: values that are not read from variables, options that look like one, a query."""
+
+    def hidden(given: dict[str, str]) -> dict[str, str]:
+        return {name: text if "${" in text else HIDDEN for name, text in given.items()}
+
+    command: list[str] = []
+    for argument in server.command:
+        option, equals, _ = argument.partition("=")
+        if command and command[-1].startswith("-") and is_secret(command[-1]):
+            argument = HIDDEN  # noqa: PLW2901
+        elif (equals and is_secret(option)) or is_secret("", argument):
+            argument = f"{option}={HIDDEN}" if equals else HIDDEN  # noqa: PLW2901
+        command.append(argument)
+    url, mark, _ = server.url.partition("?")
+    return msgspec.structs.replace(
+        server,
+        command=tuple(command),
+        url=f"{url}?{HIDDEN}" if mark else url,
+        env=hidden(server.env),
+        headers=hidden(server.headers),
+    )

@@ -77,6 +77,8 @@ def findings(flags: dict[str, Any], *, online: bool = False) -> Iterator[Finding
         yield Finding("ok", "settings", str(path) if path.exists() else f"{path} does not exist: using the defaults")
         yield from _model(configuration, online=online)
         yield _tools(configuration)
+        yield from _servers(configuration)
+        yield from _agents(configuration)
         yield _sandbox(configuration)
         yield _instructions()
         yield from _store(configuration)
@@ -167,6 +169,40 @@ def _tools(configuration: Configuration) -> Finding:
     except Exception as error:  # noqa: BLE001
         return Finding("fail", "tools", f"{', '.join(configuration.settings.tools)}: {type(error).__name__}: {error}")
     return Finding("ok", "tools", f"{len(tools)}" if tools else "none configured")
+
+
+def _servers(configuration: Configuration) -> Iterator[Finding]:
+    """Connect to the MCP servers of the settings."""
+    servers = configuration.servers
+    try:
+        counts = {name: len(servers.tools([name])) for name in servers.names}
+    except SettingsError as error:
+        yield Finding("fail", "mcp", str(error), "`halter config edit` opens the file.")
+        return
+    finally:
+        servers.close()
+    for problem in servers.problems:
+        yield Finding("fail", "mcp", problem)
+    for name, number in counts.items():
+        if number:
+            yield Finding("ok", "mcp", f"{name}: {number} tools")
+
+
+def _agents(configuration: Configuration) -> Iterator[Finding]:
+    """Check the model and the tools of each of [agents]. Without a model of its own, it has that of the main agent."""
+    from halter.models.registry import find_model
+
+    for name in configuration.settings.agents:
+        theirs = configuration.for_agent(name)
+        model = theirs.settings.model
+        try:
+            if model:
+                find_model(model)
+        except ValueError as error:
+            yield Finding("fail", "agents", f"{theirs.origins['model']}: agents.{name}: {error}")
+            continue
+        found = _tools(theirs)
+        yield found._replace(what="agents", text=f"{name}: {model or 'the same model'}; tools: {found.text}")
 
 
 def _sandbox(configuration: Configuration) -> Finding:

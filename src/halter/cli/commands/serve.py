@@ -28,7 +28,7 @@ _SHORTEST: Final = 16  # minimum length of HALTER_KEY on a public address
 
 def serve_gateway(options: argparse.Namespace) -> int:
     """Serve until a signal. Returns the exit code if it cannot start. A boundary: errors are printed."""
-    from halter.cli.agent_factory import make_agent, start_lines
+    from halter.cli.agent_factory import make_agents, start_lines
     from halter.cli.model_choice import NoModel, choose_model
     from halter.cli.voice_factory import make_voice_messages
     from halter.errors import HalterError
@@ -43,7 +43,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
         settings = configuration.settings
         keys, file = _keys(configuration, options.host)
         choice = choose_model(configuration)
-        agent = make_agent(configuration, choice, can_ask=True)
+        agents = make_agents(configuration, choice, can_ask=True)
         voice_messages = make_voice_messages(configuration)
         for line in start_lines(configuration, choice):
             print(strip_controls(line), file=sys.stderr)
@@ -52,7 +52,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
         with SQLiteStore(configuration.make_store()) as store:
             serve(
                 lambda: Gateway(
-                    agent,
+                    agents,
                     store,
                     keys,
                     host=options.host,
