@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from halter import Agent
 from halter.events import EventData
-from halter.gateway import Gateway, Keys, Limits
+from halter.gateway import Gateway, GatewayLimits, Keys
 from halter.gateway.chat.telegram import Telegram
 from halter.models import Backoff, UserMessage
 from halter.stores import MemoryStore, Store
@@ -47,7 +47,7 @@ async def bot_of(
     users: Sequence[int] = (USER,),
     edit_interval: float = QUICK,
     voice_messages: VoiceMessages | None = None,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
     spoken_replies: bool = False,
     **options: Any,
 ) -> AsyncIterator[Desk]:

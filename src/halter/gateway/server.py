@@ -24,7 +24,7 @@ from halter.gateway.http.sse import EventStreams
 from halter.gateway.observe import logs
 from halter.gateway.observe.metrics import Metrics
 from halter.gateway.observe.tracing import Tracing
-from halter.gateway.sessions.limits import Limits
+from halter.gateway.sessions.limits import GatewayLimits
 from halter.gateway.sessions.registry import SessionRegistry
 from halter.gateway.sessions.spoken_replies import SpokenReplies
 from halter.voice.transcriber import Transcriber
@@ -69,7 +69,7 @@ class Gateway:
         host: str = "127.0.0.1",
         port: int = 0,
         public_name: str = "",
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         idle_after: float = _IDLE,
         voice_messages: VoiceMessages | None = None,
         spoken_replies: bool = False,
@@ -79,7 +79,7 @@ class Gateway:
             msg = f"{public_name or host} can be reached from other machines: set or create a key first"
             raise ValueError(msg)
         named = {agents.name: agents} if isinstance(agents, Agent) else dict(agents)
-        limits = limits or Limits()
+        limits = limits or GatewayLimits()
         self.metrics = Metrics()
         self._tracing = Tracing()
         self.streams = EventStreams(store)

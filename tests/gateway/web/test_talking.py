@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from halter import ToolContext, tool
 from halter.events import MessageAccepted
-from halter.gateway import Limits
+from halter.gateway import GatewayLimits
 from halter.models import Audio, ToolCall
 from halter.testing import Gate
 from tests.support.gateway_client import OWN
@@ -253,7 +253,7 @@ def test_a_message_that_is_being_transcribed_says_so(house: MakeHouse, tab: Make
 
 def test_a_message_that_is_refused_is_kept_and_can_be_taken_back(house: MakeHouse, tab: MakeTab) -> None:
     """What the gateway does not take yet is shown with the reason; taking it back puts the words into the field."""
-    there = house("One.", limits=Limits(session_messages=1))
+    there = house("One.", limits=GatewayLimits(session_messages=1))
     page = tab(there.address())
     page.say("first")
     expect(page.answers).to_have_text("One.")
