@@ -1,7 +1,8 @@
 """A sandbox: what the processes that a model starts may read, write and reach.
 
-Landlock restricts the files; namespaces take the network away and protect single files, where this system allows them.
-Without Landlock there is no sandbox, and making one raises: the caller decides what to do then, and says it.
+On Linux, Landlock restricts the files; namespaces take the network away and protect single files, where this system
+allows them. On macOS, Seatbelt does both. Where there is neither, there is no sandbox, and making one raises: the
+caller decides what to do then, and says it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halter.cancel.processes import guardian
 from halter.errors import HalterError
-from halter.toolbox.sandbox import landlock
+from halter.toolbox.sandbox import landlock, seatbelt
 from halter.toolbox.sandbox.namespaces import Namespaces, NamespacesUnavailable, request_for
 from halter.toolbox.sandbox.policy import policy_for
 
@@ -67,6 +68,8 @@ class _Means(NamedTuple):
 
 def why_unavailable() -> str:
     """Why this system has no sandbox; empty if it has one. Costs a system call."""
+    if seatbelt.is_available():
+        return ""
     version = landlock.abi()
     if version >= landlock.FIRST_USABLE:
         return ""
@@ -150,13 +153,16 @@ class Sandbox:
 
     def prepare(self) -> None:
         """Make what `popen()` needs, if that was not done yet. The first time a helper process runs."""
-        with self._starting:
-            self._made()
+        if not seatbelt.is_available():
+            with self._starting:
+                self._made()
 
     def popen(
         self, argv: Sequence[str], *, cwd: str, pass_fds: Iterable[int] = (), **options: Any
     ) -> subprocess.Popen[bytes]:
         """Start a process in the sandbox, as `subprocess.Popen` does. Raises `SandboxClosed`."""
+        if seatbelt.is_available():
+            return subprocess.Popen(seatbelt.wrap(self.policy, argv), cwd=cwd, pass_fds=[*pass_fds], **options)
         with self._starting:
             ruleset, namespaces = self._made()
             descriptors = [*pass_fds]
@@ -175,6 +181,9 @@ class Sandbox:
 
         It has namespaces of its own. With *ports*, a sandbox that has the network reaches only those, by TCP.
         """
+        if seatbelt.is_available():
+            policy = self.policy
+            return seatbelt.wrap(replace(policy, writable=(*policy.writable, *map(Path, writable))), argv, ports)
         with self._starting:
             has_namespaces = self._made().namespaces is not None
         request = request_for(self.policy) | {
