@@ -49,6 +49,7 @@ async def bot_of(
     voice_messages: VoiceMessages | None = None,
     limits: GatewayLimits | None = None,
     spoken_replies: bool = False,
+    notices: Sequence[str] = (),
     **options: Any,
 ) -> AsyncIterator[Desk]:
     """A bot whose model follows a script."""
@@ -67,5 +68,6 @@ async def bot_of(
             voice_messages=voice_messages,
             limits=limits,
             spoken_replies=spoken_replies,
+            notices=notices,
         )
         yield Desk(there, await stack.enter_async_context(gateway), kept, model)

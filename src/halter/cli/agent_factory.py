@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from halter.toolbox.sandbox.sandbox import Sandbox
     from halter.tools.approval import Policy
 
-__all__ = ["load_tools", "make_agent", "make_agents", "make_instructions", "start_lines"]
+__all__ = ["load_tools", "make_agent", "make_agents", "make_instructions", "sandbox_lines", "start_lines"]
 
 # The groups of the toolbox that need only a workspace, and those that need not even that.
 _IN_WORKSPACE: Final = ("Terminal", "Files", "Code", "Skills")
@@ -103,17 +103,21 @@ def make_instructions(configuration: Configuration, tools: Collection[Any]) -> I
 
 def start_lines(configuration: Configuration, choice: ModelChoice) -> list[str]:
     """What every face shows before the first answer: about the model, and about the sandbox if that is not as usual."""
+    return [*choice.lines, *configuration.servers.problems, *sandbox_lines(configuration)]
+
+
+def sandbox_lines(configuration: Configuration) -> list[str]:
+    """What every user is told of the sandbox, clients of the gateway included: nothing, if it is as usual."""
     settings = configuration.settings
-    lines = [*choice.lines, *configuration.servers.problems]
     if settings.sandbox == "off" or not {"default", *_WITH_PROCESSES} & set(settings.tools):
-        return lines
+        return []
     from halter.toolbox.sandbox.sandbox import why_unavailable
 
     if why := why_unavailable():
-        lines.append(f"No sandbox: {why}. So terminal and execute_code are off; {_WITHOUT_SANDBOX}.")
-    elif os.geteuid() == 0:
-        lines.append("Halter runs as root: the sandbox is weaker than for an ordinary user.")
-    return lines
+        return [f"No sandbox: {why}. So terminal and execute_code are off; {_WITHOUT_SANDBOX}."]
+    if os.geteuid() == 0:
+        return ["Halter runs as root: the sandbox is weaker than for an ordinary user."]
+    return []
 
 
 def load_tools(configuration: Configuration) -> list[Any]:

@@ -57,7 +57,7 @@ class Gateway:
     The gateway and its sessions run in the event loop in which it is started. *port* 0 picks a free one. Behind a proxy
     with TLS, *public_name* is the host of the public address. A session that is idle for *idle_after* seconds is
     unloaded. *voice_messages* transcribes recordings and is closed with the gateway; by default that is done on this
-    machine. *platforms* are chat platforms.
+    machine. *platforms* are chat platforms. *notices* are told to every user at the start, as that there is no sandbox.
     """
 
     def __init__(  # noqa: PLR0913  (each is the user's to set, and most have a default)
@@ -74,6 +74,7 @@ class Gateway:
         voice_messages: VoiceMessages | None = None,
         spoken_replies: bool = False,
         platforms: Sequence[ChatAdapter] = (),
+        notices: Sequence[str] = (),
     ) -> None:
         if (public_name or not is_loopback(host)) and not keys.are_explicit:
             msg = f"{public_name or host} can be reached from other machines: set or create a key first"
@@ -95,8 +96,10 @@ class Gateway:
         )
         speech = SpokenReplies(is_on=spoken_replies)
         names = [each.name for each in platforms]
-        self._handlers = Handlers(self.registry, self.streams, self.metrics, self._tracing, speech, names)
-        self._bridges = [ChatBridge(platform, self.registry, speech) for platform in platforms]
+        self._handlers = Handlers(
+            self.registry, self.streams, self.metrics, self._tracing, speech, names, notices=notices
+        )
+        self._bridges = [ChatBridge(platform, self.registry, speech, notices) for platform in platforms]
         self._guard = Authenticator(keys, host, public_name)
         self._connections = Connections(connection_limit(limits.connections))
         self._host = host

@@ -15,6 +15,7 @@ from halter.events import Event, TurnFinished
 from halter.models import TextDelta, ToolCall
 from halter.testing import FakeProvider, answer, drop, hang_before_first_byte, hang_mid_stream, raw, status, tool_calls
 from halter.views.event_json import encode_event
+from tests.support import without_landlock
 from tests.support.cli_program import Ended, Home, OnTerminal, end
 
 
@@ -126,9 +127,7 @@ def test_what_needs_approval_is_denied(home: Home, provider: FakeProvider) -> No
 
 def test_without_a_sandbox_tools_that_start_processes_are_off(home: Home, provider: FakeProvider) -> None:
     """On a system that has none, one line says so, and --sandbox off turns them on."""
-    (home.path / "sitecustomize.py").write_text(
-        "from halter.toolbox.sandbox import landlock\nlandlock.abi = lambda: 0  # an old kernel\n"
-    )
+    home.launcher = [sys.executable, without_landlock.__file__]
     home.env["HALTER_TOOLS"] = "default"
     provider.script(answer("Hello."), answer("Hello."))
     ended = home.run("-p", "Hi.")

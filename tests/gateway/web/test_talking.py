@@ -300,3 +300,15 @@ def test_a_wrong_key_in_the_address_does_not_replace_the_right_one(house: MakeHo
     expect(page.answers.nth(1)).to_have_text("Again.")
     assert "key" not in page.page.url
     page.wrong = [each for each in page.wrong if "401" not in each]
+
+
+def test_what_the_gateway_tells_at_the_start_stays_until_it_is_dismissed(house: MakeHouse, tab: MakeTab) -> None:
+    """That there is no sandbox is shown once, and not again with each list of sessions."""
+    page = tab(house("One.", notices=["No sandbox: this kernel is too old."]).address())
+    notice = page.page.locator(".notice")
+    expect(notice).to_have_text("No sandbox: this kernel is too old.")
+    page.say("Hi.")
+    page.idle()
+    expect(notice).to_have_count(1)
+    notice.get_by_role("button", name="Dismiss").click()
+    expect(notice).to_have_count(0)

@@ -28,7 +28,7 @@ _SHORTEST: Final = 16  # minimum length of HALTER_KEY on a public address
 
 def serve_gateway(options: argparse.Namespace) -> int:
     """Serve until a signal. Returns the exit code if it cannot start. A boundary: errors are printed."""
-    from halter.cli.agent_factory import make_agents, start_lines
+    from halter.cli.agent_factory import make_agents, sandbox_lines, start_lines
     from halter.cli.model_choice import NoModel, choose_model
     from halter.cli.voice_factory import make_voice_messages
     from halter.errors import HalterError
@@ -61,6 +61,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
                     voice_messages=voice_messages,
                     spoken_replies=settings.spoken_replies,
                     platforms=platforms,
+                    notices=sandbox_lines(configuration),
                 ),
                 patience=settings.drain_timeout,
                 leaving=settings.exit_timeout,

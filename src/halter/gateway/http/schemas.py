@@ -240,6 +240,7 @@ class SessionList(Struct, kw_only=True):
     """Sessions, the latest used first."""
 
     sessions: list[SessionView]
+    notices: list[str] = []  # what users are told at the start
 
 
 class AnswerView(Struct, kw_only=True):
