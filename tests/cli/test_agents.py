@@ -10,9 +10,10 @@ import pytest
 from halter import Limits
 from halter.cli.agent_factory import make_agents
 from halter.cli.model_choice import ModelChoice
-from halter.cli.settings import Configuration, SettingsError, load
+from halter.cli.settings import Configuration, Settings, SettingsError, load
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, tool_calls
+from halter.toolbox.delegate import TIMEOUT
 from tests.support.cli_program import Ended, Home
 
 TEXT = """
@@ -53,6 +54,11 @@ def test_an_agent_has_its_own_settings_and_the_rest_of_the_main_one(tmp_path: Pa
     assert agents["writer"].settings.temperature == 0.1
     assert agents["writer"].name == "writer"
     assert "- writer: Write.\n- copy: Be the main one." in agents["halter"].tools["delegate"].spec.description
+
+
+def test_the_time_for_a_task_is_that_of_the_toolbox() -> None:
+    """The number stands in both places, since one of them is slow to import."""
+    assert Settings().delegate_timeout == TIMEOUT
 
 
 def test_options_that_restrict_hold_for_every_agent(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ from halter.cli.model_choice import ModelChoice
 from halter.cli.settings import Configuration, SettingsError, load
 from halter.models import ToolCall
 from halter.testing import FakeProvider, ToolCalls, answer, tool_calls
-from tests.support.cli_program import Ended, Home
-from tests.support.processes import is_alive
+from tests.support.cli_program import Ended, Home, end
+from tests.support.processes import is_alive, wait_dead
 from tests.support.waiting import wait_until
 
 SERVER = str(Path(__file__).parents[1] / "support" / "mcp_server.py")
@@ -123,10 +125,24 @@ def test_print_mode_uses_a_server_and_ends_it(home: Home, provider: FakeProvider
     assert not is_alive(int(provider.requests[1].body["messages"][-1]["content"]))
 
 
+def test_a_signal_ends_the_wait_for_a_server(home: Home) -> None:
+    """A server that never answers does not keep the program from ending, and ends with it."""
+    script = f"echo $$ > {home.path}/pid.new; mv {home.path}/pid.new {home.path}/pid; exec sleep 300"
+    (home.path / "config.toml").write_text(f"[mcp.x]\nsandbox = 'off'\ncommand = {json.dumps(['sh', '-c', script])}\n")
+    with home.start("-p", "Hi.") as program:
+        wait_until((home.path / "pid").exists)
+        began = time.monotonic()
+        ended = end(program, signal.SIGINT)
+        assert time.monotonic() - began < 5
+    assert ended.code == 130
+    wait_dead(int((home.path / "pid").read_text()))
+
+
 def test_config_shows_no_secret(home: Home) -> None:
     """What was written in plain text is hidden; the name of a variable is not."""
     (home.path / "config.toml").write_text(
-        '[mcp.x]\ncommand = ["c", "--api-key", "sk-111", "--token=sk-222"]\nenv = { A = "sk-333", B = "${NAME}" }\n'
+        '[mcp.x]\ncommand = ["c", "--api-key", "sk-1", "--token=sk-2"]\n'
+        'env = { A = "sk-3", B = "${NAME}", D = "${X} sk-6" }\n'
         '[mcp.y]\nurl = "http://h/mcp?key=sk-444"\nheaders = { Auth = "Bearer sk-555", C = "Bearer ${NAME}" }\n'
     )
     shown = home.run("config", "show").out

@@ -137,3 +137,14 @@ def test_the_sandbox_with_network_shares_temporary_files(
         networked.popen(["true"], cwd="/")
     with pytest.raises(SandboxClosed):
         sandbox.with_network()
+
+
+def test_code_asks_for_the_network_by_the_terminal(tmp_path: Path, server: str) -> None:
+    """Code that calls the tool is asked for like the model: it cannot give itself the network."""
+    asked = Asked(answer=False)
+    code = f"tools.terminal(command={server!r}, network='look around')"
+    model = ScriptedModel([ToolCall("1", "execute_code", json.dumps({"code": code}))], "done")
+    with Agent(model, toolbox.default(tmp_path), approve=asked).session() as session:
+        outcome = session.run("go").outcomes[0]
+    assert "This call was not allowed and not started" in outcome.detail
+    assert asked.reasons == ["it asks for the network: 'look around'"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_origin
 
 from msgspec import Meta, Struct
 
@@ -37,6 +37,7 @@ from halter.cli.settings_values import (
     unknown,
 )
 from halter.models.types import ModelSettings
+from halter.toolbox.sandbox.policy import Mode
 
 if TYPE_CHECKING:
     import argparse
@@ -56,7 +57,6 @@ __all__ = [
     "table_flags",
 ]
 
-Mode: TypeAlias = Literal["workspace", "read-only", "off"]
 DELEGATE_TIMEOUT: Final = 1800.0  # as `halter.toolbox.delegate` has it, which is slow to import
 _DEFAULT: Final = "default"
 # Ours as well, and no settings: they are read where they are needed.

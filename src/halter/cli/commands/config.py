@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import subprocess
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["config"]
 
 _PRIVATE = 0o600
+_REFERENCE = re.compile(r"(?:[A-Za-z]+ )?\$\{\w+\}")  # a variable, maybe after a word such as "Bearer"
 
 
 def config(action: str) -> int:
@@ -91,7 +93,7 @@ def _shown_server(server: MCPSettings) -> MCPSettings:
     """The server without secrets: values that are not read from variables, options that look like one, a query."""
 
     def hidden(given: dict[str, str]) -> dict[str, str]:
-        return {name: text if "${" in text else HIDDEN for name, text in given.items()}
+        return {name: text if _REFERENCE.fullmatch(text) else HIDDEN for name, text in given.items()}
 
     command: list[str] = []
     for argument in server.command:

@@ -1,7 +1,7 @@
 """`halter doctor`: checks the installation. One line for each check, and below it how to fix a problem.
 
-Nothing is changed and nothing is asked over the network, except with --online, and then the model's provider, for one
-word and a few seconds at the most.
+Nothing is changed. MCP servers of the settings are started or connected to, as they would be for a chat. Nobody else
+is asked over the network, except with --online, and then the model's provider, for one word and a few seconds at most.
 """
 
 from __future__ import annotations
