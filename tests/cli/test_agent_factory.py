@@ -123,6 +123,8 @@ def test_skills_can_be_read_where_there_are_any(tmp_path: Path, monkeypatch: pyt
     (tmp_path / ".agents/skills/pdf").mkdir(parents=True)
     (tmp_path / ".agents/skills/pdf/SKILL.md").write_text("---\ndescription: Read PDF files.\n---\n")
     assert "read_skill" in names("default")
+
+
 @pytest.mark.parametrize("is_set", [True, False])
 def test_the_network_is_as_set(is_set: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the setting, commands reach servers outside of the sandbox; without it, they do not."""

@@ -184,7 +184,9 @@ class Delegate:
 
 def _purpose(agent: Agent) -> str:
     """The first line of an agent's instructions, for the model that chooses one."""
-    line = next(iter(agent.instructions.strip().splitlines()), "") if isinstance(agent.instructions, str) else ""
+    told = agent.instructions  # or a function: `toolbox.Instructions` has what its user wrote as `text`
+    text = told if isinstance(told, str) else str(getattr(told, "text", ""))
+    line = next(iter(text.strip().splitlines()), "")
     return f": {shorten(line, _MAX_PURPOSE)}" if line else ""
 
 
