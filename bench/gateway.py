@@ -68,13 +68,15 @@ class Ticking:
 
 async def serve(path: str, turns: int) -> None:
     from halter import Agent
-    from halter.gateway import Gateway, Keys, Limits
+    from halter.gateway import Gateway, GatewayLimits, Keys
     from halter.stores import SQLiteStore
 
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)  # as `halter serve` does, and the next line, too
     sys.setswitchinterval(0.0002)
-    limits = Limits(turns=turns, key_turns=turns, key_messages=10_000_000, key_sessions=10_000_000, streams=100_000)
+    limits = GatewayLimits(
+        turns=turns, key_turns=turns, key_messages=10_000_000, key_sessions=10_000_000, streams=100_000
+    )
     with SQLiteStore(path) as store:
         async with Gateway(Agent(Ticking()), store, Keys(own=_KEY), limits=limits, idle_after=3600) as gateway:
             print(gateway.url.rpartition(":")[2], flush=True)

@@ -1,5 +1,7 @@
 """What a sandbox costs: the time of `true` from start to exit, without one, with Landlock alone, and with namespaces.
 
+Where `bwrap` is installed, it is measured too, doing what the namespaces do: docs/security.md says why it is not used.
+
     python bench/sandbox.py [--runs 300]
 
 All take turns within a round, in one run. The difference of two is the median of the differences of their rounds. The
@@ -15,6 +17,7 @@ import sys
 sys.path.insert(0, sys.path.pop(0) + "/..")  # this folder's token.py must not hide the standard library's
 
 import argparse
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -42,6 +45,20 @@ def with_landlock_alone(folder):
     return sandbox
 
 
+def with_bubblewrap(policy):
+    """A way to start processes that has bubblewrap make the namespaces of a policy, anew for each process."""
+    options = ["--dev-bind", "/", "/", "--unshare-user", "--unshare-ipc", "--unshare-net"]
+    for path in policy.read_only:
+        options += ["--ro-bind", str(path), str(path)]
+    for path in policy.hidden:
+        options += ["--tmpfs", str(path)] if path.is_dir() else ["--ro-bind", "/dev/null", str(path)]
+
+    def popen(argv, **others):
+        return subprocess.Popen(["bwrap", *options, "--", *argv], **others)
+
+    return popen
+
+
 def milliseconds(popen, folder):
     start = time.perf_counter()
     code = popen(["true"], cwd=folder, stdin=subprocess.DEVNULL).wait()
@@ -60,6 +77,8 @@ def main():
         full.prepare()
         first = (time.perf_counter() - start) * 1000
         ways = {"off": subprocess.Popen, "landlock": landlock.popen, "namespaces": full.popen}
+        if shutil.which("bwrap"):
+            ways["bubblewrap"] = with_bubblewrap(full.policy)
         taken = interleave(runs, {name: partial(milliseconds, popen, folder) for name, popen in ways.items()})
         landlock.close()
         full.close()

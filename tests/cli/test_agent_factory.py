@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -122,3 +124,16 @@ def test_skills_can_be_read_where_there_are_any(tmp_path: Path, monkeypatch: pyt
     (tmp_path / ".agents/skills/pdf").mkdir(parents=True)
     (tmp_path / ".agents/skills/pdf/SKILL.md").write_text("---\ndescription: Read PDF files.\n---\n")
     assert "read_skill" in names("default")
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_the_network_is_as_set(is_set: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the setting, commands reach servers outside of the sandbox; without it, they do not."""
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        command = f"exec 3<>/dev/tcp/127.0.0.1/{server.getsockname()[1]} && echo reached"
+        model = ScriptedModel(ToolCall("1", "terminal", json.dumps({"command": command})), "Done.")
+        tools = load_tools(load({"tools": ["terminal"]}, {"HALTER_NETWORK": str(is_set).lower()}))
+        with Agent(model, tools).session() as session:
+            content = str(session.run("Connect.").outcomes[0].content)
+    assert ("reached" in content) == is_set, content

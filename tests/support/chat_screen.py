@@ -42,7 +42,7 @@ class ChatScreen:
         self.raw = bytearray()
         python = sys.executable
         self.program = subprocess.Popen(
-            [python, "-c", _BECOME, python, "-m", "halter", *args],
+            [*home.launcher, python, "-c", _BECOME, python, "-m", "halter", *args],
             env=home.env | {"TERM": "xterm-256color"} | env,
             stdin=theirs,
             stdout=theirs,

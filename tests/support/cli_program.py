@@ -35,6 +35,7 @@ class Home:
 
     def __init__(self, path: Path, provider: FakeProvider | None = None) -> None:
         self.path = path
+        self.launcher: list[str] = []  # a command that becomes the program
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         self.env |= {"HALTER_HOME": str(path), "PYTHONPATH": str(path)}
         if provider is not None:
@@ -54,7 +55,7 @@ class Home:
     def start(self, *args: str, stdin: int = subprocess.DEVNULL, **env: str) -> Iterator[subprocess.Popen[bytes]]:
         """Start it; whatever is left of it at the end of the block is killed."""
         program = subprocess.Popen(
-            [sys.executable, "-m", "halter", *args],
+            [*self.launcher, sys.executable, "-m", "halter", *args],
             env=self.env | env,
             stdin=stdin,
             stdout=subprocess.PIPE,
@@ -139,7 +140,7 @@ class OnTerminal:
         self.file, theirs = pty.openpty()
         python = sys.executable
         self.program = subprocess.Popen(
-            [python, "-c", _BECOME, python, "-m", "halter", *args],
+            [*home.launcher, python, "-c", _BECOME, python, "-m", "halter", *args],
             env=home.env | {"TERM": "xterm"} | env,
             stdin=theirs,
             stdout=theirs,

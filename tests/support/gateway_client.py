@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from halter import Agent
-from halter.gateway import Gateway, KeyFile, Keys, Limits
+from halter.gateway import Gateway, GatewayLimits, KeyFile, Keys
 from halter.gateway.http.keys import SCOPES, Scope
 from halter.models.types import Model
 from halter.stores import MemoryStore, SQLiteStore, Store
@@ -134,7 +134,7 @@ async def gateway_of(
     store: Store | None = None,
     model: Model | None = None,
     tools: Sequence[Any] = (),
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
     keys: Keys | None = None,
     approve: Any = None,
     **options: Any,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 
 from halter import Agent
-from halter.gateway import Gateway, Keys, Limits
+from halter.gateway import Gateway, GatewayLimits, Keys
 from halter.gateway.serve import serve
 from halter.models.types import Finished, ModelEvent, ModelRequest, TextDelta
 from halter.stores import SQLiteStore
@@ -30,7 +30,7 @@ class Talking:
 
 
 def main() -> None:
-    limits = Limits(session_messages=10_000, key_messages=1_000_000, key_sessions=1_000_000)
+    limits = GatewayLimits(session_messages=10_000, key_messages=1_000_000, key_sessions=1_000_000)
     with SQLiteStore(sys.argv[1]) as store:
         serve(
             lambda: Gateway(Agent(Talking()), store, Keys(own=OWN), port=int(sys.argv[2]), limits=limits),

@@ -116,6 +116,22 @@ async def environment() -> str:
 
 
 @server.tool()
+async def variable(name: str) -> str:
+    """The value of a variable."""
+    return os.environ.get(name, "")
+
+
+@server.tool()
+async def write(path: str) -> str:
+    """Write a file; tell what went wrong."""
+    try:
+        await anyio.Path(path).write_text("written")
+    except OSError as error:
+        return str(error)
+    return "written"
+
+
+@server.tool()
 async def number() -> str:
     """The number of its process."""
     return str(os.getpid())

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from halter import Agent
 from halter.events import EventData
-from halter.gateway import Gateway, Keys, Limits
+from halter.gateway import Gateway, GatewayLimits, Keys
 from halter.gateway.chat.telegram import Telegram
 from halter.models import Backoff, UserMessage
 from halter.stores import MemoryStore, Store
@@ -47,8 +47,9 @@ async def bot_of(
     users: Sequence[int] = (USER,),
     edit_interval: float = QUICK,
     voice_messages: VoiceMessages | None = None,
-    limits: Limits | None = None,
+    limits: GatewayLimits | None = None,
     spoken_replies: bool = False,
+    notices: Sequence[str] = (),
     **options: Any,
 ) -> AsyncIterator[Desk]:
     """A bot whose model follows a script."""
@@ -67,5 +68,6 @@ async def bot_of(
             voice_messages=voice_messages,
             limits=limits,
             spoken_replies=spoken_replies,
+            notices=notices,
         )
         yield Desk(there, await stack.enter_async_context(gateway), kept, model)

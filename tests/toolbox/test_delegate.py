@@ -382,3 +382,32 @@ def test_a_child_in_a_deaf_tool_does_not_hold_up_a_stop(how: str) -> None:
             assert "let me see" in str(outcome.content)
             assert "partial answer" in str(outcome.content)
             judge_session(session, model_of(session).requests)
+
+
+# -- time limits and names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_child_that_takes_too_long_is_stopped_alone(background: bool) -> None:
+    """It comes back with what it has, marked as out of time; its siblings and the turn go on."""
+    slow, quick = named("slow", ["some words", Gate()]), named("quick", "done")
+    tools = Delegate([slow, quick], timeout=1.5)
+    script: list[Any] = [delegate("slow: x", "quick: y", background=background)]
+    if background:
+        script.append(subagents(action="collect", timeout=30))
+    with session_with(tools, *script, "ok") as session:
+        turn = session.run("x")
+        content = str(turn.outcomes[-1].content)
+        assert turn.status == "done"
+        assert "slow (x) was stopped after 1." in content
+        assert "because it timed out" in content
+        assert "partial answer]\nsome words" in content
+        assert "quick (y) is done" in content
+    assert states(slow) == ["cancelled"]
+
+
+def test_the_model_is_told_which_agents_there_are() -> None:
+    """Their names, and the first line of their instructions; it had to guess one to be told."""
+    tools = Delegate([named("poet", instructions="Write poems.\nShort ones."), named("clerk")])
+    [spec, _] = [each.spec for each in tools.tools]
+    assert spec.description.endswith("The agents:\n- poet: Write poems.\n- clerk")

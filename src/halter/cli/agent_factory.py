@@ -12,6 +12,8 @@ from halter.cli.settings import SettingsError
 from halter.tools.approval import Approval
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from collections.abc import Collection
 
     from halter.cli.model_choice import ModelChoice
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from halter.toolbox.sandbox.sandbox import Sandbox
     from halter.tools.approval import ApprovalRequest, Policy
 
-__all__ = ["load_tools", "make_agent", "make_instructions", "start_lines"]
+__all__ = ["load_tools", "make_agent", "make_agents", "make_instructions", "sandbox_lines", "start_lines"]
 
 # The groups of the toolbox that need only a workspace, and those that need not even that.
 _IN_WORKSPACE: Final = ("Terminal", "Files", "Code", "Skills")
@@ -28,6 +30,8 @@ _ALONE: Final = ("Web", "Browser", "Media", "Speech", "Todo", "Memory", "Clarify
 # They start processes, and so need a sandbox.
 _WITH_PROCESSES: Final = frozenset({"Terminal", "Code", "Browser", "terminal", "process", "execute_code"})
 _WORKSPACE: Final = "."
+_MAIN: Final = "halter"  # the name of the main agent
+_SERVER: Final = "mcp."  # before the name of an MCP server
 _WITHOUT_SANDBOX: Final = "`--sandbox off` uses them without one"
 
 
@@ -36,22 +40,55 @@ def make_agent(configuration: Configuration, choice: ModelChoice, *, can_ask: bo
 
     Then "ask" also runs what stays in the sandbox and is not destructive, as an agent without a policy does.
     """
+    return next(iter(make_agents(configuration, choice, can_ask=can_ask).values()))
+
+
+def make_agents(configuration: Configuration, choice: ModelChoice, *, can_ask: bool) -> dict[str, Agent]:
+    """The agent, which comes first and can delegate to the others, and the other agents of the settings, by name."""
+    chosen = configuration.settings.agent
+    others: dict[str, Agent] = {}
+    for name in configuration.settings.agents:
+        if name != chosen:
+            theirs = configuration.for_agent(name)
+            tools = load_tools(theirs)
+            others[name] = _make(theirs, theirs.settings.model or choice.model, tools, name=name, can_ask=can_ask)
+    tools = load_tools(configuration)
+    if not chosen:
+        tools = _unique([*tools, *configuration.servers.tools()])
+        if others:
+            from halter.toolbox.delegate import Delegate
+
+            tools += Delegate(others, timeout=configuration.settings.delegate_timeout).tools
+    name = chosen or _MAIN
+    if name in others:
+        raise SettingsError(f"{configuration.origins[f'agents.{name}']}: this is the name of the main agent")
+    return {name: _make(configuration, choice.model, tools, name=name, can_ask=can_ask), **others}
+
+
+def _make(configuration: Configuration, model: str, tools: list[Any], *, name: str, can_ask: bool) -> Agent:
     settings = configuration.settings
     approve: Policy = settings.approve
     if not can_ask and settings.approve != "deny":
         approve = None if settings.approve == "ask" else _approve_in_sandbox
-    tools = load_tools(configuration)
+    wanted = settings.model_settings
     try:
-        return Agent(
-            choice.model,
+        agent = Agent(
+            model,
             tools,
             make_instructions(configuration, tools) or settings.instructions,
             settings.fallbacks,
-            settings.max_steps,
+            name=name,
             approve=approve,
+            settings=wanted.for_agent,
+            limits=settings.limits,
         )
     except ValueError as error:
         raise SettingsError(str(error)) from error
+    for limit in ("first_byte_timeout", "stale_timeout"):
+        seconds = getattr(wanted, limit)
+        for each in (agent.model, *agent.fallbacks) if seconds is not None else ():
+            setattr(each, limit, seconds)
+    return agent
 
 
 def make_instructions(configuration: Configuration, tools: Collection[Any]) -> Instructions | None:
@@ -82,24 +119,28 @@ def _approve_in_sandbox(request: ApprovalRequest) -> Approval:
 
 def start_lines(configuration: Configuration, choice: ModelChoice) -> list[str]:
     """What every face shows before the first answer: about the model, and about the sandbox if that is not as usual."""
+    return [*choice.lines, *configuration.servers.problems, *sandbox_lines(configuration)]
+
+
+def sandbox_lines(configuration: Configuration) -> list[str]:
+    """What every user is told of the sandbox, clients of the gateway included: nothing, if it is as usual."""
     settings = configuration.settings
-    lines = list(choice.lines)
     if settings.sandbox == "off" or not {"default", *_WITH_PROCESSES} & set(settings.tools):
-        return lines
+        return []
     from halter.toolbox.sandbox.sandbox import why_unavailable
 
     if why := why_unavailable():
-        lines.append(f"No sandbox: {why}. So terminal and execute_code are off; {_WITHOUT_SANDBOX}.")
-    elif os.geteuid() == 0:
-        lines.append("Halter runs as root: the sandbox is weaker than for an ordinary user.")
-    return lines
+        return [f"No sandbox: {why}. So terminal and execute_code are off; {_WITHOUT_SANDBOX}."]
+    if os.geteuid() == 0:
+        return ["Halter runs as root: the sandbox is weaker than for an ordinary user."]
+    return []
 
 
 def load_tools(configuration: Configuration) -> list[Any]:
     """The tools that the settings name, for the current directory.
 
-    "default" is the default set, "Files" a group of the toolbox, "read_file" one tool of the default set, and
-    "MODULE:NAME" the user's own: a tool, or a list of them.
+    "default" is the default set, "Files" a group of the toolbox, "read_file" one tool of the default set, "mcp.NAME"
+    the tools of an MCP server, and "MODULE:NAME" the user's own: a tool, or a list of them.
     """
     tools: list[Any] = []
     names = configuration.settings.tools
@@ -108,6 +149,11 @@ def load_tools(configuration: Configuration) -> list[Any]:
         module, colon, attribute = name.partition(":")
         found = _find(name, module, attribute, configuration) if colon else _of_toolbox(name, configuration, sandbox)
         tools += found if isinstance(found, (list, tuple)) else [found]
+    return _unique(tools)
+
+
+def _unique(tools: list[Any]) -> list[Any]:
+    """Each tool once. A plain function has no name yet."""
     return list({tool.name: tool for tool in tools}.values()) if all(hasattr(each, "name") for each in tools) else tools
 
 
@@ -115,8 +161,9 @@ def _sandbox(configuration: Configuration) -> Sandbox | None:
     """The sandbox of the settings, for all tools together; None if it is off, or cannot be had."""
     from halter.toolbox.sandbox.sandbox import Sandbox, why_unavailable
 
-    mode = configuration.settings.sandbox
-    return None if mode == "off" or why_unavailable() else Sandbox(_WORKSPACE, mode)
+    settings = configuration.settings
+    mode = settings.sandbox
+    return None if mode == "off" or why_unavailable() else Sandbox(_WORKSPACE, mode, network=settings.network)
 
 
 def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None) -> list[Any]:
@@ -124,17 +171,20 @@ def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None
     from halter.toolbox.defaults import tools_in, tools_without_processes
     from halter.toolbox.sandbox.sandbox import why_unavailable
 
+    if name.startswith(_SERVER):
+        return _of_server(name.removeprefix(_SERVER), configuration)
     has_none = sandbox is None and configuration.settings.sandbox != "off"
     if has_none and name in _WITH_PROCESSES:
         msg = f"{configuration.origins['tools']}: {name} needs a sandbox: {why_unavailable()}; {_WITHOUT_SANDBOX}"
         raise SettingsError(msg)
     prefixes = configuration.settings.approve_prefixes
-    if name == "Terminal":
-        return toolbox.Terminal(_WORKSPACE, sandbox=sandbox, approve_prefixes=prefixes).tools
-    if name == "Code":
-        return toolbox.Code(_WORKSPACE, sandbox=sandbox).tools
-    if name == "Browser":
-        return toolbox.Browser(sandbox=sandbox).tools
+    with_processes: dict[str, Callable[[], list[Any]]] = {
+        "Terminal": lambda: toolbox.Terminal(_WORKSPACE, sandbox=sandbox, approve_prefixes=prefixes).tools,
+        "Code": lambda: toolbox.Code(_WORKSPACE, sandbox=sandbox).tools,
+        "Browser": lambda: toolbox.Browser(sandbox=sandbox).tools,
+    }
+    if name in with_processes:
+        return with_processes[name]()
     if name in _IN_WORKSPACE:
         return list(getattr(toolbox, name)(_WORKSPACE).tools)
     if name in _ALONE:
@@ -149,6 +199,14 @@ def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None
         msg = f"{configuration.origins['tools']}: unknown tool {name!r}; known: {', '.join(known)}"
         raise SettingsError(msg)
     return found
+
+
+def _of_server(name: str, configuration: Configuration) -> list[Any]:
+    if name not in configuration.servers.names:
+        known = ", ".join(configuration.servers.names) or "none"
+        msg = f"{configuration.origins['tools']}: there is no MCP server {name!r}; known: {known}"
+        raise SettingsError(msg)
+    return list(configuration.servers.tools([name]))
 
 
 def _find(name: str, module: str, attribute: str, configuration: Configuration) -> object:

@@ -124,9 +124,14 @@ def _print_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _shared(parser: argparse.ArgumentParser) -> None:
+    from halter.cli.settings import flag_for, table_flags
+
     # The default of a subcommand would hide an option given before the command.
     parser.add_argument(
         "--model", metavar="NAME", default=argparse.SUPPRESS, help="openai:NAME, anthropic:NAME, ollama:NAME or local"
+    )
+    parser.add_argument(
+        "--agent", metavar="NAME", default=argparse.SUPPRESS, help="talk to this one of [agents] in the settings"
     )
     parser.add_argument(
         "--sandbox",
@@ -140,9 +145,23 @@ def _shared(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="commands that may change something: ask, run what stays in the sandbox and ask for the rest, or deny",
     )
+    parser.add_argument(
+        "--network",
+        action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
+        help="whether commands of the model have the network in the sandbox; without it they have to ask",
+    )
     _store(parser)
-    if parser.prog == "halter":
-        parser.set_defaults(model=None, store=None, sandbox=None, approve=None)
+    for title, table in (("limits of one turn", "limits"), ("settings of the model", "model_settings")):
+        group = parser.add_argument_group(title)
+        for path in table_flags(table):
+            group.add_argument(
+                flag_for(path),
+                dest=".".join(path),
+                metavar="VALUE",
+                default=argparse.SUPPRESS,
+                help=f"`{path[-1]}` of [{table}] in the settings",
+            )
 
 
 def _store(parser: argparse.ArgumentParser) -> None:

@@ -6,8 +6,9 @@
     SQLiteStore(configuration.make_store())
 
 A setting is a field of `Settings`; its name in the file is that of the field, and in the environment `HALTER_` and that
-in capitals, where lists are separated by commas. What cannot be understood is a `SettingsError` that says where it
-stands, to the line, and what would be right. An empty value in the environment is none.
+in capitals, where lists are separated by commas. A field that is a class is a table, and its fields are settings too:
+`[limits] steps`, `HALTER_LIMITS_STEPS`, `--max-steps`. What cannot be understood is a `SettingsError` that says where
+it stands, to the line, and what would be right. An empty value in the environment is none.
 
 `HALTER_HOME` moves everything into one directory; see `halter._data_paths`.
 """
@@ -15,27 +16,65 @@ stands, to the line, and what would be right. An empty value in the environment 
 from __future__ import annotations
 
 import os
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_origin
 
-import msgspec
 from msgspec import Meta, Struct
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 from halter._data_paths import DataPaths, find_paths
+from halter.agent import Limits
+from halter.cli.mcp_servers import MCPServers
+from halter.cli.settings_values import (
+    Path,
+    SettingsError,
+    check,
+    dotted,
+    fields_of,
+    is_list,
+    is_table,
+    line_of,
+    unknown,
+)
+from halter.models.types import ModelSettings
+from halter.toolbox.sandbox.policy import Mode
 
-__all__ = ["Configuration", "Settings", "SettingsError", "TelegramSettings", "load"]
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping
 
+__all__ = [
+    "AgentSettings",
+    "Configuration",
+    "MCPSettings",
+    "RequestSettings",
+    "Settings",
+    "SettingsError",
+    "TelegramSettings",
+    "flag_for",
+    "flags_of",
+    "load",
+    "table_flags",
+]
+
+DELEGATE_TIMEOUT: Final = 1800.0  # as `halter.toolbox.delegate` has it, which is slow to import
 _DEFAULT: Final = "default"
 # Ours as well, and no settings: they are read where they are needed.
 _NO_SETTINGS: Final = frozenset({"HALTER_HOME", "HALTER_KEY"})
 
 
-class SettingsError(Exception):
-    """An invalid setting; the message says where it is set."""
+class RequestSettings(ModelSettings, frozen=True, kw_only=True):
+    """The table [model_settings]: how models answer, and how long they may be silent."""
+
+    first_byte_timeout: Annotated[float, Meta(gt=0)] | None = None
+    """The maximum number of seconds until an answer begins. None: the model's own."""
+    stale_timeout: Annotated[float, Meta(gt=0)] | None = None
+    """The maximum number of seconds between two pieces of an answer. None: the model's own."""
+
+    @property
+    def for_agent(self) -> ModelSettings:
+        """What goes with each request."""
+        return ModelSettings(**{name: getattr(self, name) for name in ModelSettings.__struct_fields__})
 
 
 class TelegramSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +86,48 @@ class TelegramSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The user ids that may use the bot. Others are told their id."""
     server: str = "https://api.telegram.org"
     """The server of the Bot API."""
+
+
+class MCPSettings(Struct, frozen=True):
+    """A table [mcp.NAME]: an MCP server whose tools the agent has. In `env` and `headers`, ${NAME} is a variable."""
+
+    command: tuple[str, ...] = ()
+    """The program that is the server, and its arguments."""
+    url: str = ""
+    """The address of a server that runs already."""
+    env: dict[str, str] = {}
+    """Variables for the command."""
+    headers: dict[str, str] = {}
+    """Headers for the address."""
+    sandbox: Mode | None = None
+    """What the command may do. None: as the setting `sandbox` says."""
+    network: bool | None = None
+    """Whether the command has the network in the sandbox. None: as the setting `network` says."""
+    approval: bool = False
+    """Whether each call of its tools needs approval."""
+    timeout: Annotated[float, Meta(gt=0)] | None = None
+    """The maximum number of seconds for one call."""
+
+    def __post_init__(self) -> None:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("set either `command` or `url`")
+        of_command = self.env or self.sandbox is not None or self.network is not None
+        if self.url and of_command:
+            raise ValueError("`env`, `sandbox` and `network` are for a server with `command`")
+        if self.command and self.headers:
+            raise ValueError("`headers` are for a server with `url`")
+
+
+class AgentSettings(Struct, frozen=True):
+    """A table [agents.NAME]: another agent. What is left out is as for the main one."""
+
+    model: str | None = None
+    instructions: str | None = None
+    tools: tuple[str, ...] | None = None
+    sandbox: Mode | None = None
+    network: bool | None = None
+    limits: Limits | None = None
+    model_settings: RequestSettings | None = None
 
 
 class Settings(Struct, frozen=True):
@@ -68,10 +149,14 @@ class Settings(Struct, frozen=True):
     """Beginnings of commands that run unasked: "git push"."""
     tools: tuple[str, ...] = ()
     """The tools that the model may use, by name."""
-    sandbox: Literal["workspace", "read-only", "off"] = "workspace"
+    sandbox: Mode = "workspace"
     """What the processes of tools may do: write the workspace, write nothing, or whatever the user may."""
-    max_steps: Annotated[int, Meta(ge=1)] = 50
-    """The maximum number of requests in a turn."""
+    network: bool = False
+    """Whether the processes of tools have the network in the sandbox. Without it, single commands may ask for it."""
+    limits: Limits = Limits()
+    """What one turn may use at most."""
+    model_settings: RequestSettings = RequestSettings()
+    """How models answer: temperature and the like."""
     exit_timeout: Annotated[float, Meta(gt=0)] = 5.0
     """The maximum number of seconds to exit."""
     drain_timeout: Annotated[float, Meta(ge=0)] = 10.0
@@ -92,38 +177,123 @@ class Settings(Struct, frozen=True):
     """The host name of the gateway's public address, if a proxy with TLS answers for it."""
     telegram: TelegramSettings | None = None
     """The Telegram bot, if there is one."""
+    agent: str = ""
+    """The agent to talk to, one of [agents]. Empty: the main one."""
+    agents: dict[str, AgentSettings] = {}
+    """Other agents, by name: the main one can delegate to them, and clients of the gateway can choose them."""
+    delegate_timeout: Annotated[float, Meta(gt=0)] = DELEGATE_TIMEOUT
+    """The maximum number of seconds for one task that is delegated to another agent."""
+    mcp: dict[str, MCPSettings] = {}
+    """MCP servers, by name."""
 
 
-class Configuration(NamedTuple):
+# What one source sets: each value is checked, and has the place where it was set.
+_Layer = dict[Path, tuple[Any, str]]
+
+
+@dataclass(frozen=True)
+class Configuration:
     """The effective settings, and where each of them was set."""
 
     settings: Settings
     origins: dict[str, str]
     paths: DataPaths
+    servers: MCPServers
+    """The MCP servers, for the whole program."""
+    _below: _Layer = field(repr=False)
+    _flags: _Layer = field(repr=False)
+
+    def for_agent(self, name: str) -> Configuration:
+        """The settings of another agent, to delegate to. Options of the command line do not concern it.
+
+        But for those that restrict what processes may do: they hold for every agent.
+        """
+        kept = {path: each for path, each in self._flags.items() if path[0] in ("sandbox", "network")}
+        settings, origins = _built(self._below | _layer_of(self.settings.agents, name, self.origins) | kept)
+        return replace(self, settings=settings, origins=origins)
 
     @property
-    def store(self) -> Path:
+    def store(self) -> FilePath:
         """The file that stores the sessions."""
-        return Path(self.settings.store).expanduser() if self.settings.store else self.paths.data / "sessions.db"
+        return FilePath(self.settings.store).expanduser() if self.settings.store else self.paths.data / "sessions.db"
 
-    def make_store(self) -> Path:
+    def make_store(self) -> FilePath:
         """The same; creates its directory if that is Halter's own."""
         if not self.settings.store:
             self.paths.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.store
 
 
+def flags_of(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of the command line that are settings."""
+    return {dotted(path): getattr(options, dotted(path), None) for path in _leaves()}
+
+
+def flag_for(path: Path) -> str:
+    """The option of the command line for a setting."""
+    prefix = "--max-" if path[0] == "limits" else "--"
+    return f"{prefix}{path[-1].replace('_', '-')}"
+
+
+def table_flags(table: str) -> list[Path]:
+    """The keys of a table that have an option: those with a plain value."""
+    return [path for path, hint in _leaves().items() if path[0] == table and not (is_list(hint) or _is_mapping(hint))]
+
+
 def load(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] = os.environ) -> Configuration:
     """Read the settings. *flags* has the options of the command line, by the names of the settings."""
     paths = find_paths(env)
+    below = _from_file(paths.config) | _from_environment(env)
+    above = _from_flags(flags or {})
+    settings, origins = _built(below | above)
+    if settings.agent:
+        settings, origins = _built(below | _layer_of(settings.agents, settings.agent, origins) | above)
+    return Configuration(settings, origins, paths, MCPServers(settings, origins), below, above)
+
+
+def _layer_of(agents: Mapping[str, AgentSettings], name: str, origins: Mapping[str, str]) -> _Layer:
+    """What the table of an agent sets."""
+    if name not in agents:
+        known = f"known: {', '.join(agents)}" if agents else "there is no table [agents.NAME] in the settings"
+        raise SettingsError(f"{origins['agent']}: there is no agent {name!r}; {known}")
+    layer: _Layer = {}
+    origin = origins[dotted(("agents", name))]
+    for key in AgentSettings.__struct_fields__:
+        value = getattr(agents[name], key)
+        kind: Any = type(value)
+        if is_table(kind):
+            layer |= {(key, each): (getattr(value, each), origin) for each in fields_of(kind)}
+        elif value is not None:
+            layer[key,] = value, origin
+    return layer
+
+
+def _built(found: _Layer) -> tuple[Settings, dict[str, str]]:
+    """The settings that are found, and where each is set; the rest are the defaults."""
     values: dict[str, Any] = {}
     origins = dict.fromkeys(Settings.__struct_fields__, _DEFAULT)
-    layers = (_from_file(paths.config), _from_environment(env), _from_flags(flags or {}))
-    for layer in layers:
-        for name, (value, origin) in layer.items():
-            values[name], origins[name] = value, origin
+    for name, hint in fields_of(Settings).items():
+        inner = {path[1]: each for path, each in found.items() if path[0] == name and len(path) > 1}
+        if inner:
+            plain = {key: value for key, (value, _) in inner.items()}
+            origins[name] = ", ".join(dict.fromkeys(origin for _, origin in inner.values()))
+            origins |= {dotted((name, key)): origin for key, (_, origin) in inner.items()}
+            values[name] = _made(hint, plain, name, origins[name]) if is_table(hint) else plain
+        elif (name,) in found:
+            values[name], origins[name] = found[name,]
     _check_prefixes(values.get("approve_prefixes", ()), origins["approve_prefixes"])
-    return Configuration(Settings(**values), origins, paths)
+    return Settings(**values), origins
+
+
+def _leaves() -> dict[Path, Any]:
+    """All settings, those of tables included, and their types. A table whose keys are names is one setting."""
+    leaves: dict[Path, Any] = {}
+    for name, hint in fields_of(Settings).items():
+        if is_table(hint):
+            leaves |= {(name, key): each for key, each in fields_of(hint).items()}
+        else:
+            leaves[name,] = hint
+    return leaves
 
 
 def _check_prefixes(prefixes: tuple[str, ...], origin: str) -> None:
@@ -138,10 +308,19 @@ def _check_prefixes(prefixes: tuple[str, ...], origin: str) -> None:
         raise SettingsError(msg) from error
 
 
-_Layer = dict[str, tuple[Any, str]]
+def _is_mapping(hint: object) -> bool:
+    return get_origin(hint) is dict or hint == (TelegramSettings | None)
 
 
-def _from_file(path: Path) -> _Layer:
+def _made(table: Any, values: dict[str, Any], name: str, origin: str) -> Any:  # noqa: ANN401  (a class of the file's tables)
+    """A table of values that are checked one by one; it may refuse some of them together."""
+    try:
+        return table(**values)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(f"{origin}: {name}: {error}") from error
+
+
+def _from_file(path: FilePath) -> _Layer:
     try:
         text = path.read_text("utf-8")
     except FileNotFoundError:
@@ -153,82 +332,53 @@ def _from_file(path: Path) -> _Layer:
     import tomllib
 
     try:
-        table = tomllib.loads(text)
+        document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         what, _, where = str(error).partition(" (at ")
-        place = where.rstrip(")") or "line 1"
-        msg = f"{path}, {place}: invalid TOML: {what}"
+        line = where.rstrip(")") or "line 1"
+        msg = f"{path}, {line}: invalid TOML: {what}"
         raise SettingsError(msg) from error
-    return {name: _setting(name, value, f"{path}, line {_line_of(name, text)}") for name, value in table.items()}
+
+    def place(keys: Path) -> str:
+        return f"{path}, line {line_of(keys, text)}"
+
+    layer: _Layer = {}
+    known = fields_of(Settings)
+    for name, value in document.items():
+        if name not in known:
+            raise unknown((name,), known, place((name,)))
+        checked = check(value, known[name], (name,), place)
+        if is_table(known[name]):
+            layer |= {(name, key): (getattr(checked, key), place((name, key))) for key in value}
+        elif isinstance(checked, dict):
+            layer |= {(name, key): (each, place((name, key))) for key, each in checked.items()}
+        else:
+            layer[name,] = checked, place((name,))
+    return layer
 
 
 def _from_environment(env: Mapping[str, str]) -> _Layer:
     layer: _Layer = {}
-    for name, hint in _hints().items():
-        variable = f"HALTER_{name.upper()}"
+    for path, hint in _leaves().items():
+        variable = f"HALTER_{'_'.join(path).upper()}"
         text = env.get(variable, "")
-        if not text or variable in _NO_SETTINGS or hint == (TelegramSettings | None):
+        if not text or variable in _NO_SETTINGS or _is_mapping(hint):
             continue
-        value = [each.strip() for each in text.split(",") if each.strip()] if hint == tuple[str, ...] else text
-        layer[name] = _setting(name, value, variable, strict=False)
+        value = [each.strip() for each in text.split(",") if each.strip()] if is_list(hint) else text
+        layer[path] = check(value, hint, path, _always(variable), strict=False), variable
     return layer
 
 
 def _from_flags(flags: Mapping[str, Any]) -> _Layer:
-    given = {name: value for name, value in flags.items() if value is not None}
-    return {name: _setting(name, value, f"--{name.replace('_', '-')}", strict=False) for name, value in given.items()}
+    leaves = {dotted(path): path for path in _leaves()}
+    layer: _Layer = {}
+    for name, value in flags.items():
+        if value is not None:
+            path = leaves[name]
+            flag = flag_for(path)
+            layer[path] = check(value, _leaves()[path], path, _always(flag), strict=False), flag
+    return layer
 
 
-def _setting(name: str, value: object, origin: str, *, strict: bool = True) -> tuple[Any, str]:
-    """Check one setting; returns its value and where it was set."""
-    hint = _hints().get(name)
-    if hint is None:
-        msg = f"{origin}: unknown setting {name!r}{_suggestion(name)}"
-        raise SettingsError(msg)
-    try:
-        return msgspec.convert(value, hint, strict=strict), origin
-    except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at ")
-        item = path.strip("`").removeprefix("$")
-        msg = f"{origin}: {name}{item}: {what[0].lower()}{what[1:].replace('`', '')}{_choices(hint)}"
-        raise SettingsError(msg) from error
-
-
-def _hints() -> dict[str, Any]:
-    global _known  # noqa: PLW0603  (read once, and only when needed)
-    if not _known:
-        _known = {field.name: field.type for field in msgspec.structs.fields(Settings)}
-    return _known
-
-
-_known: dict[str, Any] = {}
-
-
-def _suggestion(name: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), Settings.__struct_fields__, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f". Known settings: {', '.join(Settings.__struct_fields__)}"
-
-
-def _choices(hint: object) -> str:
-    choices = getattr(hint, "__args__", ()) if getattr(hint, "__origin__", None) is Literal else ()
-    return f"; must be one of {', '.join(map(repr, choices))}" if choices else ""
-
-
-def _line_of(name: str, text: str) -> int:
-    """The line in which a key is set. A line of a text that only looks like it does not end a whole document."""
-    import tomllib
-
-    quoted = re.escape(name)
-    key = re.compile(rf"""\s*\[*\s*(?:{quoted}|"{quoted}"|'{quoted}')\s*[=.\]]""")
-    lines = text.split("\n")
-    for number, line in enumerate(lines, 1):
-        if not key.match(line):
-            continue
-        try:
-            tomllib.loads("\n".join(lines[: number - 1]))
-        except tomllib.TOMLDecodeError:
-            continue
-        return number
-    return 1
+def _always(place: str) -> Callable[[Path], str]:
+    return lambda _path: place

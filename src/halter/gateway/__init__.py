@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from halter.gateway.http.keys import KeyFile as KeyFile
     from halter.gateway.http.keys import Keys as Keys
     from halter.gateway.server import Gateway as Gateway
-    from halter.gateway.sessions.limits import Limits as Limits
+    from halter.gateway.sessions.limits import GatewayLimits as GatewayLimits
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
         "http.keys": ["Key", "KeyFile", "Keys"],
         "server": ["Gateway"],
-        "sessions.limits": ["Limits"],
+        "sessions.limits": ["GatewayLimits"],
     },
 )

@@ -24,7 +24,7 @@ from halter.gateway.http.sse import EventStreams
 from halter.gateway.observe import logs
 from halter.gateway.observe.metrics import Metrics
 from halter.gateway.observe.tracing import Tracing
-from halter.gateway.sessions.limits import Limits
+from halter.gateway.sessions.limits import GatewayLimits
 from halter.gateway.sessions.registry import SessionRegistry
 from halter.gateway.sessions.spoken_replies import SpokenReplies
 from halter.voice.transcriber import Transcriber
@@ -59,7 +59,7 @@ class Gateway:
     with TLS, *public_name* is the host of the public address. A session that is idle for *idle_after* seconds is
     unloaded. *voice_messages* transcribes recordings and is closed with the gateway; by default that is done on this
     machine. *platforms* are chat platforms. *keep_prefixes* is called with the prefixes of commands that an admin
-    allows for always.
+    allows for always. *notices* are told to every user at the start, as that there is no sandbox.
     """
 
     def __init__(  # noqa: PLR0913  (each is the user's to set, and most have a default)
@@ -71,18 +71,19 @@ class Gateway:
         host: str = "127.0.0.1",
         port: int = 0,
         public_name: str = "",
-        limits: Limits | None = None,
+        limits: GatewayLimits | None = None,
         idle_after: float = _IDLE,
         voice_messages: VoiceMessages | None = None,
         spoken_replies: bool = False,
         platforms: Sequence[ChatAdapter] = (),
         keep_prefixes: KeepPrefixes | None = None,
+        notices: Sequence[str] = (),
     ) -> None:
         if (public_name or not is_loopback(host)) and not keys.are_explicit:
             msg = f"{public_name or host} can be reached from other machines: set or create a key first"
             raise ValueError(msg)
         named = {agents.name: agents} if isinstance(agents, Agent) else dict(agents)
-        limits = limits or Limits()
+        limits = limits or GatewayLimits()
         self.metrics = Metrics()
         self._tracing = Tracing()
         self.streams = EventStreams(store)
@@ -106,8 +107,9 @@ class Gateway:
             speech,
             reserved=names,
             keep_prefixes=keep_prefixes,
+            notices=notices,
         )
-        self._bridges = [ChatBridge(platform, self.registry, speech) for platform in platforms]
+        self._bridges = [ChatBridge(platform, self.registry, speech, notices) for platform in platforms]
         self._guard = Authenticator(keys, host, public_name)
         self._connections = Connections(connection_limit(limits.connections))
         self._host = host

@@ -65,14 +65,20 @@ class Children:
         finally:
             await child.aclose()
 
-    async def begin(self, agent: Agent, text: str, token: CancellationToken | None) -> Child:
+    async def begin(
+        self,
+        agent: Agent,
+        text: str,
+        token: CancellationToken | None,
+        timeout: float | None = None,  # noqa: ASYNC109  (of the child, not of this call)
+    ) -> Child:
         """Start another agent on *text* without waiting for it; below *token*, or by default below the session's.
 
         A child below the session's token is not stopped with the call or the turn that started it. It runs in this
-        event loop and ends with it.
+        event loop and ends with it. After *timeout* seconds it is stopped, with the reason "timeout".
         """
         turn_id = self._turn_id
-        own = (self._session.token if token is None else token).child(f"child {agent.name}")
+        own = (self._session.token if token is None else token).child(f"child {agent.name}", timeout)
         child = Child(await self._open(agent, own, 1.0 if token is None else _SHARE_OF_GRACE), own)
         child.task = asyncio.ensure_future(self._run_to_end(child, turn_id, text))
         return child

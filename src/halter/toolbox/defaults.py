@@ -28,18 +28,22 @@ def default(
     workspace: str | os.PathLike[str] = ".",
     sandbox: Mode = "workspace",
     approve_prefixes: Iterable[str | Sequence[str]] = (),
+    *,
+    network: bool = False,
 ) -> list[Tool[..., Any]]:
     """The default tools, working in *workspace*: terminal, files, code, web, to-do list and questions.
 
-    *sandbox* says what commands and code may do: "workspace", "read-only", or "off" for all that this user may. Where
-    the system has no sandbox, the tools that start processes are left out, unless it is "off".
+    *sandbox* says what commands and code may do: "workspace", "read-only", or "off" for all that this user may. With
+    *network* they have the network in the sandbox, too; else each command has to ask for it, by an approval. Where the
+    system has no sandbox, the tools that start processes are left out, unless it is "off".
     Commands that only read, and those that begin with one of *approve_prefixes* ("git push", or a list of words), run
     unasked. Others need approval, and so does code: the agent's `approve` says how. Without one, what stays in the
     sandbox and is not destructive runs, and the rest is denied.
     """
     prefixes = read_prefixes(approve_prefixes)
     try:
-        return tools_in(workspace, None if sandbox == "off" else Sandbox(workspace, sandbox), prefixes)
+        made = None if sandbox == "off" else Sandbox(workspace, sandbox, network=network)
+        return tools_in(workspace, made, prefixes)
     except SandboxUnavailable as error:
         _log.warning('no terminal and no execute_code: %s; sandbox="off" uses them without one', error)
         return tools_without_processes(workspace)

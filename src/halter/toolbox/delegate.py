@@ -2,7 +2,8 @@
 
 In the foreground a stop of the call stops the children, and returns what each has: the answers of those that were done,
 and the partial answers of the others, marked as such. Those in the background belong to the session: a stop of the turn
-does not stop them, `session.stop(scope="all")` and the end of the session do.
+does not stop them, `session.stop(scope="all")` and the end of the session do. A child that takes longer than its time
+limit is stopped, wherever it runs.
 
 The depth of delegation and the number of agents are limited for the whole tree of agents together.
 """
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 from halter.cancel.deadlines import check_seconds
@@ -34,13 +36,16 @@ if TYPE_CHECKING:
     from halter.agent import Agent
     from halter.session.children import Child
 
-__all__ = ["Delegate", "Task"]
+__all__ = ["TIMEOUT", "Delegate", "Task"]
+
+TIMEOUT: Final = 1800.0
 
 # After a stop, how long we wait for the children to come back with what they have. Most need a millisecond or two.
 _LOOK: Final = 0.03
 _CLOSE_PATIENCE: Final = 0.5
 _MAX_SHOWN: Final = 30_000  # characters of one child's answer
 _MAX_LABEL: Final = 60  # characters of a task in its label
+_MAX_PURPOSE: Final = 150  # characters of an agent's instructions in the tool's description
 _MAX_REMEMBERED: Final = 50  # children in the background that have ended
 
 
@@ -61,17 +66,23 @@ class Delegate:
         max_parallel: int = 8,  # children that run at one time, in the whole tree
         max_total: int = 100,  # children that one session may begin, in the whole tree
         max_depth: int = 2,  # 1: children cannot delegate
+        timeout: float | None = TIMEOUT,  # seconds for each child; then it is stopped, and has a partial answer
     ) -> None:
         named = dict(agents) if isinstance(agents, Mapping) else _by_name(agents)
         if not named:
             raise ValueError("pass at least one agent to delegate to")
         self._agents = named
+        self._timeout = None if timeout is None else check_seconds("timeout", timeout)
         self._limits = _Limits(max_parallel, max_total, max_depth)
 
     @property
     def tools(self) -> list[Tool[..., Any]]:
-        """All of them, for `Agent(tools=...)`."""
-        return [self.delegate, self.subagents]
+        """All of them, for `Agent(tools=...)`. The model is told which agents there are."""
+        delegate = self.delegate  # a copy
+        agents = "\n".join(f"- {name}{_purpose(agent)}" for name, agent in self._agents.items())
+        description = f"{delegate.description}\n\nThe agents:\n{agents}"
+        delegate.spec = msgspec.structs.replace(delegate.spec, description=description)
+        return [delegate, self.subagents]
 
     @tool
     async def delegate(self, tasks: list[Task], ctx: ToolContext, *, background: bool = False) -> str:
@@ -142,7 +153,7 @@ class Delegate:
         try:
             with _at(place):
                 for agent, each in tasks:
-                    child = await ctx.begin(agent, each.task, lasts=in_background)
+                    child = await ctx.begin(agent, each.task, lasts=in_background, timeout=self._timeout)
                     started.append(group.add(child, each, place, in_background=in_background))
         except BaseException:
             for part in started:
@@ -169,6 +180,14 @@ class Delegate:
             for each in waiting:
                 each.cancel()
         return "\n\n".join(each.result() for each in started)
+
+
+def _purpose(agent: Agent) -> str:
+    """The first line of an agent's instructions, for the model that chooses one."""
+    told = agent.instructions  # or a function: `toolbox.Instructions` has what its user wrote as `text`
+    text = told if isinstance(told, str) else str(getattr(told, "text", ""))
+    line = next(iter(text.strip().splitlines()), "")
+    return f": {shorten(line, _MAX_PURPOSE)}" if line else ""
 
 
 def _by_name(agents: Iterable[Agent]) -> dict[str, Agent]:
@@ -212,6 +231,11 @@ class _Part:
     def is_running(self) -> bool:
         return not self.child.ended.is_set
 
+    @property
+    def _seconds(self) -> float:
+        """How long it has taken. Whoever waits for its end may be told of it before `_note_end()` is called."""
+        return time.monotonic() - self._began if self._took is None else self._took
+
     def label(self) -> str:
         return f"{f'{self.number}: ' if self.number else ''}{self._task.agent} ({shorten(self._task.task, _MAX_LABEL)})"
 
@@ -219,10 +243,9 @@ class _Part:
         """How it stands, in words that fit behind its label."""
         turn, child = self.child.turn, self.child
         if self.is_running:
-            seconds = time.monotonic() - self._began
             how = "is being stopped after" if child.token.is_cancelled else "has been running for"
-            return f"{how} {seconds:.1f} s"
-        took = f"after {self._took or 0.0:.1f} s"
+            return f"{how} {self._seconds:.1f} s"
+        took = f"after {self._seconds:.1f} s"
         if turn is None or turn.status == "running":
             return f"could not be started: {child.error or 'it was stopped first'}"
         if turn.status == "done":

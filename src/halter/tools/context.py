@@ -43,7 +43,7 @@ class ToolContext:
         ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None,
         delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None,
         call: Callable[[Any, str, CancellationToken], Awaitable[ToolOutcome]] | None = None,
-        begin: Callable[[Any, str, CancellationToken | None], Awaitable[Any]] | None = None,
+        begin: Callable[[Any, str, CancellationToken | None, float | None], Awaitable[Any]] | None = None,
         resources: SessionResources | None = None,
     ) -> None:
         """For the code that runs the call. *report* is called in the tool's own thread, the others run in *loop*."""
@@ -118,17 +118,17 @@ class ToolContext:
         own = self._token if token is None else token
         return self._do("call", lambda: call(tool, arguments, own), ends_itself=True)
 
-    def begin(self, agent: Any, text: str, *, lasts: bool = False) -> Any:
+    def begin(self, agent: Any, text: str, *, lasts: bool = False, timeout: float | None = None) -> Any:
         """Start another agent on *text* without waiting for it. Returns a `Child`, in an async tool an awaitable of it.
 
         A stop of this call stops the other agent. One that *lasts* belongs to the session instead: it goes on when this
-        call and its turn are over or stopped, and ends with the session.
+        call and its turn are over or stopped, and ends with the session. Either is stopped after *timeout* seconds.
         """
         begin = self._begin
         if begin is None:
             msg = "nothing can be delegated here: this call runs outside of a session"
             raise RuntimeError(msg)
-        return self._do("begin", lambda: begin(agent, text, None if lasts else self._token), ends_itself=True)
+        return self._do("begin", lambda: begin(agent, text, None if lasts else self._token, timeout), ends_itself=True)
 
     def detach(self) -> None:
         """Detach the call from its session: for the code that runs it, once its outcome is settled. Ends all its waits.

@@ -27,7 +27,7 @@ def test_show(home: Home) -> None:
     assert shown["fallbacks"] == ["a:b", "c:d"]
     assert f'busy = "queue"  # {home.path}/config.toml, line 1\n' in ended.out
     assert 'model = "openai:test"  # HALTER_MODEL\n' in ended.out
-    assert "max_steps = 50  # default\n" in ended.out
+    assert "limits = { steps = 50 }  # default\n" in ended.out
 
 
 def test_secrets_are_not_shown(home: Home) -> None:

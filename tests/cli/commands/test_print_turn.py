@@ -13,8 +13,9 @@ import pytest
 
 from halter.events import Event, TurnFinished
 from halter.models import TextDelta, ToolCall
-from halter.testing import FakeProvider, answer, drop, hang_mid_stream, raw, status, tool_calls
+from halter.testing import FakeProvider, answer, drop, hang_before_first_byte, hang_mid_stream, raw, status, tool_calls
 from halter.views.event_json import encode_event
+from tests.support import without_landlock
 from tests.support.cli_program import Ended, Home, OnTerminal, end
 
 
@@ -96,6 +97,22 @@ def test_tools_are_used(home: Home, provider: FakeProvider) -> None:
     assert provider.requests[1].body["messages"][-1]["content"] == "42"
 
 
+def test_settings_of_the_model_and_limits(home: Home, provider: FakeProvider) -> None:
+    """Options go with the request and bound the turn; a model that is silent for too long is given up."""
+    (home.path / "config.toml").write_text("[model_settings]\nseed = 7\ntop_p = 0.9\n")
+    provider.script(tool_calls([ToolCall("1", "nothing", "{}")]))
+    ended = home.run("-p", "Hi.", "--max-steps", "1", "--temperature", "0.5", "--top-p", "0.8")
+    assert ended.code == 1
+    assert "1 step" in ended.err
+    body = provider.requests[0].body
+    assert (body["temperature"], body["top_p"], body["seed"]) == (0.5, 0.8, 7)
+    provider.script(hang_before_first_byte(), answer("Hello."))
+    ended = home.run("-p", "Hi.", "--first-byte-timeout", "0.3")
+    assert (ended.code, ended.out) == (0, "Hello.\n")
+    ended = home.run("-p", "Hi.", "--max-steps", "none")
+    assert ended == Ended(1, "", "halter: --max-steps: limits.steps: expected int, got str\n")
+
+
 def test_what_needs_approval_is_denied(home: Home, provider: FakeProvider) -> None:
     """Nobody can be asked in print mode: the tool is not run, and the model is told why. The settings may allow it."""
     home.write_module("from halter import tool\n@tool(approval=True)\ndef wipe() -> str:\n    return 'wiped'\n")
@@ -110,9 +127,7 @@ def test_what_needs_approval_is_denied(home: Home, provider: FakeProvider) -> No
 
 def test_without_a_sandbox_tools_that_start_processes_are_off(home: Home, provider: FakeProvider) -> None:
     """On a system that has none, one line says so, and --sandbox off turns them on."""
-    (home.path / "sitecustomize.py").write_text(
-        "from halter.toolbox.sandbox import landlock\nlandlock.abi = lambda: 0  # an old kernel\n"
-    )
+    home.launcher = [sys.executable, without_landlock.__file__]
     home.env["HALTER_TOOLS"] = "default"
     provider.script(answer("Hello."), answer("Hello."))
     ended = home.run("-p", "Hi.")

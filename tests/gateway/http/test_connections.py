@@ -11,7 +11,7 @@ from pathlib import Path
 
 import aiohttp
 
-from halter.gateway import Gateway, Limits
+from halter.gateway import Gateway, GatewayLimits
 from halter.testing import Gate
 from tests.support.gateway_client import AT_MOST, OWN, Client, gateway_of
 from tests.support.looped import looped
@@ -67,7 +67,7 @@ async def streaming(gateway: Gateway, client: Client, count: int) -> list[aiohtt
 async def test_connections_in_use_leave_room_for_stops() -> None:
     """Beyond its share a request is refused and told when to come again; a stop and the health check are answered."""
     gate = Gate()
-    async with gateway_of(["One.", gate], limits=Limits(connections=16)) as (gateway, client):
+    async with gateway_of(["One.", gate], limits=GatewayLimits(connections=16)) as (gateway, client):
         await client.create()
         await client.post("go")
         await gate.await_reached()
@@ -91,7 +91,7 @@ async def test_connections_in_use_leave_room_for_stops() -> None:
 @looped
 async def test_the_connection_that_waited_longest_makes_room() -> None:
     """One whose request has come before is not touched, and the newest ones are served."""
-    async with gateway_of(limits=Limits(connections=16)) as (gateway, client):
+    async with gateway_of(limits=GatewayLimits(connections=16)) as (gateway, client):
         await client.create()
         [stream] = await streaming(gateway, client, 1)
         async with half_open(gateway.url, 40) as opened:
@@ -108,6 +108,6 @@ async def test_the_connection_that_waited_longest_makes_room() -> None:
 @looped
 async def test_headers_that_never_end_are_not_waited_for() -> None:
     """There was no limit: such a connection stayed open for an hour."""
-    limits = Limits(header_timeout=0.05)
+    limits = GatewayLimits(header_timeout=0.05)
     async with gateway_of(limits=limits) as (gateway, _), half_open(gateway.url, 1) as [(reader, _)]:
         assert await asyncio.wait_for(reader.read(), 10) == b""

@@ -12,7 +12,7 @@ import pytest
 
 from halter.errors import SessionOwned, StoreCorrupt, StoreError, StoreFull, StoreReadOnly
 from halter.events import Event
-from halter.gateway import Limits
+from halter.gateway import GatewayLimits
 from halter.gateway.http.errors import MEDIA_TYPE
 from halter.stores import MemoryStore
 from tests.support.gateway_client import gateway_of, kinds, sqlite
@@ -126,7 +126,7 @@ async def test_empty_parts_of_a_form_count(size: int, said: str) -> None:
             name = f"{number}".zfill(size)
             yield f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n\r\n'.encode()
 
-    async with gateway_of(limits=Limits(upload=500_000)) as (_, client):
+    async with gateway_of(limits=GatewayLimits(upload=500_000)) as (_, client):
         await client.create()
         answer = await client.ask("POST", "/v1/sessions/s/messages", data=parts(), headers=FORM)
         assert (answer.status, answer.body["field"]) == (413, "body")
@@ -207,7 +207,7 @@ async def test_a_turn_that_the_store_lets_not_begin_begins_when_it_can() -> None
 @looped
 async def test_a_body_that_never_ends_is_not_waited_for() -> None:
     """A client that sends half of a body, or of a form, and then nothing, gets 408."""
-    limits = Limits(body_timeout=0.05, upload_timeout=0.05)
+    limits = GatewayLimits(body_timeout=0.05, upload_timeout=0.05)
 
     async def half() -> AsyncIterator[bytes]:
         yield b"--x\r\n"

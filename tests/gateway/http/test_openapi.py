@@ -20,7 +20,7 @@ from schemathesis import GenerationMode
 from schemathesis.core.result import Ok
 
 from halter import Agent
-from halter.gateway import Gateway, Keys, Limits
+from halter.gateway import Gateway, GatewayLimits, Keys
 from halter.gateway.http.openapi import document
 from halter.gateway.http.routes import ROUTES
 from halter.stores import MemoryStore
@@ -67,7 +67,7 @@ class Running:
 
     async def _run(self) -> None:
         self._end = asyncio.Event()
-        limits = Limits(session_messages=100_000, key_messages=100_000, key_sessions=100_000)
+        limits = GatewayLimits(session_messages=100_000, key_messages=100_000, key_sessions=100_000)
         async with Gateway(Agent(Talking()), MemoryStore(), Keys(own=OWN), limits=limits) as gateway:
             async with client_session(gateway) as http:
                 await Client(http).create("s")

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from halter import ToolContext, tool
-from halter.gateway import Limits
+from halter.gateway import GatewayLimits
 from halter.testing import Gate
 from halter.voice.transcriber import Transcriber
 from halter.voice.voice_messages import VoiceMessages
@@ -184,7 +184,9 @@ async def test_a_restart_goes_on_with_what_was_being_transcribed(tmp_path: Path)
 @looped
 async def test_what_is_no_recording_is_refused_or_told() -> None:
     """A form that is wrong is answered with what is wrong; sound that is none is a message that says so."""
-    async with gateway_of("ok", voice_messages=VoiceMessages(ScriptedTranscriber()), limits=Limits(upload=10_000)) as (
+    async with gateway_of(
+        "ok", voice_messages=VoiceMessages(ScriptedTranscriber()), limits=GatewayLimits(upload=10_000)
+    ) as (
         _,
         client,
     ):
@@ -201,7 +203,7 @@ async def test_what_is_no_recording_is_refused_or_told() -> None:
 async def test_a_recording_counts_as_a_turn_while_it_is_heard() -> None:
     """What would be one turn too many is refused, and not dropped; when the recording is removed there is room."""
     gate = Gate()
-    limits = Limits(turns=1)
+    limits = GatewayLimits(turns=1)
     async with gateway_of("ok", "ok", voice_messages=VoiceMessages(ScriptedTranscriber(gate=gate)), limits=limits) as (
         _,
         client,

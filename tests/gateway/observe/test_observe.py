@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from halter.events import Event, TurnFinished
-from halter.gateway import Limits
+from halter.gateway import GatewayLimits
 from halter.gateway.http import static_files
 from halter.gateway.http.static_files import StaticFiles
 from halter.gateway.observe import logs
@@ -105,7 +105,7 @@ async def test_an_event_that_can_not_be_counted_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged, and all else is seen: the turn's end, which makes room for others, above all."""
-    async with gateway_of("One.", "Two.", limits=Limits(turns=1)) as (gateway, client):
+    async with gateway_of("One.", "Two.", limits=GatewayLimits(turns=1)) as (gateway, client):
         take = gateway.metrics.take
 
         def fail_once(event: Event) -> None:

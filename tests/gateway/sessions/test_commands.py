@@ -11,7 +11,7 @@ import pytest
 
 from halter import Agent, ToolContext, tool
 from halter.cancel.one_shot_event import OneShotEvent
-from halter.gateway import Limits
+from halter.gateway import GatewayLimits
 from halter.gateway.sessions import commands
 from halter.models import ToolCall
 from halter.models.types import Image, UserMessage
@@ -194,7 +194,7 @@ async def test_a_stop_of_every_session_reaches_those_that_a_start_has_yet_to_wak
         with Agent(ScriptedModel()).session(f"s{number}", store) as session:
             session.post("Go on.")
     model = ScriptedModel(["One ", gate], "Two.", "Three.", "Four.", "Five.")
-    async with gateway_of(model=model, store=store, limits=Limits(turns=1)) as (gateway, client):
+    async with gateway_of(model=model, store=store, limits=GatewayLimits(turns=1)) as (gateway, client):
         await gate.await_reached()
         answer = await client.ask("POST", "/v1/stop", {"wait": True})
         assert answer.body == {"stopped": 1, "finished": 1}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from halter.events import MessageAccepted, MessageApplied
-from halter.gateway import Limits
+from halter.gateway import GatewayLimits
 from halter.gateway.sessions.limits import per_minute
 from halter.models.types import ModelRequest
 from halter.testing import Gate, ScriptedModel
@@ -49,7 +49,7 @@ def test_an_allowance_is_given_back_over_a_minute(monkeypatch: pytest.MonkeyPatc
 @looped
 async def test_too_many_messages_of_a_session() -> None:
     """The session is told when, another one is not touched, and the same id again is no new message."""
-    async with gateway_of("One.", "Two.", limits=Limits(session_messages=1)) as (_, client):
+    async with gateway_of("One.", "Two.", limits=GatewayLimits(session_messages=1)) as (_, client):
         await client.create("a")
         await client.create("b")
         assert (await client.post("x", "a", id="m1")).status == 202
@@ -64,7 +64,10 @@ async def test_too_many_messages_of_a_session() -> None:
 async def test_too_many_messages_of_a_key(tmp_path: Path) -> None:
     """In whichever sessions; another key is not touched."""
     keys, made = keys_of(tmp_path)
-    async with gateway_of("One.", "Two.", "Three.", keys=keys, limits=Limits(key_messages=2)) as (gateway, client):
+    async with gateway_of("One.", "Two.", "Three.", keys=keys, limits=GatewayLimits(key_messages=2)) as (
+        gateway,
+        client,
+    ):
         async with client_session(gateway, made["write"]) as http:
             writer = Client(http)
             for name in "abc":
@@ -78,7 +81,7 @@ async def test_too_many_messages_of_a_key(tmp_path: Path) -> None:
 @looped
 async def test_too_many_sessions_of_a_key() -> None:
     """Making sessions without end is refused."""
-    async with gateway_of(limits=Limits(key_sessions=2)) as (_, client):
+    async with gateway_of(limits=GatewayLimits(key_sessions=2)) as (_, client):
         await client.create("a")
         await client.create("b")
         assert refused(await client.ask("POST", "/v1/sessions"), "sessions")
@@ -88,7 +91,7 @@ async def test_too_many_sessions_of_a_key() -> None:
 async def test_a_full_inbox() -> None:
     """Messages that wait are bounded; when one is taken out there is room again."""
     gate = Gate()
-    async with gateway_of(["One ", gate], limits=Limits(inbox=2)) as (_, client):
+    async with gateway_of(["One ", gate], limits=GatewayLimits(inbox=2)) as (_, client):
         await client.create()
         await client.post("x")
         await gate.await_reached()
@@ -103,7 +106,7 @@ async def test_a_full_inbox() -> None:
 async def test_too_many_turns_at_once() -> None:
     """A message that would set off one more is refused; one for a turn that runs is taken, and so is each stop."""
     gates = [Gate(), Gate(), Gate()]
-    async with gateway_of(*(["One ", gate] for gate in gates), limits=Limits(turns=2)) as (_, client):
+    async with gateway_of(*(["One ", gate] for gate in gates), limits=GatewayLimits(turns=2)) as (_, client):
         for name in "abc":
             await client.create(name)
         for name, gate in zip("ab", gates, strict=False):
@@ -122,7 +125,7 @@ async def test_too_many_turns_of_a_key(tmp_path: Path) -> None:
     keys, made = keys_of(tmp_path)
     gates = [Gate(), Gate()]
     script = (["One ", gate] for gate in gates)
-    async with gateway_of(*script, keys=keys, limits=Limits(key_turns=1)) as (gateway, client):
+    async with gateway_of(*script, keys=keys, limits=GatewayLimits(key_turns=1)) as (gateway, client):
         async with client_session(gateway, made["write"]) as http:
             writer = Client(http)
             for name in "abc":
@@ -137,7 +140,7 @@ async def test_too_many_turns_of_a_key(tmp_path: Path) -> None:
 @looped
 async def test_bodies_that_are_too_large() -> None:
     """Refused by their length, or, if that is not told, as soon as they are too long; a form may be longer."""
-    async with gateway_of("One.", limits=Limits(body=1000, upload=5000)) as (_, client):
+    async with gateway_of("One.", limits=GatewayLimits(body=1000, upload=5000)) as (_, client):
         await client.create()
 
         async def endless() -> AsyncIterator[bytes]:
@@ -159,7 +162,7 @@ async def test_bodies_that_are_too_large() -> None:
 @looped
 async def test_streams_are_bounded() -> None:
     """One too many is refused, and when another has gone there is room."""
-    async with gateway_of(limits=Limits(streams=1)) as (_, client):
+    async with gateway_of(limits=GatewayLimits(streams=1)) as (_, client):
         await client.create()
         async with client.events() as stream:
             await stream.next()
@@ -181,7 +184,7 @@ async def test_ten_times_too_much_is_refused_and_nothing_is_lost(tmp_path: Path)
 
     sessions = [f"s{number}" for number in range(100)]
     with sqlite(tmp_path) as store:
-        async with gateway_of(model=Model(), store=store, limits=Limits(turns=10, inbox=3)) as (_, client):  # type: ignore[arg-type]
+        async with gateway_of(model=Model(), store=store, limits=GatewayLimits(turns=10, inbox=3)) as (_, client):  # type: ignore[arg-type]
             await asyncio.gather(*(client.create(name) for name in sessions))
             answers = await asyncio.gather(*(client.post("x", name, id=f"m-{name}") for name in sessions))
             taken = {name for name, answer in zip(sessions, answers, strict=True) if answer.status == 202}

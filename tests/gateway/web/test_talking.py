@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 
 from halter import ToolContext, tool
 from halter.events import MessageAccepted
-from halter.gateway import Limits
+from halter.gateway import GatewayLimits
 from halter.models import Audio, ToolCall
 from halter.testing import Gate
 from tests.support.gateway_client import OWN
@@ -285,7 +285,7 @@ def test_a_message_that_is_being_transcribed_says_so(house: MakeHouse, tab: Make
 
 def test_a_message_that_is_refused_is_kept_and_can_be_taken_back(house: MakeHouse, tab: MakeTab) -> None:
     """What the gateway does not take yet is shown with the reason; taking it back puts the words into the field."""
-    there = house("One.", limits=Limits(session_messages=1))
+    there = house("One.", limits=GatewayLimits(session_messages=1))
     page = tab(there.address())
     page.say("first")
     expect(page.answers).to_have_text("One.")
@@ -332,3 +332,15 @@ def test_a_wrong_key_in_the_address_does_not_replace_the_right_one(house: MakeHo
     expect(page.answers.nth(1)).to_have_text("Again.")
     assert "key" not in page.page.url
     page.wrong = [each for each in page.wrong if "401" not in each]
+
+
+def test_what_the_gateway_tells_at_the_start_stays_until_it_is_dismissed(house: MakeHouse, tab: MakeTab) -> None:
+    """That there is no sandbox is shown once, and not again with each list of sessions."""
+    page = tab(house("One.", notices=["No sandbox: this kernel is too old."]).address())
+    notice = page.page.locator(".notice")
+    expect(notice).to_have_text("No sandbox: this kernel is too old.")
+    page.say("Hi.")
+    page.idle()
+    expect(notice).to_have_count(1)
+    notice.get_by_role("button", name="Dismiss").click()
+    expect(notice).to_have_count(0)

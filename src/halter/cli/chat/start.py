@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from halter.cancel import ExitGuard
 from halter.cancel.one_shot_event import OneShotEvent
 from halter.cli.output import may_color, print_error
-from halter.cli.settings import SettingsError, load
+from halter.cli.settings import SettingsError, flags_of, load
 from halter.views.text import strip_controls
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ _TURN: Final = 0.002
 def open_chat(options: argparse.Namespace) -> int:
     """Run the chat. Returns the exit code."""
     try:
-        configuration = load(
-            {"model": options.model, "store": options.store, "sandbox": options.sandbox, "approve": options.approve}
-        )
+        configuration = load(flags_of(options))
     except SettingsError as error:
         return print_error(error)
     gc.set_threshold(_OBJECTS)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from halter._data_paths import find_paths
 from halter._secrets import HIDDEN, is_secret
 from halter.cli.output import print_error
-from halter.cli.settings import Settings, SettingsError, load
+from halter.cli.settings import MCPSettings, Settings, SettingsError, load
+from halter.cli.settings_values import dotted, fields_of, is_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["config"]
 
 _PRIVATE = 0o600
+_REFERENCE = re.compile(r"(?:[A-Za-z]+ )?\$\{\w+\}")  # a variable, maybe after a word such as "Bearer"
 
 
 def config(action: str) -> int:
@@ -74,9 +77,37 @@ def _toml(value: object, name: str = "") -> str:
     """A value as TOML: strings, numbers and lists are as in JSON. Secrets are not shown."""
     if value is None:
         return "{}"
-    if isinstance(value, msgspec.Struct):
-        fields = msgspec.structs.asdict(value)
-        return f"{{ {', '.join(f'{name} = {_toml(field, name)}' for name, field in fields.items())} }}"
+    if isinstance(value, MCPSettings):
+        value = _shown_server(value)
+    kind: Any = type(value)
+    if is_table(kind):
+        value = {key: getattr(value, key) for key in fields_of(kind) if getattr(value, key) is not None}
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{dotted((key,))} = {_toml(each, key)}' for key, each in value.items())} }}"
     if isinstance(value, str) and value and is_secret(name, value):
         value = HIDDEN
     return msgspec.json.encode(value).decode()
+
+
+def _shown_server(server: MCPSettings) -> MCPSettings:
+    """The server without secrets: values that are not read from variables, options that look like one, a query."""
+
+    def hidden(given: dict[str, str]) -> dict[str, str]:
+        return {name: text if _REFERENCE.fullmatch(text) else HIDDEN for name, text in given.items()}
+
+    command: list[str] = []
+    for argument in server.command:
+        option, equals, _ = argument.partition("=")
+        if command and command[-1].startswith("-") and is_secret(command[-1]):
+            argument = HIDDEN  # noqa: PLW2901
+        elif (equals and is_secret(option)) or is_secret("", argument):
+            argument = f"{option}={HIDDEN}" if equals else HIDDEN  # noqa: PLW2901
+        command.append(argument)
+    url, mark, _ = server.url.partition("?")
+    return msgspec.structs.replace(
+        server,
+        command=tuple(command),
+        url=f"{url}?{HIDDEN}" if mark else url,
+        env=hidden(server.env),
+        headers=hidden(server.headers),
+    )

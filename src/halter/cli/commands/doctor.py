@@ -1,7 +1,7 @@
 """`halter doctor`: checks the installation. One line for each check, and below it how to fix a problem.
 
-Nothing is changed and nothing is asked over the network, except with --online, and then the model's provider, for one
-word and a few seconds at the most.
+Nothing is changed. MCP servers of the settings are started or connected to, as they would be for a chat. Nobody else
+is asked over the network, except with --online, and then the model's provider, for one word and a few seconds at most.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 import shutil
 import sys
 import textwrap
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from halter._version import __version__
 from halter.cli.model_choice import ModelChoice, NoModel, choose_model, has_local_model, ollama_models
 from halter.cli.output import may_color
-from halter.cli.settings import Configuration, SettingsError, load
+from halter.cli.settings import Configuration, SettingsError, flags_of, load
 from halter.views.text import strip_controls
 
 if TYPE_CHECKING:
@@ -52,10 +52,7 @@ def examine(options: argparse.Namespace) -> int:
     """Print all results. Returns 1 if a check has failed."""
     color = may_color()
     worst = 0
-    for finding in findings(
-        {"model": options.model, "store": options.store, "sandbox": options.sandbox, "approve": options.approve},
-        online=options.online,
-    ):
+    for finding in findings(flags_of(options), online=options.online):
         state = f"{finding.state:4}"
         state = f"\x1b[{_COLORS[finding.state]}m{state}\x1b[0m" if color else state
         print(f"{state}  {finding.what:9}  {strip_controls(finding.text)}", flush=True)
@@ -65,7 +62,7 @@ def examine(options: argparse.Namespace) -> int:
     return int(worst)
 
 
-def findings(flags: dict[str, str | None], *, online: bool = False) -> Iterator[Finding]:
+def findings(flags: dict[str, Any], *, online: bool = False) -> Iterator[Finding]:
     """Do the checks."""
     yield _python()
     yield Finding("ok", "halter", __version__)
@@ -78,6 +75,8 @@ def findings(flags: dict[str, str | None], *, online: bool = False) -> Iterator[
         yield Finding("ok", "settings", str(path) if path.exists() else f"{path} does not exist: using the defaults")
         yield from _model(configuration, online=online)
         yield _tools(configuration)
+        yield from _servers(configuration)
+        yield from _agents(configuration)
         yield _sandbox(configuration)
         yield _instructions()
         yield from _store(configuration)
@@ -170,6 +169,40 @@ def _tools(configuration: Configuration) -> Finding:
     except Exception as error:  # noqa: BLE001
         return Finding("fail", "tools", f"{', '.join(configuration.settings.tools)}: {type(error).__name__}: {error}")
     return Finding("ok", "tools", f"{len(tools)}" if tools else "none configured")
+
+
+def _servers(configuration: Configuration) -> Iterator[Finding]:
+    """Connect to the MCP servers of the settings."""
+    servers = configuration.servers
+    try:
+        counts = {name: len(servers.tools([name])) for name in servers.names}
+    except SettingsError as error:
+        yield Finding("fail", "mcp", str(error), "`halter config edit` opens the file.")
+        return
+    finally:
+        servers.close()
+    for problem in servers.problems:
+        yield Finding("fail", "mcp", problem)
+    for name, number in counts.items():
+        if number:
+            yield Finding("ok", "mcp", f"{name}: {number} tools")
+
+
+def _agents(configuration: Configuration) -> Iterator[Finding]:
+    """Check the model and the tools of each of [agents]. Without a model of its own, it has that of the main agent."""
+    from halter.models.registry import find_model
+
+    for name in configuration.settings.agents:
+        theirs = configuration.for_agent(name)
+        model = theirs.settings.model
+        try:
+            if model:
+                find_model(model)
+        except ValueError as error:
+            yield Finding("fail", "agents", f"{theirs.origins['model']}: agents.{name}: {error}")
+            continue
+        found = _tools(theirs)
+        yield found._replace(what="agents", text=f"{name}: {model or 'the same model'}; tools: {found.text}")
 
 
 def _sandbox(configuration: Configuration) -> Finding:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel import CancellationToken, ExitGuard
 from halter.cli.output import Output, print_error
-from halter.cli.settings import SettingsError, load
+from halter.cli.settings import SettingsError, flags_of, load
 from halter.views.text import single_line
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ _REASONS: Final = {signal.SIGINT: "interrupt"}  # other signals: "shutdown"
 def print_turn(options: argparse.Namespace) -> int:
     """Run one turn. Returns the exit code."""
     try:
-        configuration = load(
-            {"model": options.model, "store": options.store, "sandbox": options.sandbox, "approve": options.approve}
-        )
+        configuration = load(flags_of(options))
     except SettingsError as error:
         return print_error(error)
     output = Output()

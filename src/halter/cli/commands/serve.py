@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from halter._extras import need
 from halter._own_keys import read_key
 from halter.cli.output import print_error
-from halter.cli.settings import SettingsError, load
+from halter.cli.settings import SettingsError, flags_of, load
 from halter.views.text import single_line, strip_controls
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _SHORTEST: Final = 16  # minimum length of HALTER_KEY on a public address
 
 def serve_gateway(options: argparse.Namespace) -> int:
     """Serve until a signal. Returns the exit code if it cannot start. A boundary: errors are printed."""
-    from halter.cli.agent_factory import make_agent, start_lines
+    from halter.cli.agent_factory import make_agents, sandbox_lines, start_lines
     from halter.cli.model_choice import NoModel, choose_model
     from halter.cli.voice_factory import make_voice_messages
     from halter.errors import HalterError
@@ -40,12 +40,11 @@ def serve_gateway(options: argparse.Namespace) -> int:
     from halter.stores import SQLiteStore
 
     try:
-        flags = {"model": options.model, "store": options.store, "sandbox": options.sandbox, "approve": options.approve}
-        configuration = load(flags | {"public_name": options.public_name})
+        configuration = load(flags_of(options))
         settings = configuration.settings
         keys, file = _keys(configuration, options.host)
         choice = choose_model(configuration)
-        agent = make_agent(configuration, choice, can_ask=True)
+        agents = make_agents(configuration, choice, can_ask=True)
         voice_messages = make_voice_messages(configuration)
         for line in start_lines(configuration, choice):
             print(strip_controls(line), file=sys.stderr)
@@ -54,7 +53,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
         with SQLiteStore(configuration.make_store()) as store:
             serve(
                 lambda: Gateway(
-                    agent,
+                    agents,
                     store,
                     keys,
                     host=options.host,
@@ -64,6 +63,7 @@ def serve_gateway(options: argparse.Namespace) -> int:
                     spoken_replies=settings.spoken_replies,
                     platforms=platforms,
                     keep_prefixes=lambda prefixes: _keep_prefixes(configuration, prefixes),
+                    notices=sandbox_lines(configuration),
                 ),
                 patience=settings.drain_timeout,
                 leaving=settings.exit_timeout,

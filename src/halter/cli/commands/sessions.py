@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from halter.cli.output import may_color, print_error
-from halter.cli.settings import SettingsError, load
+from halter.cli.settings import SettingsError, flags_of, load
 from halter.errors import StoreError
 from halter.events import EventData, MessageAccepted
 from halter.stores import SQLiteStore
@@ -97,7 +97,7 @@ def tell_why(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _open(options: argparse.Namespace) -> Iterator[Store]:
-    path = load({"store": options.store}).store
+    path = load(flags_of(options)).store
     if not path.exists():
         msg = f"No sessions yet: {path} does not exist."
         raise NotFound(msg)

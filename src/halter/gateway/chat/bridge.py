@@ -61,10 +61,13 @@ _UNAVAILABLE: Final = 503
 class ChatBridge:
     """The `Inbound` of one platform, in the gateway's event loop."""
 
-    def __init__(self, platform: ChatAdapter, registry: SessionRegistry, speech: SpokenReplies) -> None:
+    def __init__(
+        self, platform: ChatAdapter, registry: SessionRegistry, speech: SpokenReplies, notices: Sequence[str] = ()
+    ) -> None:
         self.name = platform.name
         self._platform = platform
         self._registry = registry
+        self._notices = notices
         self._commands = Commands(registry)
         self._key = Key(platform.name, platform.name, "write", "")
         self._phrases = StopPhrases(platform.stop_phrases)
@@ -149,7 +152,7 @@ class ChatBridge:
         elif incoming.unsupported:
             chat.outgoing.say(f"I cannot use {incoming.unsupported}, so it was not sent to the agent.")
         elif incoming.command not in ("", "steer", "queue", "new"):
-            chat.outgoing.say(HELP)
+            chat.outgoing.say("\n\n".join([HELP, *self._notices]))
         elif incoming.command in ("steer", "queue") and not incoming.text and incoming.fetch is None:
             chat.outgoing.say(f"Write the text after the command: /{incoming.command} TEXT")
         else:

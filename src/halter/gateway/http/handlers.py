@@ -75,8 +75,10 @@ class Handlers:
         *,
         reserved: Collection[str] = (),
         keep_prefixes: KeepPrefixes | None = None,
+        notices: Collection[str] = (),
     ) -> None:
         self._registry = registry
+        self._notices = list(notices)
         self._streams = streams
         self._metrics = metrics
         self._tracing = tracing
@@ -139,7 +141,7 @@ class Handlers:
             if live is not None:
                 view.state, view.turn = _state(live), _turn(live)
             views.append(view)
-        return _json(SessionList(sessions=views))
+        return _json(SessionList(sessions=views, notices=self._notices))
 
     async def session(self, request: web.Request) -> web.Response:
         async with self._lease(request) as live:

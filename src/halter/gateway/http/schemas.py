@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
 
-    from halter.gateway.sessions.limits import Limits
+    from halter.gateway.sessions.limits import GatewayLimits
     from halter.session.inbox import InboxMessage, Receipt
 
 __all__ = [
@@ -243,6 +243,7 @@ class SessionList(Struct, kw_only=True):
     """Sessions, the latest used first."""
 
     sessions: list[SessionView]
+    notices: list[str] = []  # what users are told at the start
 
 
 class AnswerView(Struct, kw_only=True):
@@ -302,7 +303,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401  (one for 
     return msgspec.json.Decoder(kind)
 
 
-async def read_body(request: web.Request, kind: type[Any], limits: Limits, *, may_be_empty: bool = False) -> Any:  # noqa: ANN401
+async def read_body(request: web.Request, kind: type[Any], limits: GatewayLimits, *, may_be_empty: bool = False) -> Any:  # noqa: ANN401
     """The body of a request, as *kind*. Raises `Problem`."""
     if request.content_type not in ("application/json", "application/octet-stream"):  # the latter if none was named
         raise Problem(415, f"send application/json, not {request.content_type}", field="Content-Type", kind="media")
@@ -312,7 +313,7 @@ async def read_body(request: web.Request, kind: type[Any], limits: Limits, *, ma
     return kind() if may_be_empty and not data else decode(data, kind)
 
 
-async def _read(content: StreamReader, limits: Limits) -> bytes:
+async def _read(content: StreamReader, limits: GatewayLimits) -> bytes:
     data = bytearray()
     try:
         async with asyncio.timeout(limits.body_timeout):
@@ -325,7 +326,7 @@ async def _read(content: StreamReader, limits: Limits) -> bytes:
     return bytes(data)
 
 
-async def read_form(request: web.Request, limits: Limits) -> tuple[MessageForm, list[Part]]:
+async def read_form(request: web.Request, limits: GatewayLimits) -> tuple[MessageForm, list[Part]]:
     """A message with parts: the form's fields, and the pictures and recordings, in their order. Raises `Problem`."""
     if request.content_type != "multipart/form-data":
         msg = f"send multipart/form-data, not {request.content_type}"
@@ -369,7 +370,7 @@ async def _next(reader: MultipartReader) -> BodyPartReader | None:
     return part
 
 
-async def _read_part(part: BodyPartReader, body: StreamReader, limits: Limits) -> bytes:
+async def _read_part(part: BodyPartReader, body: StreamReader, limits: GatewayLimits) -> bytes:
     data = bytearray()
     while True:
         chunk = await part.read_chunk()

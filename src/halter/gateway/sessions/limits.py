@@ -12,13 +12,13 @@ import msgspec
 from halter.gateway.http.errors import Problem
 from halter.gateway.token_bucket import TokenBucket
 
-__all__ = ["LimitExceeded", "Limits", "per_minute"]
+__all__ = ["GatewayLimits", "LimitExceeded", "per_minute"]
 
 _MINUTE: Final = 60.0
 _PAUSE: Final = 2.0  # seconds after which a turn may have ended
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a gateway."""
 
     session_messages: int = 120

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from halter.cancel.token import CancellationToken
 from halter.errors import LeaseLost, SessionClosed
 from halter.events import Event, MessageAccepted, MessageEdited, SessionCreated
-from halter.gateway.sessions.limits import Limits, per_minute
+from halter.gateway.sessions.limits import GatewayLimits, per_minute
 from halter.models.backoff import UNTIL_IT_WORKS
 from halter.views.text import shorten
 
@@ -49,7 +49,7 @@ class LiveSession:
         "updated_at",
     )
 
-    def __init__(self, session: Session, agent: str, first: list[Event], limits: Limits) -> None:
+    def __init__(self, session: Session, agent: str, first: list[Event], limits: GatewayLimits) -> None:
         self.session = session
         self.agent = agent  # its name in the gateway
         self.owner = owner_of(first)

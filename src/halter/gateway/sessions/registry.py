@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from halter.agent import Agent
     from halter.events import EventData
     from halter.gateway.http.keys import Key
-    from halter.gateway.sessions.limits import Limits
+    from halter.gateway.sessions.limits import GatewayLimits
     from halter.session.session import Session
     from halter.stores.base import SessionInfo, Store
     from halter.voice.voice_messages import VoiceMessages
@@ -83,7 +83,7 @@ class SessionRegistry:
         self,
         agents: Mapping[str, Agent],
         store: Store,
-        limits: Limits,
+        limits: GatewayLimits,
         *,
         watch: Callable[[LiveSession, Event], None],
         voice_messages: VoiceMessages,

@@ -37,8 +37,11 @@ class Page {
     this.isNew = true;
     this.link = "idle";
     this.stopAsked = "";
-    this.sessions = new Sessions(this.api, () => this.schedule());
     this.notices = new Notices(find("notices"));
+    this.sessions = new Sessions(this.api, {
+      onChange: () => this.schedule(),
+      onNotice: (text) => this.notices.say(text, { stays: true }),
+    });
     this.outbox = new Outbox(this.api, { onChange: () => this.schedule(), onMade: (session) => this.#made(session) });
     this.composer = new Composer({
       send: (...all) => this.send(...all),

@@ -1,4 +1,4 @@
-// What went wrong, above the field, until it is read or a while has passed.
+// What went wrong, above the field, until it is read or a while has passed; and what the gateway tells at the start.
 
 import { button, el } from "./dom.js";
 
@@ -10,7 +10,8 @@ export class Notices {
     this.node = node;
   }
 
-  say(text) {
+  /** Show it; what `stays` is shown until it is dismissed. */
+  say(text, { stays = false } = {}) {
     const drop = () => notice.remove();
     const notice = el(
       "div",
@@ -20,6 +21,6 @@ export class Notices {
     );
     this.node.append(notice);
     while (this.node.childNodes.length > MOST) this.node.firstChild.remove();
-    setTimeout(drop, SHOWN);
+    if (!stays) setTimeout(drop, SHOWN);
   }
 }

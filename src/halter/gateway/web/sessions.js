@@ -9,10 +9,12 @@ export class Sessions {
   #isAsking = false;
   #isDue = false; // something has changed since it was asked for
   #tabs = new BroadcastChannel("halter");
+  #told = new Set(); // notices of the gateway
 
-  constructor(api, onChange) {
+  constructor(api, { onChange, onNotice }) {
     this.api = api;
     this.onChange = onChange;
+    this.onNotice = onNotice;
     this.all = [];
     this.#tabs.addEventListener("message", () => this.refresh());
   }
@@ -30,7 +32,10 @@ export class Sessions {
     while (this.#isDue) {
       this.#isDue = false;
       try {
-        this.all = (await this.api.sessions()).sessions;
+        const { sessions, notices } = await this.api.sessions();
+        this.all = sessions;
+        notices.filter((each) => !this.#told.has(each)).forEach((each) => this.onNotice(each));
+        this.#told = new Set(notices);
         this.onChange();
       } catch {
         // The stream says it if the gateway is gone, and the next change comes.

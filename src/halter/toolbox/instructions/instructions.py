@@ -72,7 +72,8 @@ class Instructions:
     ) -> None:
         if sandbox is not None and sandbox not in _SANDBOX:
             raise ValueError(f"sandbox must be one of {', '.join(map(repr, _SANDBOX))}, or None; not {sandbox!r}")
-        self._text = text
+        self.text = text
+        """The part that the user wrote."""
         self._workspace = Path(workspace).expanduser().absolute()
         self._sandbox = sandbox
         self._skills = skills
@@ -93,7 +94,7 @@ class Instructions:
         # One line each, also if the name of a file has line ends in it.
         problems = [" ".join(each.split()) for each in (*problems, *skill_problems, *note_problems)]
         parts = [
-            self._text.strip(),
+            self.text.strip(),
             self._place(),
             _INTERRUPTION,
             _files_part(files),

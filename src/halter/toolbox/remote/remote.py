@@ -101,7 +101,13 @@ class RemoteTerminal(TerminalTools):
         return self._remote.session(ctx)
 
     def start(
-        self, command: str, jobs: Jobs, on_output: Callable[[bytes], object], *, background: bool
+        self,
+        command: str,
+        jobs: Jobs,
+        on_output: Callable[[bytes], object],
+        *,
+        background: bool,
+        network: bool,  # noqa: ARG002  (commands there have it anyway)
     ) -> RemoteProcess:
         """Start a command there."""
         assert isinstance(jobs, RemoteSession)

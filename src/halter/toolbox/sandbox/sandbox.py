@@ -1,7 +1,8 @@
 """A sandbox: what the processes that a model starts may read, write and reach.
 
-Landlock restricts the files; namespaces take the network away and protect single files, where this system allows them.
-Without Landlock there is no sandbox, and making one raises: the caller decides what to do then, and says it.
+On Linux, Landlock restricts the files; namespaces take the network away and protect single files, where this system
+allows them. On macOS, Seatbelt does both. Where there is neither, there is no sandbox, and making one raises: the
+caller decides what to do then, and says it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import sys
 import tempfile
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halter.cancel.processes import guardian
 from halter.errors import HalterError
-from halter.toolbox.sandbox import landlock
+from halter.toolbox.sandbox import landlock, seatbelt
 from halter.toolbox.sandbox.namespaces import Namespaces, NamespacesUnavailable, request_for
 from halter.toolbox.sandbox.policy import policy_for
 
@@ -38,10 +40,15 @@ _NO_NETWORK: Final = (
     "enotfound",
     "enetunreach",
 )
-_NO_SERVER: Final = ("connection refused", "econnrefused", "couldn't connect to server")
+_NO_SERVER: Final = ("connection refused", "econnrefused", "couldn't connect to server", "could not connect to server")
 _NO_WRITE: Final = ("permission denied", "read-only file system", "device or resource busy", "eacces", "erofs")
 _NO_PRIVILEGE: Final = ("operation not permitted", "no new privileges", "eperm")
 _HOW_TO_ALLOW: Final = 'The user can allow more: `halter --sandbox off`, or sandbox="off".'
+_HOW_TO_GET_NETWORK: Final = (
+    "To ask the user for it, call terminal again with the argument network, which says what the command needs it for. "
+    "The user can allow it for all commands: `halter --network`, or network = true in the settings."
+)
+_IS_CLOSED: Final = "the sandbox is closed; make a new one"
 
 
 class SandboxUnavailable(HalterError, OSError):
@@ -61,6 +68,8 @@ class _Means(NamedTuple):
 
 def why_unavailable() -> str:
     """Why this system has no sandbox; empty if it has one. Costs a system call."""
+    if seatbelt.is_available():
+        return ""
     version = landlock.abi()
     if version >= landlock.FIRST_USABLE:
         return ""
@@ -90,7 +99,9 @@ class Sandbox:
         self.workspace = Path(workspace).expanduser().resolve()
         self.without_namespaces = ""
         """Why there are no namespaces; empty if there are, or no process was started yet."""
-        self._network = network
+        self.network = network
+        """Whether its processes have the network."""
+        self._networked: Sandbox | None = None
         self._hidden = tuple(Path(each).expanduser() for each in hidden)
         self._policy: Policy | None = None
         self._means: _Means | None = None
@@ -102,7 +113,20 @@ class Sandbox:
 
     def for_session(self) -> Sandbox:
         """Another one with the same rules, and with temporary files and a loopback of its own."""
-        return Sandbox(self.workspace, self.mode, network=self._network, hidden=self._hidden)
+        return Sandbox(self.workspace, self.mode, network=self.network, hidden=self._hidden)
+
+    def with_network(self) -> Sandbox:
+        """The same with the network: one workspace, one set of temporary files. It is closed with this one."""
+        if self.network:
+            return self
+        policy = replace(self.policy, network=True)
+        with self._lock:
+            if self._is_closed:
+                raise SandboxClosed(_IS_CLOSED)
+            if self._networked is None:
+                self._networked = Sandbox(self.workspace, self.mode, network=True, hidden=self._hidden)
+                self._networked._policy = policy  # noqa: SLF001  (of this class)
+            return self._networked
 
     def for_folder(self, folder: str | os.PathLike[str], *, network: bool) -> Sandbox:
         """Another one with the same secrets, whose processes write *folder* instead of the workspace."""
@@ -113,11 +137,11 @@ class Sandbox:
         """What its processes may do."""
         with self._lock:
             if self._is_closed:
-                raise SandboxClosed("the sandbox is closed; make a new one")
+                raise SandboxClosed(_IS_CLOSED)
             if self._policy is None:
                 folder = Path(tempfile.mkdtemp(prefix="halter-"))
                 self._remove = weakref.finalize(self, _remove, folder, guardian.watch_folder(str(folder)))
-                self._policy = policy_for(self.mode, self.workspace, folder, network=self._network, hidden=self._hidden)
+                self._policy = policy_for(self.mode, self.workspace, folder, network=self.network, hidden=self._hidden)
             return self._policy
 
     @property
@@ -129,13 +153,16 @@ class Sandbox:
 
     def prepare(self) -> None:
         """Make what `popen()` needs, if that was not done yet. The first time a helper process runs."""
-        with self._starting:
-            self._made()
+        if not seatbelt.is_available():
+            with self._starting:
+                self._made()
 
     def popen(
         self, argv: Sequence[str], *, cwd: str, pass_fds: Iterable[int] = (), **options: Any
     ) -> subprocess.Popen[bytes]:
         """Start a process in the sandbox, as `subprocess.Popen` does. Raises `SandboxClosed`."""
+        if seatbelt.is_available():
+            return subprocess.Popen(seatbelt.wrap(self.policy, argv), cwd=cwd, pass_fds=[*pass_fds], **options)
         with self._starting:
             ruleset, namespaces = self._made()
             descriptors = [*pass_fds]
@@ -154,6 +181,9 @@ class Sandbox:
 
         It has namespaces of its own. With *ports*, a sandbox that has the network reaches only those, by TCP.
         """
+        if seatbelt.is_available():
+            policy = self.policy
+            return seatbelt.wrap(replace(policy, writable=(*policy.writable, *map(Path, writable))), argv, ports)
         with self._starting:
             has_namespaces = self._made().namespaces is not None
         request = request_for(self.policy) | {
@@ -172,24 +202,30 @@ class Sandbox:
         def has(each: tuple[str, ...]) -> bool:
             return any(word in words for word in each)
 
-        said = ""
-        if not self._network and has(_NO_NETWORK):
-            said = "has no network"
-        elif not self._network and has(_NO_SERVER):
+        said, how = "", _HOW_TO_ALLOW
+        if not self.network and has(_NO_NETWORK):
+            said, how = "has no network", _HOW_TO_GET_NETWORK
+        elif not self.network and has(_NO_SERVER):
+            how = _HOW_TO_GET_NETWORK
             said = "has a loopback of its own, with servers that this session has started"
             if self.without_namespaces:
                 said = f"has no loopback on this system ({self.without_namespaces})"
         elif has(_NO_WRITE):
             places = f"only {self.workspace} and $TMPDIR" if self.mode == "workspace" else "only $TMPDIR"
             said = f"lets commands write {places}, keeps Git's hooks and configuration as they are, and hides secrets"
+            if self.without_namespaces and not self.network:  # Landlock refuses a connection with the same error
+                said, how = f"{said}; nor does it let them connect to servers", f"{how} {_HOW_TO_GET_NETWORK}"
         elif has(_NO_PRIVILEGE):
             said = "gives commands no privileges, and keeps them away from other processes"
-        return f"The sandbox may be the cause: it {said}. {_HOW_TO_ALLOW}" if said else ""
+        return f"The sandbox may be the cause: it {said}. {how}" if said else ""
 
     def close(self) -> None:
         """Remove its temporary files. Processes that run in it go on, and keep their restrictions."""
         with self._lock:
             self._is_closed = True
+            networked, self._networked = self._networked, None
+        if networked is not None:
+            networked.close()
         with self._starting:
             means, self._means = self._means, None
             if means is not None:

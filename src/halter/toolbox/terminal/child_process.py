@@ -98,6 +98,10 @@ class ChildProcess(JobProcess):
         """Whether the process itself has ended; its descendants may still be running."""
         return self.returncode is not None or self.is_over
 
+    def explain(self, output: str) -> str:
+        """What the sandbox may have had to do with the failure of a command."""
+        return "" if self._sandbox is None else self._sandbox.explain(output)
+
     @property
     def is_gone(self) -> bool:
         """Whether it was verified that no descendant is left."""

@@ -54,6 +54,10 @@ class JobProcess:
         """The directory that a command was in when it ended; "" if that is not known."""
         return ""
 
+    def explain(self, output: str) -> str:  # noqa: ARG002
+        """What restricts it, if that may be why a command with this *output* has failed, for the model."""
+        return ""
+
     def wait_over(self, token: CancellationToken = NEVER, timeout: float | None = None) -> bool:
         """Block until it is over."""
         return self.wait(lambda: self.is_over, token, timeout)

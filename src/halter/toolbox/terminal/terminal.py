@@ -21,15 +21,18 @@ from halter.toolbox.terminal.jobs import Job, Jobs
 from halter.toolbox.terminal.local_command import LocalCommand
 from halter.toolbox.terminal.output import LIMIT, Progress
 from halter.toolbox.terminal.process_tool import GRACE, ProcessTool, on_own_line, positive
+from halter.tools.approval import ApprovalNeed
 from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
+from halter.views.text import shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from halter.toolbox.sandbox.sandbox import Sandbox
     from halter.toolbox.terminal.job_process import JobProcess
-    from halter.tools.approval import ApprovalNeed
+
+    Start = Callable[[Callable[[bytes], object]], JobProcess]  # starts a command; is given what takes its output
 
 __all__ = ["NON_INTERACTIVE", "TIMEOUT", "Terminal", "TerminalTools"]
 
@@ -37,12 +40,14 @@ TIMEOUT: Final = 180.0
 # Variables that keep programs from waiting for a person.
 NON_INTERACTIVE: Final = {"GIT_TERMINAL_PROMPT": "0", "PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb"}
 _START_TIMEOUT: Final = 30.0
+_MAX_PURPOSE: Final = 200  # characters, in the reason for an approval; the arguments show all
 
 
 class TerminalTools(ProcessTool):
     """The tools, on whatever machine."""
 
     machine_name = ""  # of another machine
+    has_network = True  # whether commands have the network without asking for it
 
     def __init__(
         self, timeout: float, grace: float, limit: int, approve_prefixes: Iterable[str | Sequence[str]] = ()
@@ -57,8 +62,13 @@ class TerminalTools(ProcessTool):
         """Both of them, for `Agent(tools=...)`."""
         return [self.terminal, self.process]
 
-    def start(self, command: str, jobs: Jobs, on_output: Callable[[bytes], object], *, background: bool) -> JobProcess:
-        """Start a command in the directory of *jobs*. In the background it can be given input."""
+    def start(
+        self, command: str, jobs: Jobs, on_output: Callable[[bytes], object], *, background: bool, network: bool
+    ) -> JobProcess:
+        """Start a command in the directory of *jobs*. In the background it can be given input.
+
+        *network*: the user has allowed this command to use the network.
+        """
         raise NotImplementedError
 
     def recover(self, jobs: Jobs) -> str:  # noqa: ARG002
@@ -71,11 +81,17 @@ class TerminalTools(ProcessTool):
     def needs_approval(self, arguments: Mapping[str, Any]) -> ApprovalNeed | bool:
         """Why a call of `terminal` needs approval."""
         command = str(arguments.get("command", ""))
-        return approval_for(command, in_sandbox=self.in_sandbox, prefixes=self._prefixes) or False
+        need = approval_for(command, in_sandbox=self.in_sandbox, prefixes=self._prefixes)
+        purpose = "" if self.has_network else str(arguments.get("network", "")).strip()
+        if not purpose:
+            return need or False
+        reason = f"it asks for the network: {shorten(purpose, _MAX_PURPOSE)!r}"
+        # Nothing that was allowed for the command alone covers it.
+        return ApprovalNeed(reason=f"{need.reason}; {reason}" if need else reason, automatic=False, covers="call")
 
     @tool(approval=needs_approval, grace=GRACE)
     def terminal(
-        self, command: str, ctx: ToolContext, background: bool = False, timeout: float | None = None
+        self, command: str, ctx: ToolContext, background: bool = False, timeout: float | None = None, network: str = ""
     ) -> Iterator[str]:
         """Run a shell command; returns its output (stdout and stderr together) and its exit code.
 
@@ -86,21 +102,28 @@ class TerminalTools(ProcessTool):
             command: the command, for bash.
             background: return at once with the number of a job.
             timeout: seconds after which a foreground command is ended; 180 by default.
+            network: what the command needs the network for, as in "install the dependencies". The user is asked. Give
+                it only if the command fails without.
 
         """
         if not command.strip():
             raise ValueError("the command is empty")
         jobs = self.jobs(ctx)
         note = self.recover(jobs)
-        if background:
-            yield note + self._start_job(command, jobs, ctx)
-        else:
-            yield from self._run(command, jobs, ctx, self._timeout if timeout is None else positive(timeout), note)
 
-    def _start_job(self, command: str, jobs: Jobs, ctx: ToolContext) -> str:
+        def start(take: Callable[[bytes], object]) -> JobProcess:
+            return self.start(command, jobs, take, background=background, network=bool(network.strip()))
+
+        if background:
+            yield note + self._start_job(command, jobs, ctx, start)
+        else:
+            seconds = self._timeout if timeout is None else positive(timeout)
+            yield from self._run(command, jobs, ctx, seconds, start, note)
+
+    def _start_job(self, command: str, jobs: Jobs, ctx: ToolContext, start: Start) -> str:
         jobs.check_room()
         ctx.token.raise_if_cancelled()  # nothing starts after the stop
-        job = Job(command, lambda take: self.start(command, jobs, take, background=True), limit=self._limit)
+        job = Job(command, start, limit=self._limit)
         number = jobs.add(job)
         process = job.process
         has_begun = process.wait(lambda: process.pid is not None or process.is_over, ctx.token, _START_TIMEOUT)
@@ -115,17 +138,14 @@ class TerminalTools(ProcessTool):
         where = f" on {self.machine_name}" if self.machine_name else ""
         return f"[job {number} started, process {process.pid}{where}]"
 
-    def _run(self, command: str, jobs: Jobs, ctx: ToolContext, seconds: float, note: str) -> Iterator[str]:
+    def _run(
+        self, command: str, jobs: Jobs, ctx: ToolContext, seconds: float, start: Start, note: str
+    ) -> Iterator[str]:
         """Run a command in the foreground."""
         token = ctx.token
         token.raise_if_cancelled()  # nothing starts after the stop
         progress = Progress(ctx.report)
-        job = Job(
-            command,
-            lambda take: self.start(command, jobs, take, background=False),
-            limit=self._limit,
-            progress=progress,
-        )
+        job = Job(command, start, limit=self._limit, progress=progress)
         process = job.process
         jobs.enter(job)
         try:
@@ -148,10 +168,6 @@ class TerminalTools(ProcessTool):
                 f"the command took longer than {seconds:g} s and was ended; run it in the background if it needs more"
             )
 
-    def explain(self, output: str, jobs: Jobs) -> str:  # noqa: ARG002
-        """What this machine may have had to do with the failure of a command, for the model; usually nothing."""
-        return ""
-
     def _text(self, job: Job, jobs: Jobs) -> str:
         """The output of a foreground command, how it ended, and what it has changed."""
         process = job.process
@@ -166,7 +182,7 @@ class TerminalTools(ProcessTool):
                 jobs.directory = process.directory
                 notes.append(f"now in {process.directory}")
         output = job.output.text()
-        if process.returncode and (explanation := self.explain(output, jobs)):
+        if process.returncode and (explanation := process.explain(output)):
             notes.append(explanation)
         return f"{on_own_line(output)}[{'; '.join(notes)}]"
 
@@ -205,6 +221,7 @@ class Terminal(TerminalTools):
         super().__init__(timeout, grace, limit, approve_prefixes)
         self._sandbox = sandbox
         self.in_sandbox = sandbox is not None
+        self.has_network = sandbox is None or sandbox.network
         self._workspace = str(Path(workspace).expanduser().resolve())
         self._pass_env = frozenset(pass_env)
         self._extra = dict(env or {})
@@ -221,19 +238,17 @@ class Terminal(TerminalTools):
         return Jobs(self._workspace)
 
     def start(
-        self, command: str, jobs: Jobs, on_output: Callable[[bytes], object], *, background: bool
+        self, command: str, jobs: Jobs, on_output: Callable[[bytes], object], *, background: bool, network: bool
     ) -> LocalCommand:
         """Start a command as a child process."""
         sandbox = jobs.sandbox
+        if network and sandbox is not None:
+            sandbox = sandbox.with_network()
         of_sandbox = {} if sandbox is None else sandbox.environment
         env = without_secrets(self._pass_env) | NON_INTERACTIVE | of_sandbox | self._extra
         return LocalCommand(
             self._shell, command, jobs.directory, env, on_output, background=background, sandbox=sandbox
         )
-
-    def explain(self, output: str, jobs: Jobs) -> str:
-        """What the sandbox may have had to do with the failure of a command."""
-        return "" if jobs.sandbox is None else jobs.sandbox.explain(output)
 
     def recover(self, jobs: Jobs) -> str:
         """Return to the workspace if the directory is gone."""

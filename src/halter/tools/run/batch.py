@@ -52,7 +52,7 @@ class BatchEnvironment:
     allowed: Callable[[], Sequence[ApprovalRequest]] = tuple
     ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None
     delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None
-    begin: Callable[[Any, str, CancellationToken | None], Awaitable[Any]] | None = None
+    begin: Callable[[Any, str, CancellationToken | None, float | None], Awaitable[Any]] | None = None
     resources: SessionResources = field(default_factory=SessionResources)
     grace: float = GRACE
     # Called with each event, in the thread in which it happens: the loop's, a tool's, or that of an abandoned call.

@@ -66,6 +66,14 @@ async def test_what_can_not_be_passed_on_is_said() -> None:
 
 
 @looped
+async def test_the_first_command_tells_what_the_gateway_has_to_say() -> None:
+    """Every chat of Telegram begins with /start: its answer says that there is no sandbox."""
+    async with bot_of(notices=["No sandbox: this kernel is too old."]) as desk:
+        await desk.server.say("/start")
+        await desk.server.read("/stop – stop it now", "No sandbox: this kernel is too old.")  # noqa: RUF001
+
+
+@looped
 async def test_a_stop_does_not_wait_for_a_download() -> None:
     """A stop behind a photo that is slow to fetch stops what runs at once, and the photo is held when it comes."""
     gate = Gate()

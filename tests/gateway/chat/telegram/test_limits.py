@@ -8,7 +8,7 @@ from typing import Any
 
 from halter.errors import StoreFull
 from halter.events import MessageAccepted
-from halter.gateway import Limits
+from halter.gateway import GatewayLimits
 from halter.testing import Gate
 from tests.support.gateway_client import Client, client_session
 from tests.support.hooked_store import HookedStore
@@ -115,7 +115,7 @@ async def test_a_full_store() -> None:
 @looped
 async def test_too_many_messages() -> None:
     """What is refused by a limit is told, with a time, and is not accepted in silence or dropped in silence."""
-    async with bot_of("Hello.", limits=Limits(session_messages=1)) as desk:
+    async with bot_of("Hello.", limits=GatewayLimits(session_messages=1)) as desk:
         await desk.server.say("Hi.")
         await desk.server.read("Hello.")
         await desk.server.say("Hi again.")
