@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from halter.toolbox.clarify import Clarify
+from halter.toolbox.files.checkpoints.checkpoints import Checkpoints
 from halter.toolbox.files.files import Files
 from halter.toolbox.python.execute_code import Code
 from halter.toolbox.sandbox.sandbox import Sandbox, SandboxUnavailable
@@ -38,10 +39,13 @@ def default(workspace: str | os.PathLike[str] = ".", sandbox: Mode = "workspace"
 
 def tools_in(workspace: str | os.PathLike[str], sandbox: Sandbox | None) -> list[Tool[..., Any]]:
     """The default tools; commands and code run in *sandbox*."""
+    checkpoints = Checkpoints(workspace)
     tools = [*Terminal(workspace, sandbox=sandbox).tools, *Files(workspace).tools, *Web().tools]
-    return [*tools, *Code(workspace, tools, sandbox=sandbox).tools, *Todo().tools, *Clarify().tools]
+    tools = checkpoints.watch(tools)
+    code = checkpoints.watch(Code(workspace, tools, sandbox=sandbox).tools)
+    return [*tools, *code, *Todo().tools, *Clarify().tools]
 
 
 def tools_without_processes(workspace: str | os.PathLike[str]) -> list[Tool[..., Any]]:
     """Those of the default tools that start no processes."""
-    return [*Files(workspace).tools, *Web().tools, *Todo().tools, *Clarify().tools]
+    return [*Checkpoints(workspace).watch(Files(workspace).tools), *Web().tools, *Todo().tools, *Clarify().tools]

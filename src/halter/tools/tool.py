@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -26,6 +26,9 @@ from halter.tools.schema.docstring import read_docstring
 from halter.tools.schema.hints import description_of, hint_of, is_path
 from halter.tools.schema.json_schema import Schema, inline, object_schema
 from halter.tools.schema.signature import EMPTY, Parameter, read_signature, takes_self, underlying
+
+if TYPE_CHECKING:
+    from halter.tools.file_history import FileHistory
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,6 +68,7 @@ class Tool(Generic[P, R]):
         self.isolate = isolate
         self.exclusive = exclusive
         self.approval = approval
+        self.file_history: FileHistory | None = None  # keeps the files that it may change; see `Checkpoints.watch()`
         self._check_options()
         self.kind: Kind = kind_of(fn)
         self.needs_self = takes_self(fn)
