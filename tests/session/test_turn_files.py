@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def checkpoints(root: Path, tmp_path: Path) -> Checkpoints:
     return Checkpoints(root, folder=tmp_path / "data")
 
 
-def writing(root: Path, checkpoints: Checkpoints) -> list[Tool[..., object]]:
+def writing(root: Path, checkpoints: Checkpoints) -> list[Tool[..., Any]]:
     """A tool that writes a file by itself, as a command would."""
 
     @tool
@@ -163,7 +164,7 @@ class History:
         self.seen.append((what, session))
 
 
-def doing(history: History, name: str = "work") -> Tool[..., object]:
+def doing(history: History, name: str = "work") -> Tool[..., Any]:
     @tool(name=name)
     def work() -> str:
         """Work."""
@@ -203,7 +204,7 @@ def test_a_stop_during_the_checkpoint_is_prompt_and_starts_nothing() -> None:
 def test_a_missing_checkpoint_is_said_once() -> None:
     """The turn goes on without one, and the session says so once."""
     history = History(note="no checkpoint of the files: too large")
-    script = [ToolCall("c1", "work", "{}"), "Done.", ToolCall("c2", "work", "{}"), "Done."]
+    script: list[Any] = [ToolCall("c1", "work", "{}"), "Done.", ToolCall("c2", "work", "{}"), "Done."]
     with Agent(ScriptedModel(*script), [doing(history)]).session() as session:
         session.run("Go.")
         session.run("Again.")
@@ -252,7 +253,7 @@ def test_what_a_child_changes_is_its_parents(root: Path, checkpoints: Checkpoint
         """Delegate."""
         return str(ctx.delegate(child, "Write.").text)
 
-    tools = [delegate, *writing(root, checkpoints)]
+    tools: list[Tool[..., Any]] = [delegate, *writing(root, checkpoints)]
     with Agent(ScriptedModel(ToolCall("c", "delegate", "{}"), "Done."), tools).session() as session:
         session.run("Go.")
         assert (root / "a.txt").read_text() == "new"

@@ -115,11 +115,11 @@ def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None
         msg = f"{configuration.origins['tools']}: {name} needs a sandbox: {why_unavailable()}; {_WITHOUT_SANDBOX}"
         raise SettingsError(msg)
     if name in ("Terminal", "Code"):
-        return list(getattr(toolbox, name)(_WORKSPACE, sandbox=sandbox).tools)
+        return toolbox.Checkpoints(_WORKSPACE).watch(getattr(toolbox, name)(_WORKSPACE, sandbox=sandbox).tools)
     if name == "Browser":
         return toolbox.Browser(sandbox=sandbox).tools
     if name in _IN_WORKSPACE:
-        return list(getattr(toolbox, name)(_WORKSPACE).tools)
+        return toolbox.Checkpoints(_WORKSPACE).watch(getattr(toolbox, name)(_WORKSPACE).tools)
     if name in _ALONE:
         return list(getattr(toolbox, name)().tools)
     useful = tools_without_processes(_WORKSPACE) if has_none else tools_in(_WORKSPACE, sandbox)

@@ -48,22 +48,22 @@ class TurnFiles:
         self.turn = turn
         self.histories: list[FileHistory] = []  # those with a checkpoint
         self._files = files
-        self._complete: set[int] = set()
+        self._complete: set[FileHistory] = set()
         self._lock = asyncio.Lock()  # the calls of a batch need one checkpoint, and all have to wait for it
 
     async def before_change(self, history: FileHistory, paths: Sequence[str], token: CancellationToken) -> str:
         """Make a checkpoint, unless there is one that covers this call; returns a note to be shown once."""
-        if id(history) in self._complete:
+        if history in self._complete:
             return ""
         async with token.scope(), self._lock:
-            if id(history) in self._complete:
+            if history in self._complete:
                 return ""
             await self._files.wait_for_end(token)
             if history not in self.histories:
                 self.histories.append(history)
             state = await run_blocking_async(history.before_call, self._files.session, self.turn, paths, token=token)
             if state.is_complete:
-                self._complete.add(id(history))
+                self._complete.add(history)
             return self._files.say_once(state.note)
 
 
@@ -169,8 +169,7 @@ class _Ending:
 
 def histories_of(agent: Agent) -> list[FileHistory]:
     """The file histories of an agent's tools."""
-    found = {id(tool.file_history): tool.file_history for tool in agent.tools.values() if tool.file_history is not None}
-    return list(found.values())
+    return list(dict.fromkeys(tool.file_history for tool in agent.tools.values() if tool.file_history is not None))
 
 
 def roll_back(session: Session) -> Receipt:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
+from halter.errors import SessionBusy
 from halter.events import ApprovalAsked
 from halter.gateway.http.auth import check_scope
 from halter.gateway.http.errors import Problem
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         InboxMessageView,
         MessageBody,
         MessageForm,
+        RollbackBody,
         SessionBody,
         StopAllBody,
         StopBody,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from halter.models.types import Part
     from halter.session.inbox import InboxMessage, Receipt
     from halter.session.turn import Turn
+    from halter.tools.file_history import FileDiff, RestoredFiles
 
 __all__ = ["Commands"]
 
@@ -168,9 +171,24 @@ class Commands:
         pairs = zip((turn for turn, _ in stops), receipts, strict=True)
         return [turn for turn, receipt in pairs if receipt.stopped and turn is not None]
 
-    async def rollback(self, live: LiveSession) -> ReceiptView:
-        """Remove the running or the last turn from the history."""
-        return view_receipt(live.session.id, await _in_thread(live.session.rollback))
+    async def rollback(self, live: LiveSession, body: RollbackBody) -> ReceiptView:
+        """Remove the running or the last turn from the history, with its changes of files if that is asked for."""
+        try:
+            receipt = await _in_thread(lambda: live.session.rollback(files=body.files))
+        except SessionBusy as error:
+            raise _busy(error) from error
+        return view_receipt(live.session.id, receipt)
+
+    async def undo_rollback(self, live: LiveSession) -> RestoredFiles:
+        """Bring back the files that the last rollback has restored."""
+        try:
+            return await _in_thread(live.session.undo_rollback)
+        except SessionBusy as error:
+            raise _busy(error) from error
+
+    async def changes(self, live: LiveSession) -> FileDiff:
+        """What the running or the last turn has changed in files."""
+        return await _in_thread(live.session.file_changes)
 
     async def answer(self, live: LiveSession, key: Key, request: str, value: object, client: ClientSocket) -> None:
         """Answer an approval or a question. Approvals need a scope of their own, and agents' processes give none."""
@@ -241,6 +259,10 @@ async def _in_thread(work: Callable[[], T]) -> T:
 
 def _by(key: Key) -> str:
     return f"gateway key {key.name!r}"
+
+
+def _busy(error: SessionBusy) -> Problem:
+    return Problem(409, str(error), kind="conflict")
 
 
 def _empty() -> Problem:

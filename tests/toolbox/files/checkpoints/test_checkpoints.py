@@ -402,7 +402,7 @@ def test_old_turns_are_removed(root: Path, tmp_path: Path) -> None:
     """Only the last turns are kept, and what only the others had is let go."""
     kept = Checkpoints(root, folder=tmp_path / "data", max_turns=2)
     for number in range(4):
-        turn(kept, lambda number=number: (root / "a").write_text(str(number)), name=str(number))  # type: ignore[misc]
+        turn(kept, lambda number=number: (root / "a").write_text(str(number)), name=str(number))
         kept.tidy()
     assert kept.diff(S, "1").files == []
     assert kept.restore(S, "3").restored == ["a"]

@@ -77,6 +77,13 @@ class Checkpoints:
         self._running: set[tuple[str, str]] = set()  # sessions and turns
         self._made: tuple[GitSnapshots | ImageSnapshots, Records] | None = None
 
+    def __eq__(self, other: object) -> bool:
+        """Two that keep the same files in the same place are one history: a turn needs one of them."""
+        return isinstance(other, Checkpoints) and (self.root, self._folder) == (other.root, other._folder)
+
+    def __hash__(self) -> int:
+        return hash((self.root, self._folder))
+
     def __repr__(self) -> str:
         return f"<Checkpoints of {str(self.root)!r}>"
 
