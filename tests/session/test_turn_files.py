@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from halter import Agent, Cancelled, ToolContext, current_token, tool
-from halter.errors import SessionBusy
+from halter import Agent, ToolContext, current_token, tool
+from halter.errors import SessionBusy, SessionClosed
 from halter.events import ToolProgress, TurnRolledBack
 from halter.models.types import ToolCall
 from halter.stores import SQLiteStore
@@ -239,7 +239,7 @@ def test_closing_the_session_stops_a_restore() -> None:
     rolling = Background(lambda: session.rollback(files=True))
     history.entered.wait()
     session.close()
-    with pytest.raises(Cancelled):
+    with pytest.raises(SessionClosed, match="roll back again"):
         rolling.result()
     assert len(session.history) == 4
 

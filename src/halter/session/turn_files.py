@@ -18,7 +18,7 @@ from halter.cancel.one_shot_event import OneShotEvent
 from halter.cancel.threads import pool
 from halter.cancel.threads.blocking import run_blocking, run_blocking_async
 from halter.cancel.token import NEVER, CancellationToken, Cancelled
-from halter.errors import SessionBusy
+from halter.errors import SessionBusy, SessionClosed
 from halter.events import TurnRolledBack
 from halter.session.closing import running_loop
 from halter.session.inbox import Receipt
@@ -233,8 +233,13 @@ def _restore(session: Session, restore: Callable[[FileHistory], RestoredFiles]) 
     outer = current_token()
     token = session.token if outer is NEVER else CancellationToken.any_of(session.token, outer)
     for history in histories_of(session.agent):
-        with token.bind():
-            part = restore(history)
+        try:
+            with token.bind():
+                part = restore(history)
+        except Cancelled:
+            if session.token.is_cancelled:
+                raise SessionClosed("the session was closed while its files were restored; roll back again") from None
+            raise
         whole.restored += part.restored
         whole.kept |= part.kept
         whole.note = "; ".join(filter(None, (whole.note, part.note)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.errors import SessionBusy
+from halter.errors import CheckpointFailed, SessionBusy
 from halter.events import ApprovalAsked
 from halter.gateway.http.auth import check_scope
 from halter.gateway.http.errors import Problem
@@ -173,22 +173,15 @@ class Commands:
 
     async def rollback(self, live: LiveSession, body: RollbackBody) -> ReceiptView:
         """Remove the running or the last turn from the history, with its changes of files if that is asked for."""
-        try:
-            receipt = await _in_thread(lambda: live.session.rollback(files=body.files))
-        except SessionBusy as error:
-            raise _busy(error) from error
-        return view_receipt(live.session.id, receipt)
+        return view_receipt(live.session.id, await _with_files(lambda: live.session.rollback(files=body.files)))
 
     async def undo_rollback(self, live: LiveSession) -> RestoredFiles:
         """Bring back the files that the last rollback has restored."""
-        try:
-            return await _in_thread(live.session.undo_rollback)
-        except SessionBusy as error:
-            raise _busy(error) from error
+        return await _with_files(live.session.undo_rollback)
 
     async def changes(self, live: LiveSession) -> FileDiff:
         """What the running or the last turn has changed in files."""
-        return await _in_thread(live.session.file_changes)
+        return await _with_files(live.session.file_changes)
 
     async def answer(self, live: LiveSession, key: Key, request: str, value: object, client: ClientSocket) -> None:
         """Answer an approval or a question. Approvals need a scope of their own, and agents' processes give none."""
@@ -257,12 +250,16 @@ async def _in_thread(work: Callable[[], T]) -> T:
     return await run_blocking_async(work, token=NEVER)
 
 
+async def _with_files(work: Callable[[], T]) -> T:
+    """Run something that reads or restores files."""
+    try:
+        return await _in_thread(work)
+    except (CheckpointFailed, SessionBusy) as error:
+        raise Problem(409, str(error), kind="conflict") from error
+
+
 def _by(key: Key) -> str:
     return f"gateway key {key.name!r}"
-
-
-def _busy(error: SessionBusy) -> Problem:
-    return Problem(409, str(error), kind="conflict")
 
 
 def _empty() -> Problem:

@@ -8,8 +8,6 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from halter.errors import HalterError
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,7 +18,6 @@ __all__ = [
     "LINK",
     "PROGRAM",
     "Change",
-    "CheckpointFailed",
     "Content",
     "Entry",
     "blob_id",
@@ -36,10 +33,6 @@ PROGRAM: Final = "100755"
 LINK: Final = "120000"
 _MAX_LINES: Final = 2_000  # of one file in a diff: comparing takes quadratic time
 _NOT_TEXT: Final = b"\0"
-
-
-class CheckpointFailed(HalterError):
-    """There is no checkpoint; the text says why, for people."""
 
 
 class Entry(NamedTuple):

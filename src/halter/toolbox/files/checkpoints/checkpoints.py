@@ -27,7 +27,8 @@ from halter._data_paths import find_paths
 from halter.cancel.context import checkpoint, current_token
 from halter.cancel.deadlines import check_seconds
 from halter.cancel.token import Cancelled
-from halter.toolbox.files.checkpoints.changes import Change, CheckpointFailed, shown, text_diff
+from halter.errors import CheckpointFailed
+from halter.toolbox.files.checkpoints.changes import Change, shown, text_diff
 from halter.toolbox.files.checkpoints.git_snapshots import GitSnapshots
 from halter.toolbox.files.checkpoints.image_snapshots import ImageSnapshots
 from halter.toolbox.files.checkpoints.records import UNDO, Records, TurnRecord, key

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["GitSnapshots"]
 
 _REFS: Final = "refs/halter/"
-_MANY_LOOSE: Final = 7_000  # objects, about Git's own limit
+_MAX_OBJECTS: Final = 7_000  # and packs: about Git's own limits
+_MAX_PACKS: Final = 50
 
 
 class GitSnapshots:
@@ -36,7 +37,7 @@ class GitSnapshots:
 
     def finish(self, record: TurnRecord, ref: str) -> None:
         """Keep it once more."""
-        record.end, record.note = self._repository.snapshot(_REFS + ref)
+        record.end, record.note = self._repository.snapshot(_REFS + ref, refresh=True)
 
     def changes(self, record: TurnRecord) -> list[Change]:
         """What differs between the two."""
@@ -49,8 +50,8 @@ class GitSnapshots:
     def tidy(self, forgotten: Sequence[str]) -> bool:
         """Let go of old turns, and pack what is left if it is worth it. True if there are too many bytes of it."""
         self._repository.forget([f"{_REFS}{each}/{which}" for each in forgotten for which in ("before", "end")])
-        loose, size = self._repository.usage()
-        if loose > _MANY_LOOSE or (forgotten and size > self._max_size):
+        usage = self._repository.usage()
+        if usage.objects > _MAX_OBJECTS or usage.packs > _MAX_PACKS or (forgotten and usage.size > self._max_size):
             self._repository.tidy()
-            _, size = self._repository.usage()
-        return size > self._max_size
+            usage = self._repository.usage()
+        return usage.size > self._max_size

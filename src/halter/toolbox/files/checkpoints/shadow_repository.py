@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.cancel.context import current_token
 from halter.cancel.processes.run import run_process_blocking
-from halter.toolbox.files.checkpoints.changes import Change, CheckpointFailed, Entry
+from halter.errors import CheckpointFailed
+from halter.toolbox.files.checkpoints.changes import Change, Entry
 from halter.toolbox.files.checkpoints.records import make_private_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-__all__ = ["ShadowRepository", "Snapshot"]
+__all__ = ["ShadowRepository", "Snapshot", "Usage"]
 
 _CONFIG: Final = """\
 [core]
@@ -87,8 +88,13 @@ _MAX_READ: Final = 16_000_000  # bytes of contents in memory
 _TRIES: Final = 2  # a file may change while it is read
 _GRACE: Final = 0.2  # seconds for a Git process to end after a stop
 _KEPT_LOOSE: Final = "1.hour.ago"  # what another process is about to use
-_FORMATS: Final = frozenset({b"C", b"R"})
-_LIST: Final = "git update-index -q --refresh >/dev/null 2>&1; exec git ls-files -t -o -m -d --exclude-standard -z"
+_KNOWN: Final = frozenset({b"C", b"R"})  # changed and removed, in a list of names
+_LIST: Final = ("git", "ls-files", "-t", "-o", "-m", "-d", "--exclude-standard", "-z")
+_DROP: Final = ("git", "update-index", "-z", "--force-remove", "--stdin")
+_ADD: Final = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
+_ADD_MANY: Final = ("-c", "core.bigFileThreshold=1", "-c", "core.compression=1", *_ADD)
+_MANY: Final = 200
+_BULK_ADD: Final = (2, 37)  # the version of Git
 
 
 class Snapshot(NamedTuple):
@@ -96,6 +102,14 @@ class Snapshot(NamedTuple):
 
     tree: str
     note: str  # what is not in it
+
+
+class Usage(NamedTuple):
+    """How much a repository has."""
+
+    objects: int  # those that are not in packs
+    packs: int
+    size: int  # bytes
 
 
 class ShadowRepository:
@@ -121,37 +135,50 @@ class ShadowRepository:
             "GIT_LITERAL_PATHSPECS": "1",
         }
 
-    def snapshot(self, ref: str) -> Snapshot:
-        """Keep the workspace as it is now, under the name *ref*."""
+    def snapshot(self, ref: str, *, refresh: bool = False) -> Snapshot:
+        """Keep the workspace as it is now, under the name *ref*.
+
+        With *refresh*, files that were touched and not changed are not compared again next time. That takes longer.
+        """
         self._prepare()
         for left in reversed(range(_TRIES)):
             try:
-                return self._snapshot(ref)
+                return self._snapshot(ref, refresh=refresh)
             except CheckpointFailed:
                 if not left:
                     raise
         raise AssertionError
 
-    def _snapshot(self, ref: str) -> Snapshot:
+    def _snapshot(self, ref: str, *, refresh: bool) -> Snapshot:
         index = self._index.with_name(f"index-{secrets.token_hex(8)}")
         try:
             with contextlib.suppress(FileNotFoundError):
                 shutil.copy2(self._index, index)  # with its time, by which Git sees what has changed since
+            if refresh:
+                self._run(["/bin/sh", "-c", "git update-index -q --refresh || true"], index=index)
             names = self._names(index)
             if names.dropped:
-                self._git(["update-index", "-z", "--force-remove", "--stdin"], _joined(names.dropped), index)
-            for start in range(0, len(names.added), _CHUNK):
-                if start:
-                    self._save_index(index)
-                part = names.added[start : start + _CHUNK]
-                self._git(["update-index", "--add", "--remove", "--replace", "-z", "--stdin"], _joined(part), index)
-            script = 'tree=$(git write-tree) && git update-ref "$0" "$tree" && echo "$tree"'
-            tree = self._run(["/bin/sh", "-c", script, ref], index=index).decode().strip()
+                self._run(
+                    ["git", "update-index", "-z", "--force-remove", "--stdin"], _joined(names.dropped), index=index
+                )
+            add = _ADD_MANY if len(names.added) > _MANY and self._has_bulk_add() else _ADD
+            while len(names.added) > _CHUNK:
+                self._run(["git", *add], _joined(names.added[:_CHUNK]), index=index)
+                self._save_index(index)
+                del names.added[:_CHUNK]
+            script = f"git {' '.join(add)} && exec git write-tree" if names.added else "exec git write-tree"
+            tree = self._run(["/bin/sh", "-c", script], _joined(names.added), index=index).decode().strip()
+            self._write(ref, f"{tree}\n")
             index.replace(self._index)
         finally:
             for left in self._index.parent.glob(f"{index.name}*"):
                 left.unlink(missing_ok=True)
         return Snapshot(tree, names.note)
+
+    def _has_bulk_add(self) -> bool:
+        """Whether this Git can add many files as one pack, which is much faster."""
+        version = self._run(["git", "version"]).decode().removeprefix("git version ").split(".")
+        return tuple(int(each) for each in version[:2] if each.isdecimal()) >= _BULK_ADD
 
     def _save_index(self, index: Path) -> None:
         copy = index.with_name(f"{index.name}-copy")
@@ -162,11 +189,9 @@ class ShadowRepository:
 
     def _names(self, index: Path) -> _Names:
         """The names that differ from the index."""
-        script = _LIST
         own = self._root / ".git" / "info" / "exclude"
-        if own.is_file():
-            script += " --exclude-from=.git/info/exclude"
-        listed = self._run(["/bin/sh", "-c", script], index=index, limit=_MAX_LIST)
+        excluded = ["--exclude-from=.git/info/exclude"] if own.is_file() else []
+        listed = self._run([*_LIST, *excluded], index=index, limit=_MAX_LIST)
         return _sort(self._root, listed, self._max_file, self._check_size)
 
     def _check_size(self, size: int) -> None:
@@ -188,12 +213,12 @@ class ShadowRepository:
         wanted = list(dict.fromkeys(blobs))
         if not wanted:
             return
-        out = self._run(["git", "cat-file", "--batch-check"], data="\n".join(wanted).encode() + b"\n", limit=_MAX_LIST)
+        out = self._run(["git", "cat-file", "--batch-check"], "\n".join(wanted).encode() + b"\n", limit=_MAX_LIST)
         sizes = [(line[0], int(line[2])) for line in map(str.split, out.decode().splitlines()) if line[1] == "blob"]
         for group in _groups(sizes):
             limit = sum(size + 100 for _, size in group) * 2  # half of it is for the end
             data = "\n".join(blob for blob, _ in group).encode() + b"\n"
-            out = self._run(["git", "cat-file", "--batch"], data=data, limit=limit)
+            out = self._run(["git", "cat-file", "--batch"], data, limit=limit)
             for blob, size in group:
                 start = out.index(b"\n") + 1
                 yield blob, out[start : start + size]
@@ -203,15 +228,14 @@ class ShadowRepository:
 
     def forget(self, refs: Sequence[str]) -> None:
         """Let go of snapshots. What only they had is removed by `tidy()`."""
-        if refs:
-            data = "".join(f"delete {ref}\n" for ref in refs).encode()
-            self._run(["git", "update-ref", "--stdin"], data=data)
+        for ref in refs:
+            (self._folder / ref).unlink(missing_ok=True)
 
-    def usage(self) -> tuple[int, int]:
-        """The number of loose objects, and the bytes of all objects."""
+    def usage(self) -> Usage:
+        """How much there is."""
         lines = self._run(["git", "count-objects", "-v"]).decode().splitlines()
         found = {name: int(value) for name, _, value in (line.partition(": ") for line in lines) if value.isdecimal()}
-        return found["count"], (found["size"] + found["size-pack"]) * 1024
+        return Usage(found["count"], found["packs"], (found["size"] + found["size-pack"]) * 1024)
 
     def tidy(self) -> None:
         """Pack the objects, and remove what no snapshot has. May take long; a stop at any time does no harm."""
@@ -226,18 +250,26 @@ class ShadowRepository:
                 return
         make_private_folder(self._folder)
         self._run(["git", "init", "-q", "--template=", "--object-format=sha1"])
-        (self._folder / "info").mkdir(exist_ok=True)
         for name, text in (("info/attributes", _ATTRIBUTES), ("info/exclude", _EXCLUDED), ("config", _CONFIG)):
-            draft = self._folder / f"draft-{secrets.token_hex(8)}"
+            self._write(name, text)
+
+    def _write(self, name: str, text: str) -> None:
+        """Replace a small file of the repository, such as a ref."""
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self._folder / f"draft-{secrets.token_hex(8)}"
+        try:
             draft.write_text(text, encoding="utf-8")
-            draft.replace(self._folder / name)
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
-    def _git(self, arguments: list[str], data: bytes, index: Path) -> bytes:
-        return self._run(["git", *arguments], index=index, data=data)
-
-    def _run(self, argv: list[str], *, index: Path | None = None, data: bytes = b"", limit: int = 1_000_000) -> bytes:
+    def _run(
+        self, argv: Sequence[str], data: bytes = b"", *, index: Path | None = None, limit: int = 1_000_000
+    ) -> bytes:
         """Run a command in the workspace, under the current token. Raises CheckpointFailed or Cancelled."""
         env = self._env | ({} if index is None else {"GIT_INDEX_FILE": str(index)})
         cwd = self._root if self._root.is_dir() else self._folder
@@ -267,7 +299,7 @@ def _sort(root: Path, listed: bytes, max_file: int, check_size: Callable[[int], 
     large = unreadable = repositories = size = 0
     for line in listed.split(b"\0"):
         tag, name = line[:1], line[2:]
-        is_known = tag in _FORMATS
+        is_known = tag in _KNOWN
         if not name or name in added or name in dropped:
             continue
         if name.endswith(b"/"):
