@@ -47,13 +47,14 @@ class TurnFiles:
     def __init__(self, files: SessionFiles, turn: str) -> None:
         self.turn = turn
         self.histories: list[FileHistory] = []  # those with a checkpoint
+        self.is_over = False
         self._files = files
         self._complete: set[FileHistory] = set()
         self._lock = asyncio.Lock()  # the calls of a batch need one checkpoint, and all have to wait for it
 
     async def before_change(self, history: FileHistory, paths: Sequence[str], token: CancellationToken) -> str:
         """Make a checkpoint, unless there is one that covers this call; returns a note to be shown once."""
-        if history in self._complete:
+        if history in self._complete or self.is_over:  # a child may outlive the turn that has started it
             return ""
         async with token.scope(), self._lock:
             if history in self._complete:
@@ -91,7 +92,10 @@ class SessionFiles:
     def end(self) -> None:
         """End the turn: keep the state of the files now, in a thread. Does not wait for it."""
         turn, self.running = self.running, None
-        if turn is not None and turn is not self._above and turn.histories:
+        if turn is None or turn is self._above:
+            return
+        turn.is_over = True
+        if turn.histories:
             self._ending = _Ending(self.session, turn)
 
     async def wait_for_end(self, token: CancellationToken) -> None:

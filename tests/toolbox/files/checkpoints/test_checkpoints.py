@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from halter import CancellationToken, Cancelled
+from halter.errors import CheckpointFailed
 from halter.testing import interrupt_everywhere
 from halter.toolbox.files.checkpoints.checkpoints import Checkpoints
 from halter.toolbox.files.checkpoints.records import key
@@ -265,6 +266,38 @@ def test_attributes_run_no_programs_and_convert_nothing(
     assert (root / "a").read_bytes() == data
     assert not ran.exists()
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_git_in_the_workspace_is_not_run(
+    root: Path, kept: Checkpoints, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A program that the model has put first on the PATH, as in a virtual environment of the workspace, is not ours."""
+    fake = root / ".venv" / "bin" / "git"
+    fake.parent.mkdir(parents=True)
+    fake.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    fake.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").symlink_to(fake)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{tmp_path / 'bin'}:.venv/bin:{os.environ['PATH']}")
+    monkeypatch.chdir(root)
+    (root / "a").write_text("old")
+    turn(kept, lambda: (root / "a").write_text("new"))
+    assert kept.restore(S, T).restored == ["a"]
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_ignore_file_that_never_ends_does_not_block(root: Path, tmp_path: Path) -> None:
+    """A pipe named `.gitignore` makes Git wait; the time limit ends that, for checkpoints and for a rollback."""
+    patient = Checkpoints(root, folder=tmp_path / "data")
+    kept = Checkpoints(root, folder=tmp_path / "data", timeout=0.5)
+    (root / "a").write_text("old")
+    turn(patient, lambda: (root / "a").write_text("new"))
+    os.mkfifo(root / ".gitignore")
+    assert "took longer" in kept.before_call(S, "next", []).note
+    with pytest.raises(CheckpointFailed, match="took longer"):
+        kept.restore(S, T)
+    (root / ".gitignore").unlink()
+    assert patient.restore(S, T).restored == ["a"]
 
 
 def test_the_users_own_repository_is_not_touched(root: Path, kept: Checkpoints) -> None:

@@ -132,15 +132,15 @@ class Checkpoints:
         if record is None or record.has_ended or record.failure:
             return
         try:
-            with _Timeout(self._timeout):
-                self._finish(session, record)
-                records.save(session, record)
+            self._finish(session, record)
+            records.save(session, record)
         except (CheckpointFailed, OSError) as error:
             _log.info("the files at the end of turn %s could not be kept: %s", turn, error)
 
     def _finish(self, session: str, record: TurnRecord) -> None:
         snapshots, _ = self._opened()
-        snapshots.finish(record, f"{key(session, record.turn)}/end")
+        with _Timeout(self._timeout):
+            snapshots.finish(record, f"{key(session, record.turn)}/end")
         record.has_ended = True
 
     def tidy(self) -> None:
@@ -215,6 +215,8 @@ class Checkpoints:
             return RestoredFiles(note="no rollback of files is known that could be undone")
         if not record.has_ended:  # it was stopped, so what it has done so far is undone
             self._end_undo(session, record)
+        if not record.has_ended:
+            raise CheckpointFailed("the files could not be compared; try again")
         changes = snapshots.changes(record)
         undo = self._begin_undo(session, record.turn, changes)
         result = restore_files(self.root, changes, snapshots.read, self._max_file)
@@ -225,13 +227,19 @@ class Checkpoints:
         """Keep the present state, so that a restore can be undone."""
         snapshots, _ = self._opened()
         undo = TurnRecord(turn=turn)
-        snapshots.begin(undo, f"{key(session, UNDO)}/before", [str(self.root / each.path) for each in changes])
+        with _Timeout(self._timeout):
+            snapshots.begin(undo, f"{key(session, UNDO)}/before", [str(self.root / each.path) for each in changes])
         return undo
 
     def _end_undo(self, session: str, undo: TurnRecord) -> None:
+        """Keep the state after a restore. If that fails, `undo_restore()` takes the state that it finds."""
         snapshots, records = self._opened()
-        snapshots.finish(undo, f"{key(session, UNDO)}/end")
-        undo.has_ended = True
+        try:
+            with _Timeout(self._timeout):
+                snapshots.finish(undo, f"{key(session, UNDO)}/end")
+            undo.has_ended = True
+        except CheckpointFailed as error:
+            _log.info("the files after a restore could not be kept: %s", error)
         records.save(session, undo, UNDO)
 
     # -- where it is kept --------------------------------------------------------------------------------------------
@@ -242,16 +250,26 @@ class Checkpoints:
             folder = find_paths().data / "checkpoints" if self._folder is None else self._folder
             name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:20]
             own = folder / name
-            git = shutil.which("git")
+            git = _find_git(self.root)
             why = _why_not_git(git, self.root, folder.resolve())
             options = {"max_file": self._max_file, "max_size": self._max_size}
             snapshots: GitSnapshots | ImageSnapshots
             if why or git is None:
                 snapshots = ImageSnapshots(why, own / "images", self.root, **options)
             else:
-                snapshots = GitSnapshots(os.path.realpath(git), own / "git", self.root, **options)
+                snapshots = GitSnapshots(git, own / "git", self.root, **options)
             self._made = (snapshots, Records(own / ("turns" if not why else "image-turns")))
         return self._made
+
+
+def _find_git(root: Path) -> str | None:
+    """Git, but not one in the workspace: what is there the model may have written, and this runs without a sandbox."""
+    folders = [each for each in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(each)]  # noqa: PTH117
+    for folder in folders:
+        found = shutil.which("git", path=folder)
+        if found is not None and not any(path.is_relative_to(root) for path in (Path(found), Path(found).resolve())):
+            return os.path.realpath(found)
+    return None
 
 
 def _why_not_git(git: str | None, root: Path, folder: Path) -> str:
