@@ -86,7 +86,7 @@ def test_a_running_turn_is_stopped_and_rolled_back_with_its_files(root: Path, ch
         assert running.end().status == "interrupted"
         assert receipt.stopped
         assert not session.is_running
-        assert files_of(receipt.files).restored == ["a.txt"]
+        assert files_of(receipt.files) == RestoredFiles(["a.txt"])
         assert session.history == []
         assert (root / "a.txt").read_text() == "old\n"
 

@@ -296,8 +296,8 @@ class Session:
             else:  # it has not begun
                 control.claim_end()
                 turn.ended.set()
-            self._log.control = None
             self._files.end()
+            self._log.control = None
         return turn
 
     def _environment(self, files: TurnFiles) -> BatchEnvironment:

@@ -47,14 +47,14 @@ class TurnFiles:
     def __init__(self, files: SessionFiles, turn: str) -> None:
         self.turn = turn
         self.histories: list[FileHistory] = []  # those with a checkpoint
-        self.is_over = False
+        self.over = OneShotEvent()  # set once the state at its end is being kept
         self._files = files
         self._complete: set[FileHistory] = set()
         self._lock = asyncio.Lock()  # the calls of a batch need one checkpoint, and all have to wait for it
 
     async def before_change(self, history: FileHistory, paths: Sequence[str], token: CancellationToken) -> str:
         """Make a checkpoint, unless there is one that covers this call; returns a note to be shown once."""
-        if history in self._complete or self.is_over:  # a child may outlive the turn that has started it
+        if history in self._complete or self.over.is_set:  # a child may outlive the turn that has started it
             return ""
         async with token.scope(), self._lock:
             if history in self._complete:
@@ -94,9 +94,9 @@ class SessionFiles:
         turn, self.running = self.running, None
         if turn is None or turn is self._above:
             return
-        turn.is_over = True
         if turn.histories:
             self._ending = _Ending(self.session, turn)
+        turn.over.set()
 
     async def wait_for_end(self, token: CancellationToken) -> None:
         """Wait until the end of the last turn is kept: what changes from now on is not that turn's."""
@@ -104,7 +104,10 @@ class SessionFiles:
             await self._ending.done.wait_async(token=token)
 
     def wait_blocking(self) -> None:
-        """Block until then, or until the current token is cancelled."""
+        """Block until then, or until the current token is cancelled. For a turn whose end is durable."""
+        turn = self.running  # its task may not have noticed the end yet
+        if turn is not None and turn is not self._above:
+            run_blocking(turn.over.wait, _STOP_TIMEOUT)
         if self._ending is not None:
             run_blocking(self._ending.done.wait, _END_TIMEOUT)
 
@@ -220,7 +223,8 @@ def file_changes(session: Session) -> FileDiff:
     turn = past.turn or past.last
     if turn is None:
         return FileDiff()
-    session._files.wait_blocking()
+    if past.turn is None:
+        session._files.wait_blocking()
     diffs = [history.diff(session.id, turn.id) for history in histories_of(session.agent)]
     notes = dict.fromkeys(each.note for each in diffs if each.note)
     return FileDiff(

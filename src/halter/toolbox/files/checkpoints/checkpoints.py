@@ -194,7 +194,7 @@ class Checkpoints:
         if record is None or record.failure:
             return RestoredFiles(note=_no_checkpoint(record))
         if not record.has_ended:
-            record.is_late = True
+            record.is_late = (session, turn) not in self._running
             self._finish(session, record)
             records.save(session, record)
         changes = snapshots.changes(record)
