@@ -6,6 +6,7 @@ HalterError
 ├── SessionBusy           a turn is running, or somebody serves the session; nothing was accepted
 ├── NothingToDo           the inbox is empty, and the last turn was done
 ├── SessionClosed         the session was closed; open it again to go on
+├── CheckpointFailed      the files of a turn could not be kept or restored; every file is whole
 ├── LimitReached          the turn came to a limit: steps, or the length of an answer
 ├── TurnInterrupted       `turn.raise_for_error()`: the turn was stopped; `.turn` has what it did until then
 ├── TurnFailed            `turn.raise_for_error()`: the turn failed; the cause is its `__cause__`
@@ -23,6 +24,7 @@ HalterError
 from __future__ import annotations
 
 __all__ = [
+    "CheckpointFailed",
     "HalterError",
     "LeaseLost",
     "LimitReached",
@@ -54,6 +56,10 @@ class NothingToDo(HalterError):
 
 class SessionClosed(HalterError):
     """The session was closed."""
+
+
+class CheckpointFailed(HalterError):
+    """The files of a turn could not be kept or restored; the text says why. Every file is whole."""
 
 
 class LimitReached(HalterError):

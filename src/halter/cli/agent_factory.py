@@ -12,9 +12,7 @@ from halter.cli.settings import SettingsError
 from halter.tools.approval import Approval
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from halter.cli.model_choice import ModelChoice
     from halter.cli.settings import Configuration
@@ -177,16 +175,17 @@ def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None
     if has_none and name in _WITH_PROCESSES:
         msg = f"{configuration.origins['tools']}: {name} needs a sandbox: {why_unavailable()}; {_WITHOUT_SANDBOX}"
         raise SettingsError(msg)
+    watch = toolbox.Checkpoints(_WORKSPACE).watch
     prefixes = configuration.settings.approve_prefixes
     with_processes: dict[str, Callable[[], list[Any]]] = {
-        "Terminal": lambda: toolbox.Terminal(_WORKSPACE, sandbox=sandbox, approve_prefixes=prefixes).tools,
-        "Code": lambda: toolbox.Code(_WORKSPACE, sandbox=sandbox).tools,
+        "Terminal": lambda: watch(toolbox.Terminal(_WORKSPACE, sandbox=sandbox, approve_prefixes=prefixes).tools),
+        "Code": lambda: watch(toolbox.Code(_WORKSPACE, sandbox=sandbox).tools),
         "Browser": lambda: toolbox.Browser(sandbox=sandbox).tools,
     }
     if name in with_processes:
         return with_processes[name]()
     if name in _IN_WORKSPACE:
-        return list(getattr(toolbox, name)(_WORKSPACE).tools)
+        return watch(getattr(toolbox, name)(_WORKSPACE).tools)
     if name in _ALONE:
         return list(getattr(toolbox, name)().tools)
     useful = tools_without_processes(_WORKSPACE) if has_none else tools_in(_WORKSPACE, sandbox, prefixes)

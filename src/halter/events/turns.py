@@ -48,6 +48,9 @@ class TurnFinished(Struct, frozen=True, gc=False, tag="turn.finished"):
 class TurnRolledBack(Struct, frozen=True, gc=False, tag="turn.rolled_back"):
     """The turn was taken out of the conversation. It stays in the log."""
 
+    restored: list[str] = []  # files that it had changed and that were restored
+    kept: dict[str, str] = {}  # files that it had changed and that were left as they are, with the reason
+
 
 class QuestionAsked(Struct, frozen=True, gc=False, tag="question.asked"):
     """A tool asks the user. Only `session.answer(id, value)` or a steer answers it; a queued message waits its turn."""

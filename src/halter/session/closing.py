@@ -28,6 +28,7 @@ def close(session: Session, timeout: float) -> None:
         control.turn.ended.wait(timeout)
     try:
         session._resources.close(max(end - time.monotonic(), 0.0))
+        session._files.close(max(end - time.monotonic(), 0.0))
     finally:
         done = _let_go(session, control, by_force=can_wait)
     if done is not None and not session._log.writer.is_interrupted_here:
@@ -42,6 +43,7 @@ async def aclose(session: Session, timeout: float) -> None:  # noqa: ASYNC109  (
         await control.turn.ended.wait_async(timeout)
     try:
         await session._resources.aclose(max(end - time.monotonic(), 0.0))
+        await session._files.aclose(max(end - time.monotonic(), 0.0))
     finally:
         done = _let_go(session, control, by_force=True)
     if done is not None:

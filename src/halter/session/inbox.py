@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from halter.events import Event
     from halter.session.log import EventLog
     from halter.session.turn import Turn
+    from halter.tools.file_history import RestoredFiles
 
 __all__ = ["Content", "Inbox", "InboxMessage", "Receipt", "WaitingMessages", "to_message"]
 
@@ -253,7 +254,7 @@ class Receipt:
     `mode` is what the message became, and `note` says why if that differs from what was asked for.
     """
 
-    __slots__ = ("_log", "_mode", "_note", "_stopped", "_turn", "_turn_id", "id")
+    __slots__ = ("_log", "_mode", "_note", "_stopped", "_turn", "_turn_id", "files", "id")
 
     def __init__(
         self,
@@ -264,6 +265,7 @@ class Receipt:
         *,
         stopped: bool = False,
         turn: Turn | None = None,
+        files: RestoredFiles | None = None,
     ) -> None:
         self.id = message_id
         """The message's id; empty for a stop without a message."""
@@ -272,6 +274,8 @@ class Receipt:
         self._note = note
         self._stopped = stopped
         self._turn = turn  # the turn to stop
+        self.files = files
+        """What `rollback(files=True)` has done to files; None for everything else."""
 
     @property
     def message(self) -> InboxMessage | None:

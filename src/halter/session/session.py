@@ -19,7 +19,7 @@ from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER, CancellationToken
 from halter.errors import SessionBusy, SessionClosed, StoreError
 from halter.events import SessionCreated
-from halter.session import background_loop, closing, delivery, serving
+from halter.session import background_loop, closing, delivery, serving, turn_files
 from halter.session.children import Children
 from halter.session.delivery import MODES, Post
 from halter.session.inbox import Inbox, Receipt, to_message
@@ -28,6 +28,7 @@ from halter.session.log import EventLog
 from halter.session.questions import Questions
 from halter.session.turn import Turn
 from halter.session.turn_control import TurnControl
+from halter.session.turn_files import SessionFiles
 from halter.session.turn_runner import TurnRunner
 from halter.stores.memory import MemoryStore
 from halter.stores.writer import writer_of
@@ -46,8 +47,10 @@ if TYPE_CHECKING:
     from halter.session.inbox import Content
     from halter.session.log import Transaction
     from halter.session.subscription import Subscription
+    from halter.session.turn_files import TurnFiles
     from halter.stores.base import Lease, Store
     from halter.stores.command import Command
+    from halter.tools.file_history import FileDiff, RestoredFiles
 
 __all__ = ["Session"]
 
@@ -61,6 +64,7 @@ class Session:
     __slots__ = (
         "__weakref__",
         "_closed",
+        "_files",
         "_grace",
         "_has_tool_loop",
         "_instructions",
@@ -77,7 +81,7 @@ class Session:
         "token",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (what a session is made of)
         self,
         agent: Agent,
         id: str | None = None,  # noqa: A002  (the contract's word)
@@ -88,6 +92,7 @@ class Session:
         above: Questions | None = None,
         prepares: Collection[str] = (),
         deps: Any = None,
+        files_above: TurnFiles | None = None,
     ) -> None:
         self.id = id or secrets.token_hex(8)
         self.agent = agent
@@ -114,6 +119,7 @@ class Session:
         self._questions = Questions(self._log, above)
         self._instructions = SessionInstructions(agent.instructions)
         self._resources = SessionResources()
+        self._files = SessionFiles(self.id, files_above)
         self._grace = grace
         self._permit = [True]  # popped by run(), arun(), stream() or serve()
         self._turn: Turn | None = None  # the last one that ran here, or that `turn` has returned
@@ -280,8 +286,9 @@ class Session:
         token = above.child("turn", timeout=self.agent.limits.seconds)
         turn = Turn(secrets.token_hex(8), token)
         control = self._log.control = TurnControl(turn, asyncio.get_running_loop())  # from here on a stop finds it
-        runner = TurnRunner(self.agent, self._log, control, self._environment(), self._instructions)
         try:
+            files = await self._files.begin(turn)
+            runner = TurnRunner(self.agent, self._log, control, self._environment(files), self._instructions)
             await runner.run(message, may_continue=may_continue)
         finally:
             if turn.ended.is_set:
@@ -289,10 +296,11 @@ class Session:
             else:  # it has not begun
                 control.claim_end()
                 turn.ended.set()
+            self._files.end()
             self._log.control = None
         return turn
 
-    def _environment(self) -> BatchEnvironment:
+    def _environment(self, files: TurnFiles) -> BatchEnvironment:
         children = Children(self)
         has_tool_loop = self._has_tool_loop or background_loop.is_background_loop(asyncio.get_running_loop())
         return BatchEnvironment(
@@ -307,6 +315,7 @@ class Session:
             begin=children.begin,
             resources=self._resources,
             grace=self._grace,
+            before_change=files.before_change,
             tool_loop=shared_tool_loop if has_tool_loop else None,
         )
 
@@ -485,8 +494,14 @@ class Session:
             self._resources.stop_all()
         return command if self.inbox else None, control, stopped
 
-    def rollback(self) -> Receipt:
-        """Take the running turn, or if there is none the last one, out of the history. The log keeps it."""
+    def rollback(self, *, files: bool = False) -> Receipt:
+        """Take the running turn, or if there is none the last one, out of the history. The log keeps it.
+
+        With *files*, the files that the turn has changed are restored first, where nobody else has changed them since;
+        `receipt.files` says which. That blocks until it is done, and `undo_rollback()` undoes it.
+        """
+        if files:
+            return turn_files.roll_back(self)
         control = self._running()
         stopped = control is not None and control.cancel("rollback", by="rollback()")
         begun: list[TurnControl] = []  # a turn that began meanwhile, and was stopped by this call
@@ -501,6 +516,21 @@ class Session:
         turn = control.turn if control is not None else begun[0].turn if begun else None
         note = "" if is_done else "there is no turn to roll back"
         return Receipt(self._log, "", "rollback", note, stopped=stopped or bool(begun), turn=turn)
+
+    async def arollback(self, *, files: bool = False) -> Receipt:
+        """Roll back as `rollback()` does, without blocking the event loop."""
+        return await run_blocking_async(lambda: self.rollback(files=files))
+
+    def undo_rollback(self) -> RestoredFiles:
+        """Bring back the files that the last `rollback(files=True)` has restored, where nobody has changed them since.
+
+        The turn stays out of the history. Blocks; calling it again undoes it.
+        """
+        return turn_files.undo_rollback(self)
+
+    def file_changes(self) -> FileDiff:
+        """What the running or the last turn has changed in files, and what a rollback would restore. Blocks."""
+        return turn_files.file_changes(self)
 
     def _roll_back(self, control: TurnControl, by: str) -> bool:
         """Stop a turn and take it out of the history; True if this call stopped it."""
@@ -572,9 +602,18 @@ class Session:
     # -- children ----------------------------------------------------------------------------------------------------
 
     async def _open_child(self, agent: Agent, name: str, token: CancellationToken, grace: float) -> Session:
+        files = self._files.running  # what a child changes is this turn's
+
         def open_it() -> Session:
             return Session(
-                agent, name, self._log.store, parent=token, grace=grace, above=self._questions, deps=self.deps
+                agent,
+                name,
+                self._log.store,
+                parent=token,
+                grace=grace,
+                above=self._questions,
+                deps=self.deps,
+                files_above=files,
             )
 
         return await run_blocking_async(open_it, token=NEVER) if self._log.store.blocks else open_it()

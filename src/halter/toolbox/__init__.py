@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from halter.toolbox.clarify import Clarify as Clarify
     from halter.toolbox.defaults import default as default
     from halter.toolbox.delegate import Delegate as Delegate
+    from halter.toolbox.files.checkpoints.checkpoints import Checkpoints as Checkpoints
     from halter.toolbox.files.files import Files as Files
     from halter.toolbox.files.workspace import Workspace as Workspace
     from halter.toolbox.http.fetch import Net as Net
@@ -42,6 +43,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "clarify": ["Clarify"],
         "defaults": ["default"],
         "delegate": ["Delegate"],
+        "files.checkpoints.checkpoints": ["Checkpoints"],
         "files.files": ["Files"],
         "files.workspace": ["Workspace"],
         "http.fetch": ["Net"],

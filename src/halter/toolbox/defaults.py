@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from halter.toolbox.clarify import Clarify
+from halter.toolbox.files.checkpoints.checkpoints import Checkpoints
 from halter.toolbox.files.files import Files
 from halter.toolbox.python.execute_code import Code
 from halter.toolbox.sandbox.sandbox import Sandbox, SandboxUnavailable
@@ -53,11 +54,13 @@ def tools_in(
     workspace: str | os.PathLike[str], sandbox: Sandbox | None, approve_prefixes: Iterable[str | Sequence[str]] = ()
 ) -> list[Tool[..., Any]]:
     """The default tools; commands and code run in *sandbox*."""
+    checkpoints = Checkpoints(workspace)
     terminal = Terminal(workspace, sandbox=sandbox, approve_prefixes=approve_prefixes)
-    tools = [*terminal.tools, *Files(workspace).tools, *Web().tools]
-    return [*tools, *Code(workspace, tools, sandbox=sandbox).tools, *Todo().tools, *Clarify().tools]
+    tools = checkpoints.watch([*terminal.tools, *Files(workspace).tools, *Web().tools])
+    code = checkpoints.watch(Code(workspace, tools, sandbox=sandbox).tools)
+    return [*tools, *code, *Todo().tools, *Clarify().tools]
 
 
 def tools_without_processes(workspace: str | os.PathLike[str]) -> list[Tool[..., Any]]:
     """Those of the default tools that start no processes."""
-    return [*Files(workspace).tools, *Web().tools, *Todo().tools, *Clarify().tools]
+    return [*Checkpoints(workspace).watch(Files(workspace).tools), *Web().tools, *Todo().tools, *Clarify().tools]

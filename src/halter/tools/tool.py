@@ -29,6 +29,7 @@ from halter.tools.schema.signature import EMPTY, Parameter, read_signature, take
 
 if TYPE_CHECKING:
     from halter.tools.approval import ApprovalNeed
+    from halter.tools.file_history import FileHistory
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,6 +70,7 @@ class Tool(Generic[P, R]):
         self.isolate = isolate
         self.exclusive = exclusive
         self.approval = approval
+        self.file_history: FileHistory | None = None  # keeps the files that it may change; see `Checkpoints.watch()`
         self._check_options()
         self.kind: Kind = kind_of(fn)
         self.needs_self = takes_self(fn)

@@ -115,3 +115,42 @@ def test_a_closed_pipe_ends_it(home: Home, provider: FakeProvider) -> None:
         assert program.stderr is not None
         assert b"Traceback" not in program.stderr.read()
     provider.wait_for_close(1)
+
+
+FILE_TOOLS = """
+from pathlib import Path
+from halter.toolbox import Checkpoints, Files
+
+here = Path(__file__).parent
+tools = Checkpoints(here / "workspace", folder=here / "data").watch(Files(here / "workspace").tools)
+"""
+
+
+def test_undo_shows_the_changed_files_first_and_redo_brings_them_back(home: Home, provider: FakeProvider) -> None:
+    """/undo shows the diff and changes nothing; /undo files restores, and the turn is gone; /redo brings files back."""
+    file = home.path / "workspace" / "a.txt"
+    file.parent.mkdir()
+    file.write_text("old\n")
+    (home.path / "file_tools.py").write_text(FILE_TOOLS)
+    write = ToolCall("c1", "write_file", '{"path": "a.txt", "content": "new\\n"}')
+    provider.script(tool_calls([write]), answer("Done."))
+    with home.start(stdin=subprocess.PIPE, HALTER_TOOLS="file_tools:tools") as program:
+        assert program.stdin is not None
+        assert program.stderr is not None
+        lines, said = program.stdin.fileno(), program.stderr.fileno()
+        os.write(lines, b"Go.\n")
+        home.wait_until_sealed()
+        os.write(lines, b"/undo\n")
+        shown = read_until(said, b"/undo keep").decode()
+        assert "changed  a.txt" in shown
+        assert "-old\n+new" in shown
+        assert file.read_text() == "new\n"
+        os.write(lines, b"/undo files\n")
+        read_until(said, b"1 file restored")
+        assert file.read_text() == "old\n"
+        os.write(lines, b"/redo\n")
+        read_until(said, b"1 file restored")
+        assert file.read_text() == "new\n"
+        os.write(lines, b"/undo what\n")
+        read_until(said, b"usage: /undo")
+        assert end(program).code == 0

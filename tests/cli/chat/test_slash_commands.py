@@ -23,9 +23,9 @@ def chat(home: Home) -> Iterator[ChatScreen]:
 
 def test_all_that_were_promised_are_there() -> None:
     """The commands are these; and each one that is typed in part can be completed."""
-    promised = "stop steer queue busy undo retry rollback why tools model sessions resume new export help quit"
+    promised = "stop steer queue busy undo redo retry rollback why tools model sessions resume new export help quit"
     assert list(COMMANDS) == promised.split()
-    assert complete("/re") == ["/retry", "/resume"]
+    assert complete("/re") == ["/redo", "/retry", "/resume"]
     assert complete("/stop now") == complete("stop") == complete(" /stop") == []
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,6 +18,7 @@ from halter.models import ToolCall
 from halter.models.types import Image, UserMessage
 from halter.stores import MemoryStore
 from halter.testing import Gate, ScriptedModel
+from halter.toolbox import Checkpoints, Files
 from halter.voice.voice_messages import VoiceMessages
 from tests.support.gateway_client import Client, gateway_of, kinds
 from tests.support.looped import looped
@@ -281,6 +283,30 @@ async def test_rollback_takes_the_last_turn_back() -> None:
         back = await client.ask("POST", "/v1/sessions/s/rollback")
         assert (back.status, back.body["mode"], back.body["note"]) == (200, "rollback", "")
         assert gateway.registry.live_sessions["s"].session.history == []
+
+
+@looped
+async def test_rollback_restores_files_and_can_be_undone(tmp_path: Path) -> None:
+    """The diff comes first and changes nothing; the receipt says what was restored; the undo brings it back."""
+    root = tmp_path / "workspace"
+    root.mkdir()
+    tools = Checkpoints(root, folder=tmp_path / "data").watch(Files(root).tools)
+    arguments = '{"path": "a.txt", "content": "new"}'
+    async with gateway_of(ToolCall("c1", "write_file", arguments), "Done.", tools=tools) as (_, client):
+        await client.create()
+        await client.post("Hi.")
+        await client.finished()
+        diff = await client.ask("GET", "/v1/sessions/s/changes")
+        assert diff.body["files"] == [{"path": "a.txt", "change": "created", "kept": ""}]
+        assert "+new" in diff.body["text"]
+        bad = await client.ask("POST", "/v1/sessions/s/rollback", {"files": "yes"})
+        assert (bad.status, bad.body["field"]) == (422, "files")
+        back = await client.ask("POST", "/v1/sessions/s/rollback", {"files": True})
+        assert (back.status, back.body["files"]["restored"], back.body["files"]["kept"]) == (200, ["a.txt"], {})
+        assert not (root / "a.txt").exists()
+        undone = await client.ask("POST", "/v1/sessions/s/rollback/undo")
+        assert undone.body["restored"] == ["a.txt"]
+        assert (root / "a.txt").read_text() == "new"
 
 
 @looped

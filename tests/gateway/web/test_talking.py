@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import av
 import numpy
@@ -16,6 +17,7 @@ from halter.events import MessageAccepted
 from halter.gateway import GatewayLimits
 from halter.models import Audio, ToolCall
 from halter.testing import Gate
+from halter.toolbox import Checkpoints, Files
 from tests.support.gateway_client import OWN
 from tests.support.web_page import House, Tab
 
@@ -344,3 +346,28 @@ def test_what_the_gateway_tells_at_the_start_stays_until_it_is_dismissed(house: 
     expect(notice).to_have_count(1)
     notice.get_by_role("button", name="Dismiss").click()
     expect(notice).to_have_count(0)
+
+
+def test_undo_shows_the_changed_files_first(house: MakeHouse, tab: MakeTab, tmp_path: Path) -> None:
+    """Undo shows the diff and can be left; it restores the files, and they can be brought back."""
+    file = tmp_path / "workspace" / "a.txt"
+    file.parent.mkdir()
+    file.write_text("old\n")
+    tools = Checkpoints(file.parent, folder=tmp_path / "data").watch(Files(file.parent).tools)
+    write = ToolCall("c1", "write_file", '{"path": "a.txt", "content": "new\\n"}')
+    page = tab(house(write, "Done.", tools=tools).address())
+    page.say("Go.")
+    expect(page.answers).to_have_text("Done.")
+    dialog = page.page.get_by_role("dialog")
+    page.button("Undo").click()
+    expect(dialog.locator(".diff")).to_contain_text("+new")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert file.read_text() == "new\n"
+    page.button("Undo").click()
+    dialog.get_by_role("button", name="Restore the files").click()
+    expect(page.ends).to_contain_text("Removed from the conversation")
+    assert file.read_text() == "old\n"
+    expect(page.page.locator("#said")).to_have_text("1 files restored.")
+    with page.page.expect_response("**/rollback/undo"):
+        page.button("Bring the files back").click()
+    assert file.read_text() == "new\n"

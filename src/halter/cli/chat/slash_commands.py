@@ -16,6 +16,7 @@ from halter.cli.chat.styling import short
 from halter.cli.commands.sessions import PASSING, NotFound, describe_sessions, find_session
 from halter.cli.settings import SettingsError
 from halter.errors import HalterError
+from halter.views.file_text import show_diff, show_restored
 from halter.views.text import count
 from halter.views.timeline import last_stop, render
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from halter.cli.chat.actions import Actions, Screen
     from halter.cli.chat.session_host import SessionHost
     from halter.events import Mode
+    from halter.session.inbox import Receipt
+    from halter.tools.file_history import RestoredFiles
 
 __all__ = ["COMMANDS", "KEYS", "Commands", "complete"]
 
@@ -51,7 +54,10 @@ COMMANDS: Final = {
     "steer": _Command("TEXT", "send into the running turn, interrupting its step"),
     "queue": _Command("[TEXT]", "send when the turn ends; without text: list queued messages"),
     "busy": _Command("[steer|interrupt|queue]", "choose what Enter does while a turn runs"),
-    "undo": _Command("", "remove the last turn and put its text into the line"),
+    "undo": _Command(
+        "[files|keep]", "remove the last turn and put its text into the line; files: restore its files too"
+    ),
+    "redo": _Command("", "bring back the files that /undo files has restored"),
     "retry": _Command("", "remove the last turn and send it again"),
     "rollback": _Command("", "remove the running or the last turn from the conversation"),
     "why": _Command("", "show the last stop: who asked, and what ended when and how"),
@@ -141,11 +147,27 @@ class Commands:
 
     # -- rolling back -------------------------------------------------------------------------------------------------
 
-    async def _undo(self, _rest: str) -> None:
-        turn = await self._roll_back()
+    async def _undo(self, rest: str) -> None:
+        if rest not in ("", "files", "keep"):
+            self._say("usage: /undo, /undo files or /undo keep", "bad")
+            return
+        if not rest:
+            diff = await run_blocking_async(self._host.session.file_changes, token=NEVER)
+            if diff.files:
+                self._say(show_diff(diff))
+                self._say("/undo files: restore them and remove the turn; /undo keep: only remove the turn", "warn")
+                return
+        turn = await self._roll_back(files=rest == "files")
         if turn is not None:
             self._screen.clear_line()
             self._screen.line = "\n\n".join(turn.texts)
+
+    async def _redo(self, _rest: str) -> None:
+        self._say_files(await run_blocking_async(self._host.session.undo_rollback, token=NEVER))
+
+    def _say_files(self, files: RestoredFiles | None) -> None:
+        if files is not None:
+            self._say(show_restored(files), "warn" if files.kept else "dim")
 
     async def _retry(self, _rest: str) -> None:
         turn = await self._roll_back()
@@ -156,22 +178,30 @@ class Commands:
     async def _rollback(self, _rest: str) -> None:
         await self._roll_back()
 
-    async def _roll_back(self) -> PastTurn | None:
-        """Remove the last turn from the conversation; returns it."""
+    async def _roll_back(self, *, files: bool = False) -> PastTurn | None:
+        """Remove the last turn from the conversation, with its changes of files if asked for; returns it."""
         session = self._host.session
         receipt = None
         if session.is_running:
-            receipt = session.rollback()
+            receipt = await self._take_back(files=files)
             await receipt.settled_async()
             turns = await self._turns_with_rolled_back(receipt.turn_id)
         else:
             turns = await run_blocking_async(read_turns, self._host.store, session.id, token=NEVER)
             if turns:
-                receipt = session.rollback()
+                receipt = await self._take_back(files=files)
         if receipt is None or not turns:
             self._say("there is no turn to remove", "dim")
             return None
         return turns[-1]
+
+    async def _take_back(self, *, files: bool) -> Receipt:
+        session = self._host.session
+        if not files:
+            return session.rollback()
+        receipt = await run_blocking_async(lambda: session.rollback(files=True), token=NEVER)
+        self._say_files(receipt.files)
+        return receipt
 
     async def _turns_with_rolled_back(self, turn_id: str) -> list[PastTurn]:
         """The running turn, as it was before the rollback."""

@@ -17,6 +17,7 @@ from halter.gateway.http.schemas import (
     AnswerView,
     EditBody,
     MessageBody,
+    RollbackBody,
     SessionBody,
     SessionList,
     SessionView,
@@ -191,7 +192,16 @@ class Handlers:
 
     async def rollback(self, request: web.Request) -> web.Response:
         async with self._lease(request) as live:
-            return _json(await self._commands.rollback(live))
+            body: RollbackBody = await read_body(request, RollbackBody, self._registry.limits, may_be_empty=True)
+            return _json(await self._commands.rollback(live, body))
+
+    async def undo_rollback(self, request: web.Request) -> web.Response:
+        async with self._lease(request) as live:
+            return _json(await self._commands.undo_rollback(live))
+
+    async def changes(self, request: web.Request) -> web.Response:
+        async with self._lease(request) as live:
+            return _json(await self._commands.changes(live))
 
     async def answer(self, request: web.Request) -> web.Response:
         async with self._lease(request) as live:

@@ -12,6 +12,7 @@ from halter.gateway.http.schemas import (
     MessageBody,
     MessageForm,
     ReceiptView,
+    RollbackBody,
     SessionBody,
     SessionList,
     SessionView,
@@ -19,6 +20,7 @@ from halter.gateway.http.schemas import (
     StopBody,
     StoppedView,
 )
+from halter.tools.file_history import FileDiff, RestoredFiles
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -110,10 +112,22 @@ ROUTES: Final = (
         "POST",
         f"{_SESSION}/rollback",
         "rollback",
-        "Remove the last turn from the conversation",
+        "Remove the last turn from the conversation; with `files`, also its changes of files",
         "write",
-        gives=ReceiptView,
+        200,
+        ReceiptView,
+        RollbackBody,
+        may_be_empty=True,
     ),
+    Route(
+        "POST",
+        f"{_SESSION}/rollback/undo",
+        "undo_rollback",
+        "Bring back the files that the last rollback has restored",
+        "write",
+        gives=RestoredFiles,
+    ),
+    Route("GET", f"{_SESSION}/changes", "changes", "Files that the last turn has changed", "read", gives=FileDiff),
     Route("GET", f"{_SESSION}/speech", "speech", "The last answer as speech", "read", gives="audio/ogg"),
     Route("GET", f"{_SESSION}/media/{{event}}/{{number}}", "media", "An image or recording", "read", gives="*/*"),
     Route("GET", f"{_SESSION}/events", "events", "Server-sent events", "read", gives="text/event-stream"),

@@ -15,6 +15,7 @@ from halter.gateway.http.errors import Problem, problem_of_validation
 from halter.gateway.http.media import detect_audio, is_sound
 from halter.models.image_types import IMAGE_TYPES
 from halter.models.types import Audio, Image, Part, Text
+from halter.tools.file_history import RestoredFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,6 +38,7 @@ __all__ = [
     "MessageForm",
     "ReceiptView",
     "RemoveCommand",
+    "RollbackBody",
     "RollbackCommand",
     "SessionBody",
     "SessionList",
@@ -120,6 +122,12 @@ class StopAllBody(_AnyStop):
     scope: Literal["turn", "all"] = "turn"
 
 
+class RollbackBody(_Body):
+    """A rollback. With `files`, the files that the turn has changed are restored, where nobody changed them since."""
+
+    files: bool = False
+
+
 class EditBody(_Body):
     """A change of a message that waits: another text, or that it is held no longer."""
 
@@ -148,7 +156,7 @@ class StopCommand(StopBody, tag="stop", kw_only=True):
     ref: Any = None
 
 
-class RollbackCommand(_Body, tag="rollback", kw_only=True):
+class RollbackCommand(RollbackBody, tag="rollback", kw_only=True):
     """A rollback, over a WebSocket."""
 
     ref: Any = None
@@ -189,6 +197,7 @@ class ReceiptView(Struct, kw_only=True):
     stopped: bool = False
     finished: bool = False
     note: str = ""
+    files: RestoredFiles | None = None  # what a rollback with files has done to them
 
 
 class StoppedView(Struct, kw_only=True):
@@ -262,6 +271,7 @@ def view_receipt(session: str, receipt: Receipt, *, finished: bool = False) -> R
         turn_id=receipt.turn_id,
         stopped=receipt.stopped,
         finished=finished,
+        files=receipt.files,
         note=receipt.note,
     )
 

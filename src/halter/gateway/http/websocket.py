@@ -168,7 +168,7 @@ class SessionWebSocket:
             return await commands.edit(live, command.message, command)
         if isinstance(command, RemoveCommand):
             return await commands.remove(live, command.message)
-        return await commands.rollback(live)
+        return await commands.rollback(live, command)
 
     async def _send(self, kind: str, ref: object, body: object) -> None:
         with contextlib.suppress(ConnectionError):  # the client has disconnected

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
+from halter.errors import CheckpointFailed, SessionBusy
 from halter.events import ApprovalAsked
 from halter.gateway.http.auth import check_scope
 from halter.gateway.http.errors import Problem
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         InboxMessageView,
         MessageBody,
         MessageForm,
+        RollbackBody,
         SessionBody,
         StopAllBody,
         StopBody,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from halter.session.inbox import InboxMessage, Receipt
     from halter.session.turn import Turn
     from halter.tools.approval import ApprovalRequest
+    from halter.tools.file_history import FileDiff, RestoredFiles
 
 __all__ = ["Commands", "KeepPrefixes"]
 
@@ -178,9 +181,17 @@ class Commands:
         pairs = zip((turn for turn, _ in stops), receipts, strict=True)
         return [turn for turn, receipt in pairs if receipt.stopped and turn is not None]
 
-    async def rollback(self, live: LiveSession) -> ReceiptView:
-        """Remove the running or the last turn from the history."""
-        return view_receipt(live.session.id, await _in_thread(live.session.rollback))
+    async def rollback(self, live: LiveSession, body: RollbackBody) -> ReceiptView:
+        """Remove the running or the last turn from the history, with its changes of files if that is asked for."""
+        return view_receipt(live.session.id, await _with_files(lambda: live.session.rollback(files=body.files)))
+
+    async def undo_rollback(self, live: LiveSession) -> RestoredFiles:
+        """Bring back the files that the last rollback has restored."""
+        return await _with_files(live.session.undo_rollback)
+
+    async def changes(self, live: LiveSession) -> FileDiff:
+        """What the running or the last turn has changed in files."""
+        return await _with_files(live.session.file_changes)
 
     async def answer(self, live: LiveSession, key: Key, request: str, value: object, client: ClientSocket) -> None:
         """Answer an approval or a question. Approvals need a scope of their own, and agents' processes give none."""
@@ -262,6 +273,14 @@ async def _ended(turns: list[Turn], patience: float) -> None:
 async def _in_thread(work: Callable[[], T]) -> T:
     """Run something short that waits for the session's writer, without blocking the loop."""
     return await run_blocking_async(work, token=NEVER)
+
+
+async def _with_files(work: Callable[[], T]) -> T:
+    """Run something that reads or restores files."""
+    try:
+        return await _in_thread(work)
+    except (CheckpointFailed, SessionBusy) as error:
+        raise Problem(409, str(error), kind="conflict") from error
 
 
 def _by(key: Key) -> str:

@@ -63,6 +63,21 @@ export class Api {
     return this.#ask("POST", `${path(session)}/stop`, body);
   }
 
+  /** The files that the last turn has changed. */
+  changes(session) {
+    return this.#ask("GET", `${path(session)}/changes`);
+  }
+
+  /** Remove the last turn; with `files`, its changes of files too. */
+  rollback(session, files) {
+    return this.#ask("POST", `${path(session)}/rollback`, { files });
+  }
+
+  /** Bring back the files that the last rollback has restored. */
+  undoRollback(session) {
+    return this.#ask("POST", `${path(session)}/rollback/undo`, {});
+  }
+
   /** Stop every session. */
   stopAll() {
     return this.#ask("POST", "/stop", {});

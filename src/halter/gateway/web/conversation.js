@@ -76,7 +76,7 @@ export class ConversationView {
   #turn(turn) {
     let view = this.#views.get(turn);
     if (!view) {
-      view = new TurnView(turn, this.clock);
+      view = new TurnView(turn, this.clock, this.act);
       this.#views.set(turn, view);
       this.turns.append(view.node);
     }
@@ -115,7 +115,7 @@ function viewOf(item, act) {
 }
 
 class TurnView {
-  constructor(turn, clock) {
+  constructor(turn, clock, act) {
     this.turn = turn;
     this.items = el("div", { class: "items" });
     this.phase = el("p", { class: "phase", hidden: true });
@@ -129,7 +129,13 @@ class TurnView {
     this.timeline = new TimelineView(turn, clock);
     this.error = el("p", { class: "error", hidden: true });
     this.since = el("span", { "data-since": turn.started });
-    this.foot = el("footer", {}, this.since, this.end, this.more);
+    this.undo = button("Undo", () => act.undo(), {
+      class: "small quiet undo",
+      title: "Remove this turn; shows the files that it has changed first",
+      hidden: true,
+    });
+    this.redo = button("Bring the files back", () => act.redo(), { class: "small quiet undo", hidden: true });
+    this.foot = el("footer", {}, this.since, this.end, this.more, this.undo, this.redo);
     this.node = el("article", { class: "turn" }, this.items, this.phase, this.error, this.foot, this.timeline.node);
   }
 
@@ -151,6 +157,8 @@ class TurnView {
     this.error.hidden = turn.status !== "failed";
     this.error.textContent = [because(turn.reason), turn.error || turn.detail].filter(Boolean).join(": ");
     this.end.textContent = this.#told();
+    this.undo.hidden = isRunning || turn.rolledBack;
+    this.redo.hidden = !turn.restored;
     if (!isRunning) this.since.remove();
     this.timeline.draw();
   }

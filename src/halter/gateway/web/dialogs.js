@@ -18,6 +18,33 @@ export function confirmRemoval(title) {
   });
 }
 
+const MOST_SHOWN = 40_000; // characters of a diff
+
+/** Show the files that the last turn has changed, and ask what to do: "files", "keep", or null for nothing. */
+export function askUndo(diff) {
+  return new Promise((resolve) => {
+    const files = diff.files.map(({ path, change, kept }) =>
+      el("li", { text: `${path}: ${change}${kept ? ` (kept: ${kept})` : ""}` }),
+    );
+    const shown = diff.text.slice(0, MOST_SHOWN) + (diff.truncated || diff.text.length > MOST_SHOWN ? "\n…" : "");
+    const close = open(
+      [
+        el("h2", { text: "Remove the last turn?" }),
+        files.length ? el("p", { text: "It has changed these files:" }) : el("p", { text: "It has changed no files." }),
+        files.length ? el("ul", { class: "files" }, ...files) : null,
+        files.length ? el("pre", { class: "diff", tabindex: "0", text: shown }) : null,
+        diff.note ? el("p", { class: "subject", text: diff.note }) : null,
+      ],
+      [
+        button("Cancel", () => close(null)),
+        button(files.length ? "Keep the files" : "Remove", () => close("keep"), files.length ? {} : { class: "danger" }),
+        ...(files.length ? [button("Restore the files", () => close("files"), { class: "danger" })] : []),
+      ],
+      resolve,
+    );
+  });
+}
+
 /** Ask for a key of the gateway. */
 export function askKey(wasRefused) {
   return new Promise((resolve) => {

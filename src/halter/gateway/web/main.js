@@ -4,7 +4,7 @@
 import { Api, newId, Problem } from "./api.js";
 import { Composer } from "./composer.js";
 import { ConversationView } from "./conversation.js";
-import { askKey, confirmRemoval, showHelp } from "./dialogs.js";
+import { askKey, askUndo, confirmRemoval, showHelp } from "./dialogs.js";
 import { find, icon } from "./dom.js";
 import { keepKey, keptKey, takeKey } from "./key.js";
 import { fetchMediaBy } from "./media.js";
@@ -111,6 +111,23 @@ class Page {
     await this.sessions.refresh(true);
   }
 
+  /** Remove the last turn, after showing the files that it has changed. */
+  async undo() {
+    const { session } = this;
+    const diff = await this.#try(() => this.api.changes(session));
+    const choice = diff && (await askUndo(diff));
+    if (!choice) return;
+    const receipt = await this.#try(() => this.api.rollback(session, choice === "files"));
+    if (receipt?.files) this.#sayFiles(receipt.files);
+  }
+
+  #sayFiles({ restored, kept, note }) {
+    const names = Object.entries(kept).map(([path, why]) => `${path} (${why})`);
+    this.#say(`${restored.length} files restored.`);
+    if (names.length) this.notices.say(`Kept as they are: ${names.join(", ")}`);
+    if (note) this.notices.say(note);
+  }
+
   async remove(id) {
     const session = this.sessions.find(id);
     if (!session || !(await confirmRemoval(nameOf(session)))) return;
@@ -146,6 +163,8 @@ class Page {
         const held = [...this.state.queue.values()].filter((message) => message.state === "held");
         for (const message of held) await this.#try(() => this.api.edit(this.session, message.id, { state: "accepted" }));
       },
+      undo: () => this.undo(),
+      redo: at((session) => this.api.undoRollback(session).then((files) => this.#sayFiles(files))),
       sendAgain: (id) => this.outbox.retry(id),
       takeBack: (id) => {
         const entry = this.outbox.take(id);

@@ -121,6 +121,7 @@ class Turn {
       tokens: 0,
       stopping: null,
       rolledBack: false,
+      restored: 0, // files
       items: [],
       calls: new Map(),
       children: new Map(),
@@ -260,8 +261,9 @@ const READERS = {
     state.addTokens(turn.tokens);
     if (state.running === turn) state.running = null;
   },
-  "turn.rolled_back": (_state, turn) => {
+  "turn.rolled_back": (_state, turn, data) => {
     turn.rolledBack = true;
+    turn.restored = data.restored?.length ?? 0;
   },
   "request.started": (_state, turn) => {
     turn.phase = "waiting";

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from halter.events.tools import ToolEvent, ToolStarted
     from halter.models.types import ToolCall
     from halter.tools.approval import ApprovalRequest, Ask, Policy
+    from halter.tools.file_history import FileHistory
     from halter.tools.outcome import ToolOutcome
     from halter.tools.run.tool_loop import ToolLoop
     from halter.tools.tool import Tool
@@ -60,6 +61,9 @@ class BatchEnvironment:
     # Awaited before a function is launched, until its start is durable. False: the turn was stopped, so do not launch.
     # If it raises, the call is not launched and has failed. Without it the listener gets `ToolStarted`.
     start: Callable[[ToolStarted], Awaitable[bool]] | None = None
+    # Awaited before a call of a tool that may change files, with its file history and the files that it names, so that
+    # they can be restored. Returns a note for people.
+    before_change: Callable[[FileHistory, Sequence[str], CancellationToken], Awaitable[str]] | None = None
     # The loop in which async tools run; None: the running one.
     tool_loop: Callable[[], ToolLoop] | None = None
 

@@ -106,13 +106,26 @@ class CallRun:
         reservation = Reservation(self._order, exclusive=tool.exclusive, touches_paths=tool.touches_paths)
         scheduler.enqueue(reservation)  # in the order of the calls, however long it takes to find the paths
         try:
+            paths: list[str] = []
             if tool.touches_paths:
-                scheduler.set_paths(reservation, await run_blocking_async(tool.paths, kwargs, token=self.token))
+                paths = await run_blocking_async(tool.paths, kwargs, token=self.token)
+                scheduler.set_paths(reservation, paths)
             await reservation.wait(self.token)
+            note = await self._keep_files(tool, paths)
             if await self._may_start(tool):
+                if note:
+                    self._environment.emit(ToolProgress(self.request.id, tool.name, f"[{note}]\n"))
                 await self._launch(tool, kwargs)
         finally:
             scheduler.release(reservation)
+
+    async def _keep_files(self, tool: Tool[..., Any], paths: list[str]) -> str:
+        """Have the files kept that the call may change; returns a note for people."""
+        keep = self._environment.before_change
+        if tool.file_history is None or keep is None:
+            return ""
+        self.token.raise_if_cancelled()
+        return await keep(tool.file_history, paths, self.token)
 
     async def _may_start(self, tool: Tool[..., Any]) -> bool:
         """Announce the start; False if the call must not be launched any more. Raises Cancelled after a stop."""

@@ -1,0 +1,1 @@
+"""Checkpoints of a workspace: what a turn has changed can be shown and restored."""

@@ -1,0 +1,57 @@
+"""Checkpoints with Git: two trees of the whole workspace for each turn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from halter.toolbox.files.checkpoints.shadow_repository import ShadowRepository
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from halter.toolbox.files.checkpoints.changes import Change
+    from halter.toolbox.files.checkpoints.records import TurnRecord
+
+__all__ = ["GitSnapshots"]
+
+_REFS: Final = "refs/halter/"
+_MAX_OBJECTS: Final = 7_000  # and packs: about Git's own limits
+_MAX_PACKS: Final = 50
+
+
+class GitSnapshots:
+    """Snapshots of the workspace *root*, in the repository *folder*."""
+
+    covers_commands: Final = True
+    note: Final = ""
+
+    def __init__(self, git: str, folder: Path, root: Path, *, max_file: int, max_size: int) -> None:
+        self._repository = ShadowRepository(git, folder, root, max_file=max_file, max_size=max_size)
+        self._max_size = max_size
+
+    def begin(self, record: TurnRecord, ref: str, paths: Sequence[str]) -> None:  # noqa: ARG002
+        """Keep the whole workspace, unless this turn has done so before."""
+        if not record.before:
+            record.before, record.note = self._repository.snapshot(_REFS + ref)
+
+    def finish(self, record: TurnRecord, ref: str) -> None:
+        """Keep it once more."""
+        record.end, record.note = self._repository.snapshot(_REFS + ref, refresh=True)
+
+    def changes(self, record: TurnRecord) -> list[Change]:
+        """What differs between the two."""
+        return self._repository.changes(record.before, record.end)
+
+    def read(self, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Contents, by their hashes. Those that are missing are left out."""
+        return self._repository.read(blobs)
+
+    def tidy(self, forgotten: Sequence[str]) -> bool:
+        """Let go of old turns, and pack what is left if it is worth it. True if there are too many bytes of it."""
+        self._repository.forget([f"{_REFS}{each}/{which}" for each in forgotten for which in ("before", "end")])
+        usage = self._repository.usage()
+        if usage.objects > _MAX_OBJECTS or usage.packs > _MAX_PACKS or (forgotten and usage.size > self._max_size):
+            self._repository.tidy()
+            usage = self._repository.usage()
+        return usage.size > self._max_size
