@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from halter.models.types import Model
     from halter.session.session import Session
     from halter.stores.base import Store
+    from halter.tools.schema.output import OutputType
     from halter.tools.tool import Tool
 
 __all__ = ["Agent", "Limits"]
@@ -56,6 +57,9 @@ class Agent:
     `approve` decides about tools that need approval: "auto", "deny", "ask" (an event asks, `session.answer()` answers),
     a function, or None, which denies because nobody can be asked. `settings` are passed to the model with each request.
     `limits` are those of one turn; `max_steps` is short for `limits=Limits(steps=…)`.
+
+    `output` is the type of `turn.output`: `str` for any text, else what the answer must be, such as a dataclass or
+    `list[int]`. A wrong answer goes back to the model with the error, up to `output_retries` times in a turn.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  (each is the user's to set, and all have a default)
@@ -70,6 +74,8 @@ class Agent:
         *,
         settings: ModelSettings = _NO_SETTINGS,
         limits: Limits | None = None,
+        output: Any = str,  # noqa: ANN401  (a type, or something like list[int])
+        output_retries: int = 1,
     ) -> None:
         self.model = find_model(model)
         self.fallbacks = [find_model(each) for each in fallbacks]
@@ -80,6 +86,10 @@ class Agent:
         self.instructions = instructions
         self.settings = settings
         self.limits = Limits(steps=max_steps) if limits is None else limits
+        self.output_type = _output_type(output)
+        if output_retries < 0:
+            raise ValueError(f"output_retries must be zero or more, not {output_retries}")
+        self.output_retries = output_retries
         self.name = name
         self.approve = check_policy(approve)
         self.backoff = Backoff()
@@ -105,3 +115,11 @@ class Agent:
         from halter.session.session import Session
 
         return Session(self, id, store, deps=deps, prepares=prepares)
+
+
+def _output_type(output: Any) -> OutputType | None:  # noqa: ANN401  (as above)
+    if output is str:
+        return None
+    from halter.tools.schema.output import OutputType
+
+    return OutputType(output)

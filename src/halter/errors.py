@@ -7,6 +7,7 @@ HalterError
 ├── NothingToDo           the inbox is empty, and the last turn was done
 ├── SessionClosed         the session was closed; open it again to go on
 ├── LimitReached          the turn came to a limit: steps, or the length of an answer
+├── InvalidOutput         the model refused, or its answers did not fit the agent's `output` type
 ├── TurnInterrupted       `turn.raise_for_error()`: the turn was stopped; `.turn` has what it did until then
 ├── TurnFailed            `turn.raise_for_error()`: the turn failed; the cause is its `__cause__`
 └── StoreError            the store could not do it; what it held before is unharmed
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 __all__ = [
     "HalterError",
+    "InvalidOutput",
     "LeaseLost",
     "LimitReached",
     "NotStorable",
@@ -62,6 +64,10 @@ class LimitReached(HalterError):
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class InvalidOutput(HalterError):
+    """The turn has no typed answer. Its text, and what it has done, are in the history."""
 
 
 class StoreError(HalterError):

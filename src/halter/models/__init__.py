@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from halter.models.types import ModelEvent as ModelEvent
     from halter.models.types import ModelRequest as ModelRequest
     from halter.models.types import ModelSettings as ModelSettings
+    from halter.models.types import OutputSchema as OutputSchema
     from halter.models.types import Part as Part
     from halter.models.types import Reasoning as Reasoning
     from halter.models.types import ReasoningDelta as ReasoningDelta
@@ -67,6 +68,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "ModelEvent",
             "ModelRequest",
             "ModelSettings",
+            "OutputSchema",
             "Part",
             "Reasoning",
             "ReasoningDelta",

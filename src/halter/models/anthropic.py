@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from halter.models.errors import UNREADABLE, ProviderError, StreamBroken
 from halter.models.http.wire import HTTPModel
+from halter.models.output_schema import is_recursive, is_switched_off, strict_schema, with_schema
 from halter.models.types import (
     AssistantMessage,
     Audio,
@@ -123,6 +124,7 @@ class AnthropicModel(HTTPModel):
 
     key_variable = "ANTHROPIC_API_KEY"
     url_variable = "ANTHROPIC_BASE_URL"
+    output_key = "output_config"
     default_url = "https://api.anthropic.com"
 
     def url(self) -> str:
@@ -142,11 +144,16 @@ class AnthropicModel(HTTPModel):
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         """The request body for the messages API."""
+        output = _output(request)
+        if request.output is not None and output is None:
+            request = with_schema(request)
         body: dict[str, Any] = {
             "model": self.name,
             "messages": _messages(request.messages),
             **_settings(request.settings),
         }
+        if output is not None:
+            body["output_config"] = output
         if request.instructions.strip():
             body["system"] = request.instructions
         if request.tools:
@@ -157,6 +164,15 @@ class AnthropicModel(HTTPModel):
         if self.streaming:
             body["stream"] = True
         return body
+
+
+def _output(request: ModelRequest) -> dict[str, Any] | None:
+    """The `output_config`; None if the form of the answer can only be described. This API has no recursive schemas."""
+    wanted = request.output
+    if wanted is None or is_recursive(wanted.schema) or is_switched_off(request, "output_config"):
+        return None
+    schema = strict_schema(wanted.schema, all_required=False)
+    return None if schema is None else {"format": {"type": "json_schema", "schema": schema}}
 
 
 def _settings(settings: ModelSettings) -> dict[str, Any]:

@@ -32,6 +32,7 @@ __all__ = [
     "ModelEvent",
     "ModelRequest",
     "ModelSettings",
+    "OutputSchema",
     "Part",
     "Reasoning",
     "ReasoningDelta",
@@ -166,6 +167,17 @@ class ToolSpec(Struct, frozen=True):
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
 
 
+class OutputSchema(Struct, frozen=True):
+    """The form that the answer must have: `schema` is the JSON schema of an object.
+
+    `halter.models.output_schema` writes it as providers want it. Whatever a provider makes of it, the answer is checked
+    by the session.
+    """
+
+    name: str
+    schema: dict[str, Any]
+
+
 ReasoningEffort: TypeAlias = Literal["minimal", "low", "medium", "high"]
 
 
@@ -201,6 +213,7 @@ class ModelRequest(Struct, frozen=True):
     instructions: str = ""
     tools: list[ToolSpec] = []
     settings: ModelSettings = ModelSettings()
+    output: OutputSchema | None = None  # None: any text
 
 
 class TextDelta(Struct, frozen=True, gc=False, tag="text.delta"):

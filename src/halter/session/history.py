@@ -11,6 +11,7 @@ These rules of the providers hold between any two events:
 Besides the results of calls, the model is told about a stop by one short line in brackets, as the first part of the
 user's next message. In the same way it is told, once, when an abandoned call has ended, at the start of the next turn;
 and what the user had answered to a question, if the call that asked was stopped before it could return the answer.
+Why a typed answer was rejected is a message of the user of its own, behind that answer.
 
 Only the writer changes a history. Readers get a `HistoryView`. The parts that it shares with the history are only
 appended to, or replaced as a whole.
@@ -26,6 +27,7 @@ from msgspec.structs import replace
 from halter.events import (
     EventData,
     MessageApplied,
+    OutputRejected,
     QuestionAnswered,
     QuestionAsked,
     RequestCancelled,
@@ -333,6 +335,9 @@ class History:
             self._opening += ("Your answer was cut off here.",)
             self._is_cut = True
 
+    def _reject_output(self, event: Event, data: OutputRejected) -> None:
+        self.add_user(event.turn, UserMessage.of(data.message))
+
     def _start_call(self, _: Event, data: ToolStarted) -> None:
         if self._calls.is_open(data.call_id):
             self._calls = replace(self._calls, started=self._calls.started | {data.call_id})
@@ -414,6 +419,7 @@ _HANDLERS: Final[dict[type, Any]] = {
     RequestStarted: History._start_request,
     RequestFinished: History._end_request,
     RequestCancelled: History._end_request,
+    OutputRejected: History._reject_output,
     ToolStarted: History._start_call,
     ToolFinished: History._end_call,
     ToolFinishedLate: History._end_call_late,

@@ -152,7 +152,7 @@ class Session:
         if past is None:
             return None
         if kept is None or kept.id != past.id:
-            kept = self._turn = Turn.from_log(past)
+            kept = self._turn = Turn.from_log(past, self.agent.output_type)
         return kept
 
     @property

@@ -20,6 +20,7 @@ from halter.events import RequestCancelled, RequestFinished, RequestRetry, Reque
 from halter.models.errors import ContextTooLong, ModelError
 from halter.models.model_call import ModelCall
 from halter.models.types import ModelRequest, ReasoningDelta, TextDelta, Usage
+from halter.session.output import OutputCheck
 from halter.session.turn_writer import TurnEnd, TurnWriter
 from halter.tools.run.batch import Batch
 
@@ -40,7 +41,6 @@ __all__ = ["TurnRunner"]
 
 _log = logging.getLogger(__name__)
 _NO_USAGE: Final = Usage()
-_ENDS_WELL: Final = frozenset({"stop", "tool_calls", "other", "length"})
 
 
 class TurnRunner:
@@ -64,6 +64,7 @@ class TurnRunner:
         environment.listener = self._writer.write_tool_event
         environment.start = self._writer.start_call
         self._steps_left = agent.limits.steps
+        self._output = OutputCheck(agent)
         self._ended: RequestFinished | RequestCancelled | None = None
         self._failure: Exception | None = None  # of the store, where nobody waited who could be told
 
@@ -138,20 +139,23 @@ class TurnRunner:
                 continue  # a steer has ended the request
             if answer.calls:
                 await self._call(answer.calls)
-                if self._control.wants_pause:
-                    return TurnEnd("interrupted", "pause", unless_steered=True)
             elif answer.reason == "length":
                 raise LimitReached(
                     "the answer was cut off at the model's output limit; run() continues it", "output_limit"
                 )
             elif answer.reason != "pause":
-                reason = "" if answer.reason in _ENDS_WELL else str(answer.reason)
-                return TurnEnd("done", reason, unless_steered=True)
+                checked = self._output.check(answer)
+                if isinstance(checked, TurnEnd):
+                    return checked
+                await self._writer.reject_output(checked)
+            if self._control.wants_pause:
+                return TurnEnd("interrupted", "pause", unless_steered=True)
 
     async def _begin_step(self) -> None:
         await self._wait_for_steers()
         if await self._writer.begin_step(self._turn.token.child("step")):
             self._steps_left = self._agent.limits.steps
+            self._output.reset()
         if self._failure is not None:
             raise self._failure
 
@@ -176,7 +180,9 @@ class TurnRunner:
         if step.is_cancelled:
             turn.token.raise_if_cancelled()
             return None
-        request = ModelRequest(self._log.view.history.request_messages, instructions, agent.tool_specs, agent.settings)
+        output = agent.output_type.schema if agent.output_type is not None else None
+        messages = self._log.view.history.request_messages
+        request = ModelRequest(messages, instructions, agent.tool_specs, agent.settings, output)
         call = ModelCall(
             agent.model, request, token=step, emit=self._on_request, fallbacks=agent.fallbacks, backoff=agent.backoff
         )

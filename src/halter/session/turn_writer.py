@@ -17,7 +17,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from halter.cancel.token import CancellationToken
-    from halter.events import Mode, RequestRetry, RequestStarted, ToolEvent, ToolStarted, TurnStatus
+    from halter.events import Mode, OutputRejected, RequestRetry, RequestStarted, ToolEvent, ToolStarted, TurnStatus
     from halter.models.answer import Answer
     from halter.models.types import ReasoningDelta, TextDelta, UserMessage
     from halter.session.inbox import InboxMessage
@@ -62,13 +62,17 @@ R = TypeVar("R")
 
 
 class TurnEnd(NamedTuple):
-    """How a turn should end. With *unless_steered* it continues instead if a steer is waiting."""
+    """How a turn should end. With *unless_steered* it continues instead if a steer is waiting.
+
+    *output* is the typed answer of a turn that is done.
+    """
 
     status: TurnStatus
     reason: str = ""
     detail: str = ""
     error: BaseException | None = None
     unless_steered: bool = False
+    output: Any = None
 
 
 class TurnWriter:
@@ -178,6 +182,17 @@ class TurnWriter:
 
         return await self._outcome(self._in_turn(decide)) or msgspec.structs.replace(answer, calls=[])
 
+    async def reject_output(self, event: OutputRejected) -> None:
+        """Record that an answer does not fit its type, unless the turn was stopped before."""
+        write_ended = self._take_ended()
+
+        def decide(tx: Transaction) -> None:
+            write_ended(tx)
+            if not self._turn.token.is_cancelled:
+                tx.write(self._turn.id, event)
+
+        await self._outcome(self._in_turn(decide))
+
     # -- the calls ---------------------------------------------------------------------------------------------------
 
     async def start_call(self, event: ToolStarted) -> bool:
@@ -258,7 +273,7 @@ class TurnWriter:
     def _show_end(self, end: TurnEnd) -> None:
         turn = self._turn
         turn.status, turn.reason, turn.detail = end.status, end.reason or None, end.detail
-        turn.error = end.error
+        turn.error, turn.output = end.error, end.output
         turn.ended.set()
 
     # -- how commands are run ----------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from msgspec import Struct
 from halter.models.errors import ProviderError, StreamBroken
 from halter.models.http.wire import HTTPModel
 from halter.models.openai.tool_calls import CallAssembler
+from halter.models.output_schema import is_switched_off, strict_schema, with_schema
 from halter.models.types import (
     AssistantMessage,
     Audio,
@@ -116,6 +117,7 @@ class OpenAIModel(HTTPModel):
 
     key_variable = "OPENAI_API_KEY"
     url_variable = "OPENAI_BASE_URL"
+    output_key = "response_format"
     default_url = _OPENAI_URL
 
     def url(self) -> str:
@@ -132,7 +134,13 @@ class OpenAIModel(HTTPModel):
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         """The request body for chat completions."""
+        output = self._output(request)
+        if request.output is not None and (output is None or self.base_url != _OPENAI_URL):
+            # Other servers constrain the answer by the schema, and do not show it to the model.
+            request = with_schema(request)
         body: dict[str, Any] = {"model": self.name, "messages": _messages(request)}
+        if output is not None:
+            body["response_format"] = output
         if request.tools:
             body["tools"] = [
                 {
@@ -146,6 +154,24 @@ class OpenAIModel(HTTPModel):
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
         return body
+
+    def _output(self, request: ModelRequest) -> dict[str, Any] | None:
+        """The `response_format`; None if the form of the answer can only be described to the model.
+
+        Servers other than OpenAI's own apply the schema to everything that the model says, so that it could not call
+        tools; llama.cpp even crashes on requests with both.
+        """
+        wanted = request.output
+        if wanted is None or is_switched_off(request, "response_format"):
+            return None
+        if request.tools and self.base_url != _OPENAI_URL:
+            return None
+        strict = strict_schema(wanted.schema, all_required=True)
+        schema = wanted.schema if strict is None else strict
+        return {
+            "type": "json_schema",
+            "json_schema": {"name": wanted.name, "strict": strict is not None, "schema": schema},
+        }
 
     def _settings(self, settings: ModelSettings) -> dict[str, Any]:
         # OpenAI's newer models refuse the old name of the limit; most other servers do not know the new one.
