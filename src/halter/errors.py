@@ -6,7 +6,8 @@ HalterError
 ├── SessionBusy           a turn is running, or somebody serves the session; nothing was accepted
 ├── NothingToDo           the inbox is empty, and the last turn was done
 ├── SessionClosed         the session was closed; open it again to go on
-├── LimitReached          the turn came to a limit: steps, or the length of an answer
+├── LimitReached          the turn came to a limit: steps, tokens, cost, or the length of an answer
+│   └── UnknownPrice      the turn has a limit of its cost, and that cannot be kept: a price is not known
 ├── InvalidOutput         the model refused, or its answers did not fit the agent's `output` type
 ├── TurnInterrupted       `turn.raise_for_error()`: the turn was stopped; `.turn` has what it did until then
 ├── TurnFailed            `turn.raise_for_error()`: the turn failed; the cause is its `__cause__`
@@ -38,6 +39,7 @@ __all__ = [
     "StoreFull",
     "StoreReadOnly",
     "StoreTooNew",
+    "UnknownPrice",
     "WriteRefused",
 ]
 
@@ -64,6 +66,13 @@ class LimitReached(HalterError):
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class UnknownPrice(LimitReached):
+    """A limit of the cost cannot be kept, because a price is not known."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "unknown_price")
 
 
 class InvalidOutput(HalterError):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from halter.models.local.model import LocalModel as LocalModel
     from halter.models.model_call import ModelCall as ModelCall
     from halter.models.openai.chat import OpenAIModel as OpenAIModel
+    from halter.models.prices import Price as Price
     from halter.models.types import AssistantMessage as AssistantMessage
     from halter.models.types import Audio as Audio
     from halter.models.types import Finished as Finished
@@ -57,6 +58,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "local.model": ["LocalModel"],
         "model_call": ["ModelCall"],
         "openai.chat": ["OpenAIModel"],
+        "prices": ["Price"],
         "types": [
             "AssistantMessage",
             "Audio",

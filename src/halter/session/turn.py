@@ -43,6 +43,8 @@ class Turn:
     came. `reason` and `detail` say why the turn ended if it is not "done". `token` belongs to this turn alone; `ended`
     is set once the end is durable.
 
+    `usage` are the tokens and the cost of the requests and sub-agents that have ended, as far as it is durable.
+
     `output` is the answer as the agent's `output` type, and None unless the turn is "done". The log has only the text:
     in a session that was loaded again, `output` is read from it with the type that the agent has now, and None if it
     does not fit that.
@@ -59,7 +61,7 @@ class Turn:
         self.reason: str | None = None
         self.detail = ""
         self.error: BaseException | None = None
-        self.usage = Usage()
+        self.usage = Usage(cost=0.0)
         self.outcomes: list[ToolOutcome] = []
         self.ended = OneShotEvent()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from halter.cancel.registration import call_in_loop, wake_on_cancel
 from halter.cancel.token import Cancelled
@@ -19,7 +19,8 @@ from halter.errors import LimitReached, StoreError
 from halter.events import RequestCancelled, RequestFinished, RequestRetry, RequestStarted, ToolFinished
 from halter.models.errors import ContextTooLong, ModelError
 from halter.models.model_call import ModelCall
-from halter.models.types import ModelRequest, ReasoningDelta, TextDelta, Usage
+from halter.models.types import ModelRequest, ReasoningDelta, TextDelta
+from halter.session.limits import check_cost, check_tokens
 from halter.session.output import OutputCheck
 from halter.session.turn_writer import TurnEnd, TurnWriter
 from halter.tools.run.batch import Batch
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["TurnRunner"]
 
 _log = logging.getLogger(__name__)
-_NO_USAGE: Final = Usage()
 
 
 class TurnRunner:
@@ -174,7 +174,12 @@ class TurnRunner:
     async def _request(self) -> Answer | None:
         """Make one request; returns None if a steer has ended it."""
         turn, agent, step = self._turn, self._agent, self._control.step
-        self._check_limits()
+        if self._steps_left <= 0:
+            raise LimitReached(
+                f"the turn took {agent.limits.steps} steps and was not done; run() continues it", "step_limit"
+            )
+        check_tokens(agent, turn.usage)
+        await check_cost(agent, turn)
         instructions = await self._instructions.get(turn.token)
         self._steps_left -= 1
         if step.is_cancelled:
@@ -184,7 +189,13 @@ class TurnRunner:
         messages = self._log.view.history.request_messages
         request = ModelRequest(messages, instructions, agent.tool_specs, agent.settings, output)
         call = ModelCall(
-            agent.model, request, token=step, emit=self._on_request, fallbacks=agent.fallbacks, backoff=agent.backoff
+            agent.model,
+            request,
+            token=step,
+            emit=self._on_request,
+            fallbacks=agent.fallbacks,
+            backoff=agent.backoff,
+            prices=agent.prices,
         )
         try:
             await call.run()
@@ -199,16 +210,6 @@ class TurnRunner:
             await self._end_request(call.answer)
             raise
         return await self._end_request(call.answer)
-
-    def _check_limits(self) -> None:
-        limits, usage = self._agent.limits, self._turn.usage
-        if self._steps_left <= 0:
-            raise LimitReached(f"the turn took {limits.steps} steps and was not done; run() continues it", "step_limit")
-        used = usage.input_tokens + usage.output_tokens
-        if limits.tokens is not None and used >= limits.tokens:
-            raise LimitReached(
-                f"the turn used {used} of {limits.tokens} tokens and was not done; run() continues it", "token_limit"
-            )
 
     def _on_request(self, event: RequestEvent) -> None:
         """Handle an event of the request, in the loop."""
@@ -228,8 +229,6 @@ class TurnRunner:
         answer = await self._writer.end_request(ended, answer)
         turn = self._turn
         turn.text = answer.text or turn.text
-        if answer.usage != _NO_USAGE:
-            turn.usage += answer.usage
         return answer
 
     # -- the calls ---------------------------------------------------------------------------------------------------
