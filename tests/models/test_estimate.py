@@ -79,7 +79,8 @@ def test_a_broken_attempt_counts(error: ModelError) -> None:
 def test_all_attempts_of_a_failed_request_count() -> None:
     """The event of a request that failed has what its attempts have used."""
     log = Log()
-    model = ScriptedModel(*[["x" * 400, StreamBroken("cut")]] * 3)
+    broken = ("x" * 400, StreamBroken("cut"))
+    model = ScriptedModel(broken, broken, broken)
     call = ModelCall(model, HELLO, emit=log, backoff=Backoff(base=0.0))
     with pytest.raises(StreamBroken):
         run(call.run())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import msgspec
@@ -24,6 +24,8 @@ anthropic_strict = pytest.importorskip("anthropic.lib._parse._transform")
 pydantic = pytest.importorskip("pydantic")
 
 LOOSE = (Counts, dict[str, int], tuple[int, str])  # what the strict form does not have
+OPENAI_BODY = pydantic.TypeAdapter(openai_types.CompletionCreateParamsStreaming)
+ANTHROPIC_BODY = pydantic.TypeAdapter(anthropic_types.MessageCreateParamsStreaming)
 KEYS = {"openai": "response_format", "anthropic": "output_config"}
 
 
@@ -45,7 +47,7 @@ def openai_model() -> OpenAIModel:
 def test_openai_accepts_the_schema(kind: Any, text: str) -> None:
     """The body is of the SDK's type, and its strict schema is one that the SDK would not change."""
     body = openai_model().body(request_for(kind, tools=True))
-    pydantic.TypeAdapter(openai_types.CompletionCreateParamsStreaming).validate_python(body)
+    OPENAI_BODY.validate_python(body)
     sent = body["response_format"]["json_schema"]
     jsonschema.validate(msgspec.json.decode(text), sent["schema"])
     assert sent["strict"] == (kind not in LOOSE)
@@ -59,7 +61,7 @@ def test_openai_accepts_the_schema(kind: Any, text: str) -> None:
 def test_anthropic_accepts_the_schema(kind: Any, text: str) -> None:
     """The body is of the SDK's type, and its schema is one that the SDK would not change, but for types of choices."""
     body = AnthropicModel("m", api_key="k").body(request_for(kind, tools=True))
-    pydantic.TypeAdapter(anthropic_types.MessageCreateParamsStreaming).validate_python(body)
+    ANTHROPIC_BODY.validate_python(body)
     if kind in (*LOOSE, Tree):
         assert "output_config" not in body
         assert '{"value"' in body["system"] or '"properties"' in body["system"]
@@ -84,10 +86,11 @@ def test_the_schema_means_what_the_sdk_sends(kind: Any) -> None:
     """OpenAI's SDK makes a schema from a pydantic model that accepts and refuses the same answers as ours."""
     theirs = openai_parsing.type_to_response_format_param(kind)["json_schema"]["schema"]
     ours = openai_model().body(request_for(kind))["response_format"]["json_schema"]["schema"]
-    whole = {
+    wholes: dict[Any, dict[str, Any]] = {
         Person: {"name": "Ada", "home": None, "tags": ["a"]},
         Tree: {"name": "a", "below": [{"name": "b", "below": []}]},
-    }[kind]
+    }
+    whole = wholes[kind]
     wrong: list[dict[str, Any]] = [{**whole, "name": 5}, {**whole, "more": 1}]
     wrong += [{key: value for key, value in whole.items() if key != left_out} for left_out in whole]
     for value, is_right in [(whole, True), *((each, False) for each in wrong)]:
@@ -119,7 +122,7 @@ def test_other_servers_show_the_schema_to_the_model(tools: bool, enforced: bool)
 def test_the_schema_can_be_described_only(wire: str) -> None:
     """`extra={KEY: None}` is for servers that refuse the schema: it goes into the instructions instead."""
     with FakeProvider(answer('{"name": "Bonn", "people": 3}')) as provider:
-        events = ask(model_for(wire, provider), request_for(City, **{KEYS[wire]: None}))
+        events = ask(model_for(wire, provider), request_for(City, tools=False, **{KEYS[wire]: None}))
         sent = provider.requests[0].body
     assert text_of(events) == '{"name": "Bonn", "people": 3}'
     assert KEYS[wire] not in sent
@@ -139,8 +142,22 @@ def test_a_server_that_refuses_the_schema(wire: str) -> None:
 
 
 def test_the_users_own_format_wins() -> None:
-    """What `extra` says about the format is sent as it is."""
+    """What `extra` says about the format is sent as it is, and the schema is in the instructions."""
     own = {"type": "json_object"}
     with FakeProvider(answer("{}")) as provider:
         ask(model_for("openai", provider), request_for(City, response_format=own))
         assert provider.requests[0].body["response_format"] == own
+
+
+def test_choices_of_several_types_have_a_type_each() -> None:
+    """Strict providers want a type beside every list of choices."""
+    schema = strict_schema(OutputType(Literal["a", "b", 3]).schema.schema, all_required=True)
+    assert schema is not None
+    choices = schema["properties"]["value"]["anyOf"]
+    assert {each["type"]: each["enum"] for each in choices} == {"integer": [3], "string": ["a", "b"]}
+
+
+def test_an_effort_beside_the_schema() -> None:
+    """Anthropic's `output_config` may be set for something else: then the schema is described, and not lost."""
+    body = AnthropicModel("m", api_key="k").body(request_for(City, output_config={"effort": "low"}))
+    assert '"people"' in body["system"]

@@ -180,7 +180,7 @@ def test_a_pause_after_a_wrong_answer() -> None:
         assert session.run("x").reason == "pause"
         model.stream = stream  # type: ignore[method-assign]
         assert session.run().output == BONN
-        assert "missing required field" in model.requests[1].messages[-1].text  # type: ignore[union-attr]
+        assert "missing required field" in model.requests[1].messages[-1].text
         judge_session(session)
 
 

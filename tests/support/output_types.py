@@ -25,7 +25,7 @@ class Point:
 
 
 class Reply(TypedDict):
-    mood: Literal["good", "bad"]
+    mood: Literal["good", "bad"] | None
     remark: NotRequired[str]
 
 

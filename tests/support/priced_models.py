@@ -53,5 +53,5 @@ def slow_import(monkeypatch: pytest.MonkeyPatch) -> Iterator[_SlowImport]:
 
 def not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the package's import fail, as if it were not installed."""
-    monkeypatch.setitem(sys.modules, PACKAGE, None)  # type: ignore[arg-type]  # this is how Python marks it
+    monkeypatch.setitem(sys.modules, PACKAGE, None)  # this is how Python marks it
     monkeypatch.setattr(prices, "_listed", prices._ListedPrices())

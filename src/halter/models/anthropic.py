@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from halter.models.errors import UNREADABLE, ProviderError, StreamBroken
 from halter.models.http.wire import HTTPModel
-from halter.models.output_schema import is_recursive, is_switched_off, strict_schema, with_schema
+from halter.models.output_schema import is_overridden, is_recursive, strict_schema, with_schema
 from halter.models.types import (
     AssistantMessage,
     Audio,
@@ -169,7 +169,7 @@ class AnthropicModel(HTTPModel):
 def _output(request: ModelRequest) -> dict[str, Any] | None:
     """The `output_config`; None if the form of the answer can only be described. This API has no recursive schemas."""
     wanted = request.output
-    if wanted is None or is_recursive(wanted.schema) or is_switched_off(request, "output_config"):
+    if wanted is None or is_recursive(wanted.schema) or is_overridden(request, "output_config"):
         return None
     schema = strict_schema(wanted.schema, all_required=False)
     return None if schema is None else {"format": {"type": "json_schema", "schema": schema}}

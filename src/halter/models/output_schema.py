@@ -16,16 +16,17 @@ import msgspec
 if TYPE_CHECKING:
     from halter.models.types import ModelRequest
 
-__all__ = ["is_recursive", "is_switched_off", "strict_schema", "with_schema"]
+__all__ = ["is_overridden", "is_recursive", "strict_schema", "with_schema"]
 
 Schema = dict[str, Any]
 
 _FORMATS: Final = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+_LOOSE: Final = frozenset({"allOf", "patternProperties", "prefixItems"})
+_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 # Handled below, or of no use to a model.
 _HANDLED: Final = frozenset(
     {
         "$defs",
-        "$ref",
         "additionalProperties",
         "anyOf",
         "const",
@@ -66,9 +67,9 @@ def is_recursive(schema: Schema) -> bool:
     return "$defs" in schema
 
 
-def is_switched_off(request: ModelRequest, key: str) -> bool:
-    """Whether the user has removed *key* from the body, because the server refuses it: `extra={key: None}`."""
-    return request.settings.extra.get(key, key) is None
+def is_overridden(request: ModelRequest, key: str) -> bool:
+    """Whether the user has set *key* of the body, or removed it because the server refuses it: `extra={key: None}`."""
+    return key in request.settings.extra
 
 
 def with_schema(request: ModelRequest) -> ModelRequest:
@@ -80,13 +81,14 @@ def with_schema(request: ModelRequest) -> ModelRequest:
 
 
 def _strict(node: Any, all_required: bool) -> Schema:  # noqa: ANN401, FBT001  (JSON; and it is passed down)
-    if not isinstance(node, dict):
+    if not isinstance(node, dict) or _LOOSE & node.keys() or isinstance(node.get("type"), list):
         raise _NotStrict
     if "$ref" in node:  # beside it nothing else is allowed
         return {"$ref": node["$ref"]}
     strict: Schema = {key: node[key] for key in ("type", "enum", "const") if key in node}
-    members = node.get("anyOf") or node.get("oneOf")
+    members = node.get("anyOf") or node.get("oneOf") or _choices_by_type(node)
     if members:
+        strict.pop("enum", None)
         strict["anyOf"] = [_strict(member, all_required) for member in members]
     elif node.get("type") == "object":
         strict |= _object(node, all_required)
@@ -94,14 +96,24 @@ def _strict(node: Any, all_required: bool) -> Schema:  # noqa: ANN401, FBT001  (
         strict["items"] = _strict(node.get("items"), all_required)
     elif not strict:
         raise _NotStrict  # any value
-    if {"allOf", "patternProperties", "prefixItems"} & node.keys() or isinstance(node.get("type"), list):
-        raise _NotStrict
     description = _description(node, strict)
     if description:
         strict["description"] = description
     if "$defs" in node:
         strict["$defs"] = {name: _strict(each, all_required) for name, each in node["$defs"].items()}
     return strict
+
+
+def _choices_by_type(node: Schema) -> list[Schema]:
+    """The choices of a node that has several types of them: in the strict form each needs its type."""
+    if "enum" not in node or "type" in node:
+        return []
+    found: dict[str, list[Any]] = {}
+    for each in node["enum"]:
+        found.setdefault(_TYPES.get(type(each), ""), []).append(each)
+    if "" in found:
+        raise _NotStrict
+    return [{"type": kind, "enum": each} for kind, each in found.items()]
 
 
 def _object(node: Schema, all_required: bool) -> Schema:  # noqa: FBT001

@@ -15,7 +15,7 @@ from msgspec import Struct
 from halter.models.errors import ProviderError, StreamBroken
 from halter.models.http.wire import HTTPModel
 from halter.models.openai.tool_calls import CallAssembler
-from halter.models.output_schema import is_switched_off, strict_schema, with_schema
+from halter.models.output_schema import is_overridden, strict_schema, with_schema
 from halter.models.types import (
     AssistantMessage,
     Audio,
@@ -162,7 +162,7 @@ class OpenAIModel(HTTPModel):
         tools; llama.cpp even crashes on requests with both.
         """
         wanted = request.output
-        if wanted is None or is_switched_off(request, "response_format"):
+        if wanted is None or is_overridden(request, "response_format"):
             return None
         if request.tools and self.base_url != _OPENAI_URL:
             return None
