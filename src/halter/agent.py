@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halter.cancel.deadlines import check_seconds
 from halter.models.backoff import Backoff
+from halter.models.prices import Prices
 from halter.models.registry import find_model
 from halter.models.types import ModelSettings
 from halter.tools.approval import Policy, check_policy
 from halter.tools.toolset import collect_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from halter.models.prices import Price
     from halter.models.types import Model
     from halter.session.session import Session
     from halter.stores.base import Store
+    from halter.tools.schema.output import OutputType
     from halter.tools.tool import Tool
 
 __all__ = ["Agent", "Limits"]
@@ -31,12 +34,14 @@ class Limits:
 
     `steps` counts requests, and begins anew with a steer. `seconds` is the deadline of the turn's token: at that moment
     everything is stopped, with reason "timeout". `tokens` counts the tokens of requests, in and out, and those of
-    sub-agents; it is checked before each request, so the last one may go over it.
+    sub-agents; `cost` what they cost, in USD. Both are checked before each request, so the last one may go over them. A
+    limit of the cost needs known prices: without one, the turn fails before its first request.
     """
 
     steps: int = 50
     seconds: float | None = None
     tokens: int | None = None
+    cost: float | None = None
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -45,6 +50,8 @@ class Limits:
             check_seconds("seconds", self.seconds)
         if self.tokens is not None and self.tokens < 1:
             raise ValueError(f"tokens must be at least 1, not {self.tokens}; leave it out for no limit")
+        if self.cost is not None and not self.cost > 0:
+            raise ValueError(f"cost must be more than 0, not {self.cost}; leave it out for no limit")
 
 
 class Agent:
@@ -56,6 +63,11 @@ class Agent:
     `approve` decides about tools that need approval: "auto", "deny", "ask" (an event asks, `session.answer()` answers),
     a function, or None, which denies because nobody can be asked. `settings` are passed to the model with each request.
     `limits` are those of one turn; `max_steps` is short for `limits=Limits(steps=…)`.
+
+    `output` is the type of `turn.output`: `str` for any text, else what the answer must be, such as a dataclass or
+    `list[int]`. A wrong answer goes back to the model with the error, up to `output_retries` times in a turn.
+
+    `prices` are yours, by the names of models; for others, `halter.models.prices` has the list prices of providers.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917  (each is the user's to set, and all have a default)
@@ -70,6 +82,9 @@ class Agent:
         *,
         settings: ModelSettings = _NO_SETTINGS,
         limits: Limits | None = None,
+        output: Any = str,  # noqa: ANN401  (a type, or something like list[int])
+        output_retries: int = 1,
+        prices: Mapping[str, Price] | None = None,
     ) -> None:
         self.model = find_model(model)
         self.fallbacks = [find_model(each) for each in fallbacks]
@@ -80,6 +95,11 @@ class Agent:
         self.instructions = instructions
         self.settings = settings
         self.limits = Limits(steps=max_steps) if limits is None else limits
+        self.output_type = _output_type(output)
+        if output_retries < 0:
+            raise ValueError(f"output_retries must be zero or more, not {output_retries}")
+        self.output_retries = output_retries
+        self.prices = Prices(prices)
         self.name = name
         self.approve = check_policy(approve)
         self.backoff = Backoff()
@@ -105,3 +125,11 @@ class Agent:
         from halter.session.session import Session
 
         return Session(self, id, store, deps=deps, prepares=prepares)
+
+
+def _output_type(output: Any) -> OutputType | None:  # noqa: ANN401  (as above)
+    if output is str:
+        return None
+    from halter.tools.schema.output import OutputType
+
+    return OutputType(output)

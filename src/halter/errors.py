@@ -7,7 +7,9 @@ HalterError
 ├── NothingToDo           the inbox is empty, and the last turn was done
 ├── SessionClosed         the session was closed; open it again to go on
 ├── CheckpointFailed      the files of a turn could not be kept or restored; every file is whole
-├── LimitReached          the turn came to a limit: steps, or the length of an answer
+├── LimitReached          the turn came to a limit: steps, tokens, cost, or the length of an answer
+│   └── UnknownPrice      the turn has a limit of its cost, and that cannot be kept: a price is not known
+├── InvalidOutput         the model refused, or its answers did not fit the agent's `output` type
 ├── TurnInterrupted       `turn.raise_for_error()`: the turn was stopped; `.turn` has what it did until then
 ├── TurnFailed            `turn.raise_for_error()`: the turn failed; the cause is its `__cause__`
 └── StoreError            the store could not do it; what it held before is unharmed
@@ -26,6 +28,7 @@ from __future__ import annotations
 __all__ = [
     "CheckpointFailed",
     "HalterError",
+    "InvalidOutput",
     "LeaseLost",
     "LimitReached",
     "NotStorable",
@@ -38,6 +41,7 @@ __all__ = [
     "StoreFull",
     "StoreReadOnly",
     "StoreTooNew",
+    "UnknownPrice",
     "WriteRefused",
 ]
 
@@ -68,6 +72,17 @@ class LimitReached(HalterError):
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class UnknownPrice(LimitReached):
+    """A limit of the cost cannot be kept, because a price is not known."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, "unknown_price")
+
+
+class InvalidOutput(HalterError):
+    """The turn has no typed answer. Its text, and what it has done, are in the history."""
 
 
 class StoreError(HalterError):

@@ -81,7 +81,7 @@ def test_the_answer_can_be_read_at_any_instant() -> None:
     ]
     model = ScriptedModel([*events, Usage(3, 4)])
     exchange = ModelCall(model, HELLO, emit=lambda _: seen.append(exchange.answer))
-    assert exchange.answer == Answer(model="scripted")
+    assert exchange.answer == Answer(model="scripted", usage=Usage(cost=0.0))
     run(exchange.run())
     assert [each.text for each in seen[:6]] == ["", "", "", "one ", "one two", "one two"]
     assert seen[1].reasoning == [Reasoning("hm")]
@@ -179,7 +179,7 @@ def test_retries_end() -> None:
             run(exchange_for(model, log).run())
         assert caught.value is BUSY
         assert len(model.requests) == 1 + (2 if retries is None else retries)
-        assert log[-1] == RequestFinished("scripted", len(model.requests), "failed", error="503: busy")
+        assert log[-1] == RequestFinished("scripted", len(model.requests), "failed", None, Usage(cost=0.0), "503: busy")
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_broken_attempts_text_is_superseded_not_mixed() -> None:
     retry = next(event for event in log if isinstance(event, RequestRetry))
     assert retry.superseded == "half an ans"
     assert got.attempts == 2
-    assert log.rebuilt_answer() == got
+    assert log.rebuilt_answer(usage=got.usage) == got
 
 
 def test_what_was_shown_is_kept_until_something_replaces_it() -> None:

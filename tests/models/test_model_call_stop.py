@@ -25,6 +25,7 @@ from halter.models import (
     TextDelta,
     ToolCall,
     ToolCallDelta,
+    Usage,
     preload,
 )
 from halter.testing import (
@@ -192,7 +193,7 @@ def test_a_stop_before_it_began() -> None:
                 await exchange.run()
             assert not provider.connections
             assert log == [RequestCancelled("m", 0, "interrupt", "typed")]
-            assert exchange.answer == Answer(model="m")
+            assert exchange.answer == Answer(model="m", usage=Usage(cost=0.0))
 
     run(scenario())
 

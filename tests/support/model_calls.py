@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from halter.events import RequestCancelled, RequestEvent, RequestFinished, RequestRetry, RequestStarted
 from halter.models import Answer, Backoff, ModelCall, TextDelta
 from halter.models.answer import AnswerBuilder
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from halter import CancellationToken
-    from halter.models import Model
+    from halter.models import Model, Usage
 
 FAST = Backoff(base=0.002)
 
@@ -33,15 +35,15 @@ class Log(list[RequestEvent]):
         """All text that was shown, superseded or not."""
         return "".join(event.text for event in self if isinstance(event, TextDelta))
 
-    def rebuilt_answer(self, model: str = "") -> Answer:
-        """The answer, built again from the events alone, as a session does after a crash."""
+    def rebuilt_answer(self, model: str = "", *, usage: Usage) -> Answer:
+        """The answer, built again from the events alone, as a session does after a crash; with the usage of a call."""
         builder = AnswerBuilder(model)
         for event in self:
             if isinstance(event, RequestStarted):
                 builder.start_attempt(event.model, event.attempt)
             elif not isinstance(event, RequestRetry | RequestFinished | RequestCancelled):
                 builder.take(event)
-        return builder.answer()
+        return msgspec.structs.replace(builder.answer(), usage=usage)
 
     @property
     def kinds(self) -> list[str]:

@@ -85,7 +85,7 @@ class Judge:
             assert all(call == CALL for call in got.calls)
             assert all(CALL.arguments.startswith(call.arguments) for call in got.unfinished)
             assert len(got.calls) + len(got.unfinished) <= 1
-        assert log.rebuilt_answer(got.model) == got
+        assert log.rebuilt_answer(got.model, usage=got.usage) == got
         # One request for each attempt at most: nothing was asked that was not announced.
         self.requests = log.kinds.count("started")
         assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from halter.events.tools import ToolStarted as ToolStarted
     from halter.events.turns import ChildFinished as ChildFinished
     from halter.events.turns import ChildStarted as ChildStarted
+    from halter.events.turns import OutputRejected as OutputRejected
     from halter.events.turns import QuestionAnswered as QuestionAnswered
     from halter.events.turns import QuestionAsked as QuestionAsked
     from halter.events.turns import SessionCreated as SessionCreated
@@ -72,6 +73,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "turns": [
             "ChildFinished",
             "ChildStarted",
+            "OutputRejected",
             "QuestionAnswered",
             "QuestionAsked",
             "SessionCreated",

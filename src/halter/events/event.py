@@ -27,6 +27,7 @@ from halter.events.tools import (
 from halter.events.turns import (
     ChildFinished,
     ChildStarted,
+    OutputRejected,
     QuestionAnswered,
     QuestionAsked,
     SessionCreated,
@@ -63,6 +64,7 @@ EventData: TypeAlias = (
     | RequestRetry
     | RequestCancelled
     | RequestFinished
+    | OutputRejected
     | ToolStarted
     | ToolProgress
     | ToolCancelling

@@ -59,7 +59,7 @@ class RequestFinished(Struct, frozen=True, gc=False, tag="request.finished"):
     attempts: int
     status: Literal["complete", "failed"]
     reason: FinishReason | None = None  # why the model ended its answer
-    usage: Usage = Usage()  # of the last attempt
+    usage: Usage = Usage()  # of all attempts
     error: str = ""
     answer: Answer | None = None
 

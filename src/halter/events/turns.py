@@ -52,6 +52,13 @@ class TurnRolledBack(Struct, frozen=True, gc=False, tag="turn.rolled_back"):
     kept: dict[str, str] = {}  # files that it had changed and that were left as they are, with the reason
 
 
+class OutputRejected(Struct, frozen=True, gc=False, tag="output.rejected"):
+    """An answer does not fit the agent's `output` type. The model is told why, and asked to answer again."""
+
+    message: str  # what the model is told
+    retries_left: int = 0  # after the one that follows
+
+
 class QuestionAsked(Struct, frozen=True, gc=False, tag="question.asked"):
     """A tool asks the user. Only `session.answer(id, value)` or a steer answers it; a queued message waits its turn."""
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from halter.models.model_call import ModelCall as ModelCall
     from halter.models.openai.chat import OpenAIModel as OpenAIModel
     from halter.models.openai.responses import OpenAIResponsesModel as OpenAIResponsesModel
+    from halter.models.prices import Price as Price
     from halter.models.types import AssistantMessage as AssistantMessage
     from halter.models.types import Audio as Audio
     from halter.models.types import Finished as Finished
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from halter.models.types import ModelEvent as ModelEvent
     from halter.models.types import ModelRequest as ModelRequest
     from halter.models.types import ModelSettings as ModelSettings
+    from halter.models.types import OutputSchema as OutputSchema
     from halter.models.types import Part as Part
     from halter.models.types import Reasoning as Reasoning
     from halter.models.types import ReasoningDelta as ReasoningDelta
@@ -60,6 +62,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "model_call": ["ModelCall"],
         "openai.chat": ["OpenAIModel"],
         "openai.responses": ["OpenAIResponsesModel"],
+        "prices": ["Price"],
         "types": [
             "AssistantMessage",
             "Audio",
@@ -71,6 +74,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "ModelEvent",
             "ModelRequest",
             "ModelSettings",
+            "OutputSchema",
             "Part",
             "Reasoning",
             "ReasoningDelta",

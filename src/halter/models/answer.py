@@ -41,6 +41,7 @@ class Answer(Struct, frozen=True, gc=False, tag="answer"):
 
     `status` is `"complete"` once the model has finished, for whatever `reason`; until then, and for good if the request
     was stopped or broke, it is `"partial"`. `model` is the one that answered, `attempts` the number of this attempt.
+    `usage` is that of all attempts until then, if a `ModelCall` gives the answer.
     """
 
     text: str = ""
@@ -108,6 +109,10 @@ class AnswerBuilder:
     def is_complete(self) -> bool:
         """Whether the model has finished."""
         return self._attempt.is_complete
+
+    def attempt_answer(self) -> Answer:
+        """The answer of the running attempt alone."""
+        return self._attempt.answer()
 
     def answer(self) -> Answer:
         """The answer so far."""

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from halter.models.errors import UNREADABLE, ProviderError, StreamBroken
 from halter.models.http.wire import HTTPModel
+from halter.models.output_schema import is_overridden, is_recursive, strict_schema, with_schema
 from halter.models.types import (
     AssistantMessage,
     Audio,
@@ -127,6 +128,7 @@ class AnthropicModel(HTTPModel):
     """A model of Anthropic's. Without `base_url` and key, the environment variables of the SDK are used."""
 
     default_provider = "anthropic"
+    output_key = "output_config"
 
     def url(self) -> str:
         """The URL for requests."""
@@ -145,9 +147,14 @@ class AnthropicModel(HTTPModel):
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         """The request body for the messages API."""
+        output = _output(request)
+        if request.output is not None and output is None:
+            request = with_schema(request)
         body: dict[str, Any] = {"model": self.name, **_settings(request.settings)}
         if self.streaming:
             body["stream"] = True
+        if output is not None:
+            body["output_config"] = output
         if request.tools:
             body["tools"] = [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
@@ -166,6 +173,15 @@ def _mark_for_cache(body: dict[str, Any]) -> None:
     users = [message["content"][-1] for message in body["messages"] if message["role"] == "user"]
     for block in constant[-1:] + users[-2:]:
         block["cache_control"] = _CACHE_MARK
+
+
+def _output(request: ModelRequest) -> dict[str, Any] | None:
+    """The `output_config`; None if the form of the answer can only be described. This API has no recursive schemas."""
+    wanted = request.output
+    if wanted is None or is_recursive(wanted.schema) or is_overridden(request, "output_config"):
+        return None
+    schema = strict_schema(wanted.schema, all_required=False)
+    return None if schema is None else {"format": {"type": "json_schema", "schema": schema}}
 
 
 def _settings(settings: ModelSettings) -> dict[str, Any]:

@@ -28,6 +28,8 @@ The rules:
   would refuse it, and the caller can correct it. If all fail, the first model's error is raised, with notes about the
   others.
 - Once the model has finished, the answer stands: a later stop does not undo it.
+- The usage is that of all attempts, with their cost: what the provider has reported, else an estimate. An attempt that
+  the provider refused, or that did not reach it, has used nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from halter.cancel.context import current_token
 from halter.cancel.detach import run_detached
 from halter.cancel.token import Cancelled
@@ -43,8 +47,11 @@ from halter.events.requests import RequestCancelled, RequestEvent, RequestFinish
 from halter.models.answer import Answer, AnswerBuilder
 from halter.models.backoff import Backoff
 from halter.models.errors import ContextTooLong, ModelError, ProviderError, StreamBroken
+from halter.models.estimate import complete_usage
 from halter.models.http.activity import set_activity_callback
+from halter.models.prices import Prices
 from halter.models.sanitize import clean_event, clean_text
+from halter.models.types import Usage
 from halter.models.watchdog import Watchdog
 
 if TYPE_CHECKING:
@@ -66,6 +73,7 @@ _GRACE: Final = 0.1
 _OWN_FAULT: Final = frozenset({400, 413, 422})
 _OWN_FAULT_CODES: Final = frozenset({"invalid_request_error", "request_too_large"})
 _DEFAULT_BACKOFF: Final = Backoff()
+_LISTED_PRICES: Final = Prices()
 _STOPS: Final = (Cancelled, asyncio.CancelledError)
 
 
@@ -85,20 +93,27 @@ class ModelCall:
         emit: Callable[[RequestEvent], object] | None = None,
         fallbacks: Sequence[Model] = (),
         backoff: Backoff = _DEFAULT_BACKOFF,
+        prices: Prices = _LISTED_PRICES,
     ) -> None:
         self.request = request
         self.token = (current_token() if token is None else token).child("request")
         self._models = (model, *fallbacks)
         self._emit = emit if emit is not None else _ignore
         self._backoff = backoff
+        self._prices = prices
         self._builder = AnswerBuilder(model.name)
+        self._model = model  # of the running attempt
+        self._used = Usage(cost=0.0)  # by the attempts that have failed
+        self._has_failed = True  # the running attempt, which is part of `_used`; and before the first one
         self._task: asyncio.Task[object] | None = None
         self._cancellations_before = 0  # of our task, pending before run()
 
     @property
     def answer(self) -> Answer:
         """The answer so far, at any time and from any thread: see `AnswerBuilder`."""
-        return self._builder.answer()
+        answer = self._builder.answer()
+        usage = self._used if self._has_failed else self._used + self._attempt_usage()
+        return msgspec.structs.replace(answer, usage=usage)
 
     async def run(self) -> Answer:
         """Make the request and return the complete answer.
@@ -111,8 +126,10 @@ class ModelCall:
             raise RuntimeError(message)
         self._task = asyncio.current_task()
         self._cancellations_before = self._cancellations()
+        self._prices.start_loading(self._models)
         try:
             await self._ask_models()
+            await self._prices.load(self._models, self.token)
         except BaseException as exc:
             self._report_end(exc)
             raise
@@ -155,6 +172,7 @@ class ModelCall:
         attempt = self.token.child("attempt")
         builder = self._builder
         builder.start_attempt(model.name, builder.attempt + 1)
+        self._model, self._has_failed = model, False
         self._emit(RequestStarted(model.name, builder.attempt))
         watchdog = Watchdog(
             attempt,
@@ -185,7 +203,18 @@ class ModelCall:
         else:
             return None
         self._check_stop()
+        self._used += self._attempt_usage(error)
+        self._has_failed = True
         return error
+
+    def _attempt_usage(self, error: ModelError | None = None) -> Usage:
+        """What the running attempt has used, or what it had used when it failed with *error*."""
+        answer = self._builder.attempt_answer()
+        has_begun = bool(answer.text or answer.reasoning or answer.calls or answer.unfinished)
+        is_accepted = error is None or isinstance(error, StreamBroken) or has_begun
+        usage = complete_usage(self.request, answer) if is_accepted else answer.usage
+        cost = self._prices.cost(self._model, answer.model, usage, self.request.settings)
+        return msgspec.structs.replace(usage, cost=cost)
 
     async def _read_stream(self, model: Model, attempt: CancellationToken, watchdog: Watchdog) -> None:
         """Read one stream to its end. This loop runs once for each piece of text."""
@@ -238,7 +267,7 @@ class ModelCall:
         """Report how a request ended that was stopped or failed."""
         model, attempts = self._builder.model, self._builder.attempt
         if not isinstance(exc, _STOPS):
-            self._emit_last(RequestFinished(model, attempts, "failed", error=_error_text(exc)))
+            self._emit_last(RequestFinished(model, attempts, "failed", usage=self.answer.usage, error=_error_text(exc)))
             return
         if not self.token.is_cancelled:
             self.token.cancel("external", detail="its task was cancelled")

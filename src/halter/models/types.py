@@ -32,6 +32,7 @@ __all__ = [
     "ModelEvent",
     "ModelRequest",
     "ModelSettings",
+    "OutputSchema",
     "Part",
     "Reasoning",
     "ReasoningDelta",
@@ -174,6 +175,17 @@ class ToolSpec(Struct, frozen=True):
     parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
 
 
+class OutputSchema(Struct, frozen=True):
+    """The form that the answer must have: `schema` is the JSON schema of an object.
+
+    `halter.models.output_schema` writes it as providers want it. Whatever a provider makes of it, the answer is checked
+    by the session.
+    """
+
+    name: str
+    schema: dict[str, Any]
+
+
 ReasoningEffort: TypeAlias = Literal["minimal", "low", "medium", "high"]
 
 
@@ -213,6 +225,7 @@ class ModelRequest(Struct, frozen=True):
     tools: list[ToolSpec] = []
     settings: ModelSettings = ModelSettings()
     cache_key: str = ""
+    output: OutputSchema | None = None  # None: any text
 
 
 class TextDelta(Struct, frozen=True, gc=False, tag="text.delta"):
@@ -256,17 +269,36 @@ class ToolCallDone(Struct, frozen=True, gc=False, tag="call.done"):
 
 
 class Usage(Struct, frozen=True, gc=False, tag="usage"):
-    """Tokens used so far. `input_tokens` counts the whole input, cached or not; `cached_tokens` came from a cache."""
+    """Tokens used so far. `input_tokens` counts the whole input, cached or not; `cached_tokens` came from a cache.
+
+    `cost` is in USD, and None if it is not known. A sum is known only if all its parts are; no tokens cost nothing.
+    `is_estimated` says that the provider did not report some of it, as of a request that was stopped: then tokens, and
+    the cost that follows from them, are estimated.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+    cost: float | None = None
+    is_estimated: bool = False
 
     def __add__(self, other: Usage) -> Usage:
         """The sum of two requests, turns or sessions."""
-        return Usage(*(getattr(self, name) + getattr(other, name) for name in Usage.__struct_fields__))
+        mine, theirs = self._known_cost(), other._known_cost()
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            None if mine is None or theirs is None else mine + theirs,
+            self.is_estimated or other.is_estimated,
+        )
+
+    def _known_cost(self) -> float | None:
+        return self.cost if self.cost is not None or self.input_tokens or self.output_tokens else 0.0
 
 
 FinishReason: TypeAlias = Literal["stop", "tool_calls", "length", "refusal", "content_filter", "pause", "other"]

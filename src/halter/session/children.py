@@ -111,7 +111,6 @@ class Children:
         finally:
             turn = child.turn
             if turn is not None:
-                self._session._add_usage(turn_id, turn.usage)
                 self._write(turn_id, ChildFinished(child.id, turn.status, turn.reason or "", turn.usage))
 
     def _write(self, turn_id: str, data: EventData) -> None:

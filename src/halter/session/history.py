@@ -11,6 +11,7 @@ These rules of the providers hold between any two events:
 Besides the results of calls, the model is told about a stop by one short line in brackets, as the first part of the
 user's next message. In the same way it is told, once, when an abandoned call has ended, at the start of the next turn;
 and what the user had answered to a question, if the call that asked was stopped before it could return the answer.
+Why a typed answer was rejected is a message of the user of its own, behind that answer.
 
 Only the writer changes a history. Readers get a `HistoryView`. The parts that it shares with the history are only
 appended to, or replaced as a whole.
@@ -24,8 +25,10 @@ import msgspec
 from msgspec.structs import replace
 
 from halter.events import (
+    ChildFinished,
     EventData,
     MessageApplied,
+    OutputRejected,
     QuestionAnswered,
     QuestionAsked,
     RequestCancelled,
@@ -41,10 +44,12 @@ from halter.events import (
     TurnStopping,
 )
 from halter.models.answer import AnswerBuilder
+from halter.models.estimate import complete_usage
 from halter.models.sanitize import clean_text
 from halter.models.types import (
     AssistantMessage,
     Message,
+    ModelRequest,
     Part,
     Text,
     TextDelta,
@@ -78,7 +83,7 @@ class PastTurn(msgspec.Struct, frozen=True, gc=False):
     detail: str = ""
     error: str = ""
     text: str = ""
-    usage: Usage = Usage()
+    usage: Usage = Usage(cost=0.0)  # of its requests and children that have ended
     stopping: TurnStopping | None = None
     notes: tuple[str, ...] = ()  # what the model was told when it started
 
@@ -318,10 +323,12 @@ class History:
     def _end_request(self, event: Event, data: RequestFinished | RequestCancelled) -> None:
         self._request = None
         answer = data.answer
-        if answer is None or not (answer.text or answer.calls):
+        if answer is None:
             return
-        if self.turn is not None and answer.text:
-            self.turn = replace(self.turn, text=answer.text)
+        if self.turn is not None:
+            self.turn = replace(self.turn, text=answer.text or self.turn.text, usage=self.turn.usage + answer.usage)
+        if not (answer.text or answer.calls):
+            return
         message = answer.message
         if answer.status == "partial":
             # Partial reasoning has no signature, and providers that sign reasoning accept it complete or not at all.
@@ -332,6 +339,13 @@ class History:
         if isinstance(data, RequestCancelled) and data.reason == "steer" and answer.text:
             self._opening += ("Your answer was cut off here.",)
             self._is_cut = True
+
+    def _end_child(self, event: Event, data: ChildFinished) -> None:
+        if self.turn is not None and self.turn.id == event.turn:
+            self.turn = replace(self.turn, usage=self.turn.usage + data.usage)
+
+    def _reject_output(self, event: Event, data: OutputRejected) -> None:
+        self.add_user(event.turn, UserMessage.of(data.message))
 
     def _start_call(self, _: Event, data: ToolStarted) -> None:
         if self._calls.is_open(data.call_id):
@@ -383,8 +397,11 @@ class History:
         closing: list[EventData] = []
         request = self._request
         if request is not None:
-            started = request.started
-            closing.append(RequestCancelled(started.model, started.attempt, reason, detail, request.answer.answer()))
+            started, answer = request.started, request.answer.answer()
+            # What the provider may have said is lost. Nor is the rest of the request known here.
+            sent = ModelRequest([message for _, message in self._entries])
+            answer = replace(answer, usage=complete_usage(sent, answer))
+            closing.append(RequestCancelled(started.model, started.attempt, reason, detail, answer))
         for call in self._calls.open_calls():
             is_started = call.id in self._calls.started
             outcome = ToolOutcome(
@@ -414,6 +431,8 @@ _HANDLERS: Final[dict[type, Any]] = {
     RequestStarted: History._start_request,
     RequestFinished: History._end_request,
     RequestCancelled: History._end_request,
+    OutputRejected: History._reject_output,
+    ChildFinished: History._end_child,
     ToolStarted: History._start_call,
     ToolFinished: History._end_call,
     ToolFinishedLate: History._end_call_late,

@@ -16,6 +16,7 @@ from halter.errors import SessionClosed
 from halter.events import (
     ApprovalAnswered,
     ApprovalAsked,
+    ChildFinished,
     Event,
     MessageAccepted,
     MessageApplied,
@@ -68,7 +69,7 @@ class SessionState:
         self.history = History()
         self.questions: dict[str, tuple[str, ApprovalAsked | QuestionAsked]] = {}  # the open ones, with their turns
         self.last = 0  # the number of the newest event
-        self.usage = Usage()  # of the turns that have ended
+        self.usage = Usage(cost=0.0)  # of the turns that have ended
 
     def apply(self, event: Event) -> None:
         """Apply the next event of the log."""
@@ -91,6 +92,8 @@ class SessionState:
         elif kind is TurnFinished:
             self.inbox.demote_steers("the turn it was meant for had already ended")
             self.usage += data.usage
+        elif kind is ChildFinished and not self.history.is_open(event.turn):
+            self.usage += data.usage  # of a child in the background, which its turn has not waited for
         self.history.apply(event)
 
     def _apply_message(self, event: Event, data: Any) -> None:

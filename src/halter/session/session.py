@@ -158,7 +158,7 @@ class Session:
         if past is None:
             return None
         if kept is None or kept.id != past.id:
-            kept = self._turn = Turn.from_log(past)
+            kept = self._turn = Turn.from_log(past, self.agent.output_type)
         return kept
 
     @property
@@ -192,9 +192,9 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        """The tokens of all turns, those of sub-agents and of turns that were rolled back included."""
-        running = self._running()
-        return self._log.view.usage if running is None else self._log.view.usage + running.turn.usage
+        """The tokens and the cost of all turns, of sub-agents and of turns that were rolled back included."""
+        view = self._log.view
+        return view.usage if view.history.turn is None else view.usage + view.history.turn.usage
 
     @property
     def questions(self) -> tuple[ApprovalAsked | QuestionAsked, ...]:
@@ -617,12 +617,6 @@ class Session:
             )
 
         return await run_blocking_async(open_it, token=NEVER) if self._log.store.blocks else open_it()
-
-    def _add_usage(self, turn_id: str, usage: Usage) -> None:
-        """Add the usage of a child to the turn that started it, if that turn is still running."""
-        control = self._running()
-        if control is not None and control.turn.id == turn_id:
-            control.turn.usage += usage
 
     # -- closing -----------------------------------------------------------------------------------------------------
 

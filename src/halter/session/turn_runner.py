@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from halter.cancel.registration import call_in_loop, wake_on_cancel
 from halter.cancel.token import Cancelled
@@ -19,7 +19,9 @@ from halter.errors import LimitReached, StoreError
 from halter.events import RequestCancelled, RequestFinished, RequestRetry, RequestStarted, ToolFinished
 from halter.models.errors import ContextTooLong, ModelError
 from halter.models.model_call import ModelCall
-from halter.models.types import ModelRequest, ReasoningDelta, TextDelta, Usage
+from halter.models.types import ModelRequest, ReasoningDelta, TextDelta
+from halter.session.limits import check_cost, check_tokens
+from halter.session.output import OutputCheck
 from halter.session.turn_writer import TurnEnd, TurnWriter
 from halter.tools.run.batch import Batch
 
@@ -39,8 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["TurnRunner"]
 
 _log = logging.getLogger(__name__)
-_NO_USAGE: Final = Usage()
-_ENDS_WELL: Final = frozenset({"stop", "tool_calls", "other", "length"})
 
 
 class TurnRunner:
@@ -64,6 +64,7 @@ class TurnRunner:
         environment.listener = self._writer.write_tool_event
         environment.start = self._writer.start_call
         self._steps_left = agent.limits.steps
+        self._output = OutputCheck(agent)
         self._ended: RequestFinished | RequestCancelled | None = None
         self._failure: Exception | None = None  # of the store, where nobody waited who could be told
 
@@ -138,20 +139,23 @@ class TurnRunner:
                 continue  # a steer has ended the request
             if answer.calls:
                 await self._call(answer.calls)
-                if self._control.wants_pause:
-                    return TurnEnd("interrupted", "pause", unless_steered=True)
             elif answer.reason == "length":
                 raise LimitReached(
                     "the answer was cut off at the model's output limit; run() continues it", "output_limit"
                 )
             elif answer.reason != "pause":
-                reason = "" if answer.reason in _ENDS_WELL else str(answer.reason)
-                return TurnEnd("done", reason, unless_steered=True)
+                checked = self._output.check(answer)
+                if isinstance(checked, TurnEnd):
+                    return checked
+                await self._writer.reject_output(checked)
+            if self._control.wants_pause:
+                return TurnEnd("interrupted", "pause", unless_steered=True)
 
     async def _begin_step(self) -> None:
         await self._wait_for_steers()
         if await self._writer.begin_step(self._turn.token.child("step")):
             self._steps_left = self._agent.limits.steps
+            self._output.reset()
         if self._failure is not None:
             raise self._failure
 
@@ -170,16 +174,30 @@ class TurnRunner:
     async def _request(self) -> Answer | None:
         """Make one request; returns None if a steer has ended it."""
         turn, agent, step = self._turn, self._agent, self._control.step
-        self._check_limits()
+        if self._steps_left <= 0:
+            raise LimitReached(
+                f"the turn took {agent.limits.steps} steps and was not done; run() continues it", "step_limit"
+            )
+        check_tokens(agent, turn.usage)
+        await check_cost(agent, turn)
         instructions = await self._instructions.get(turn.token)
         self._steps_left -= 1
         if step.is_cancelled:
             turn.token.raise_if_cancelled()
             return None
+        output = agent.output_type.schema if agent.output_type is not None else None
         messages = self._log.view.history.request_messages
-        request = ModelRequest(messages, instructions, agent.tool_specs, agent.settings, cache_key=self._log.id)
+        request = ModelRequest(
+            messages, instructions, agent.tool_specs, agent.settings, cache_key=self._log.id, output=output
+        )
         call = ModelCall(
-            agent.model, request, token=step, emit=self._on_request, fallbacks=agent.fallbacks, backoff=agent.backoff
+            agent.model,
+            request,
+            token=step,
+            emit=self._on_request,
+            fallbacks=agent.fallbacks,
+            backoff=agent.backoff,
+            prices=agent.prices,
         )
         try:
             await call.run()
@@ -194,16 +212,6 @@ class TurnRunner:
             await self._end_request(call.answer)
             raise
         return await self._end_request(call.answer)
-
-    def _check_limits(self) -> None:
-        limits, usage = self._agent.limits, self._turn.usage
-        if self._steps_left <= 0:
-            raise LimitReached(f"the turn took {limits.steps} steps and was not done; run() continues it", "step_limit")
-        used = usage.input_tokens + usage.output_tokens
-        if limits.tokens is not None and used >= limits.tokens:
-            raise LimitReached(
-                f"the turn used {used} of {limits.tokens} tokens and was not done; run() continues it", "token_limit"
-            )
 
     def _on_request(self, event: RequestEvent) -> None:
         """Handle an event of the request, in the loop."""
@@ -223,8 +231,6 @@ class TurnRunner:
         answer = await self._writer.end_request(ended, answer)
         turn = self._turn
         turn.text = answer.text or turn.text
-        if answer.usage != _NO_USAGE:
-            turn.usage += answer.usage
         return answer
 
     # -- the calls ---------------------------------------------------------------------------------------------------

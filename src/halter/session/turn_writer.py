@@ -17,7 +17,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from halter.cancel.token import CancellationToken
-    from halter.events import Mode, RequestRetry, RequestStarted, ToolEvent, ToolStarted, TurnStatus
+    from halter.events import Mode, OutputRejected, RequestRetry, RequestStarted, ToolEvent, ToolStarted, TurnStatus
     from halter.models.answer import Answer
-    from halter.models.types import ReasoningDelta, TextDelta, UserMessage
+    from halter.models.types import ReasoningDelta, TextDelta, Usage, UserMessage
     from halter.session.inbox import InboxMessage
     from halter.session.log import EventLog, Transaction
     from halter.session.turn_control import TurnControl
@@ -62,13 +62,17 @@ R = TypeVar("R")
 
 
 class TurnEnd(NamedTuple):
-    """How a turn should end. With *unless_steered* it continues instead if a steer is waiting."""
+    """How a turn should end. With *unless_steered* it continues instead if a steer is waiting.
+
+    *output* is the typed answer of a turn that is done.
+    """
 
     status: TurnStatus
     reason: str = ""
     detail: str = ""
     error: BaseException | None = None
     unless_steered: bool = False
+    output: Any = None
 
 
 class TurnWriter:
@@ -129,7 +133,14 @@ class TurnWriter:
             tx.write(self._turn.id, *(MessageApplied(each.id, "steer") for each in steers))
             return True
 
-        return bool(await self._outcome(self._in_turn(decide)))
+        has_steers = bool(await self._outcome(self._in_turn(decide)))
+        self._show_usage()
+        return has_steers
+
+    def _show_usage(self) -> None:
+        turn = self._log.view.history.turn
+        if turn is not None and turn.id == self._turn.id:
+            self._turn.usage = turn.usage
 
     # -- the request -------------------------------------------------------------------------------------------------
 
@@ -176,7 +187,20 @@ class TurnWriter:
             tx.write(self._turn.id, msgspec.structs.replace(event, answer=cleaned))
             return cleaned
 
-        return await self._outcome(self._in_turn(decide)) or msgspec.structs.replace(answer, calls=[])
+        cleaned = await self._outcome(self._in_turn(decide))
+        self._show_usage()
+        return cleaned or msgspec.structs.replace(answer, calls=[])
+
+    async def reject_output(self, event: OutputRejected) -> None:
+        """Record that an answer does not fit its type, unless the turn was stopped before."""
+        write_ended = self._take_ended()
+
+        def decide(tx: Transaction) -> None:
+            write_ended(tx)
+            if not self._turn.token.is_cancelled:
+                tx.write(self._turn.id, event)
+
+        await self._outcome(self._in_turn(decide))
 
     # -- the calls ---------------------------------------------------------------------------------------------------
 
@@ -251,14 +275,17 @@ class TurnWriter:
             stop = control.stop
             after = time.monotonic() - stop.moment if stop is not None and end.status == "interrupted" else None
             error = "" if end.error is None else str(end.error) or type(end.error).__name__
-            finished = TurnFinished(end.status, end.reason, end.detail, error, turn.usage, after)
-            _write_end(tx, finished, is_rolled_back=control.wants_rollback or end.reason == "rollback")
-        tx.after_commit(lambda: self._show_end(end))
+            finished = TurnFinished(end.status, end.reason, end.detail, error, after=after)
+            usage = _write_end(tx, finished, is_rolled_back=control.wants_rollback or end.reason == "rollback")
+            tx.after_commit(lambda: self._show_end(end, usage))
+        else:
+            tx.after_commit(lambda: self._show_end(end))
 
-    def _show_end(self, end: TurnEnd) -> None:
+    def _show_end(self, end: TurnEnd, usage: Usage | None = None) -> None:
         turn = self._turn
+        turn.usage = turn.usage if usage is None else usage
         turn.status, turn.reason, turn.detail = end.status, end.reason or None, end.detail
-        turn.error = end.error
+        turn.error, turn.output = end.error, end.output
         turn.ended.set()
 
     # -- how commands are run ----------------------------------------------------------------------------------------
@@ -365,8 +392,8 @@ def seal_open_turn(tx: Transaction, reason: str, detail: str) -> None:
     _write_end(tx, TurnFinished("interrupted", reason, detail), is_rolled_back=is_rolled_back)
 
 
-def _write_end(tx: Transaction, finished: TurnFinished, *, is_rolled_back: bool) -> None:
-    """Write the end of the open turn, after closing everything that is open in it."""
+def _write_end(tx: Transaction, finished: TurnFinished, *, is_rolled_back: bool) -> Usage:
+    """Write the end of the open turn, after closing everything that is open in it; returns its usage."""
     turn = tx.history.turn
     assert turn is not None
     end = tx.history.closing(finished.reason or finished.status, finished.detail, time.time())
@@ -375,9 +402,14 @@ def _write_end(tx: Transaction, finished: TurnFinished, *, is_rolled_back: bool)
         for question, (of_turn, asked) in tx.state.questions.items()
         if of_turn == turn.id and question not in tx.child_questions
     ]
-    tx.write(turn.id, *end, finished)
+    tx.write(turn.id, *end)
+    turn = tx.history.turn  # with what the open request has used
+    assert turn is not None
+    usage = turn.usage
+    tx.write(turn.id, msgspec.structs.replace(finished, usage=usage))
     if is_rolled_back:
         tx.write(turn.id, TurnRolledBack())
+    return usage
 
 
 def withdrawal(asked: ApprovalAsked | QuestionAsked) -> ApprovalAnswered | QuestionAnswered:

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import textwrap
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pytest
 
+from halter import Agent
 from halter.models import Finished, LocalModel, ModelError, ModelRequest, ModelSettings, ToolSpec, UserMessage
 from halter.models.local.model import find_embedded_model
 from tests.support.wires import collect, run, text_of
@@ -63,6 +64,15 @@ def test_two_models_of_one_file_are_one_process(model: LocalModel) -> None:
     run(collect(model, SHORT), 60)
     run(collect(LocalModel(), SHORT), 60)
     assert LocalModel()._server() is model._server()
+
+
+@needs_model
+def test_a_typed_answer(model: LocalModel) -> None:
+    """llama.cpp makes a grammar of the schema, so that even this small model answers in the form that is needed."""
+    kind = Literal["red", "green", "blue"]
+    settings = ModelSettings(max_output_tokens=100, temperature=0.0)
+    with Agent(model, settings=settings, output=kind, output_retries=0).session() as session:
+        assert session.run("Which colour has grass?").raise_for_error().output in get_args(kind)
 
 
 @needs_model

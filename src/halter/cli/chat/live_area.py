@@ -121,12 +121,14 @@ class LiveArea:
         return self.styler.say("  ".join(found), "dim", "  ") if found else []
 
     def status(self, transcript: Transcript, model: str, doing: str) -> str:
-        """Model, state, tokens and time, in one line."""
+        """Model, state, tokens, cost and time, in one line."""
         display = transcript.display
         parts = [short(model, 30), doing or transcript.status]
         tokens = display.usage.input_tokens + display.usage.output_tokens
         if tokens:
             parts.append(count(tokens, "token"))
+        if display.usage.cost:
+            parts.append(f"${display.usage.cost:.4f}")
         if display.running is not None:
             parts.append(elapsed(time.time() - display.running.started))
         return self.styler.paint(short(" · ".join(parts), self.styler.width), "dim")

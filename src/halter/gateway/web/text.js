@@ -35,6 +35,10 @@ const REASONS = {
   external: "Cancelled by the program",
   output_limit: "Output limit reached",
   step_limit: "Step limit reached",
+  token_limit: "Token limit reached",
+  cost_limit: "Cost limit reached",
+  unknown_price: "The price of the model is not known",
+  invalid_output: "No answer had the form that is needed",
   context_limit: "The conversation is too long for the model",
   error: "Failed",
 };

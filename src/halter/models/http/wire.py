@@ -38,6 +38,7 @@ FIRST_FAILURE = 300
 _NOT_A_STREAM = frozenset({"application/json", "text/html"})
 _ERROR_BYTES = 64 * 1024
 _ERROR_WAIT = 2.0
+_BAD_REQUEST = frozenset({400, 422})
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "proxy-authorization"})
 
 
@@ -74,6 +75,8 @@ class HTTPModel(ABC):
     """
 
     default_provider: str
+    output_key = ""
+    """The part of the request body that has the schema of a typed answer."""
 
     def __init__(  # noqa: PLR0913 - all but the name have a default
         self,
@@ -127,7 +130,7 @@ class HTTPModel(ABC):
         reply = await self._post(msgspec.json.encode(body))
         try:
             if reply.status >= FIRST_FAILURE:
-                raise await read_refusal(reply, self._secrets())
+                raise self._with_advice(await read_refusal(reply, self._secrets()), request, body)
             reader = self.reader()
             if not self._is_stream(reply):
                 for event in await self._read_complete(reply, reader):
@@ -162,6 +165,17 @@ class HTTPModel(ABC):
                 raise
             message = f"{provider.title} does not answer at {self.base_url}: {provider.start}"
             raise ConnectionFailed(message, retryable=exc.retryable) from exc
+
+    def _with_advice(self, error: ProviderError, request: ModelRequest, body: dict[str, Any]) -> ProviderError:
+        """Say what to do about a server that does not take the schema of a typed answer."""
+        key = self.output_key
+        is_about_it = key in error.body or "schema" in error.body
+        if request.output is not None and key in body and error.status in _BAD_REQUEST and is_about_it:
+            error.message += (
+                f". If this server or model does not support {key}, pass ModelSettings(extra={{'{key}': None}}): the "
+                "schema is then part of the instructions, and answers are checked as before"
+            )
+        return error
 
     def _is_stream(self, reply: Reply) -> bool:
         """Whether the answer is a stream: by its content type, or else by what was asked for."""

@@ -29,6 +29,7 @@ import msgspec
 
 from halter.models.errors import ModelError
 from halter.models.openai.chat import OpenAIModel
+from halter.models.prices import Price
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -73,6 +74,7 @@ class LocalModel:
         first_byte_timeout: float = 300.0,
     ) -> None:
         self.name = Path(path).stem if path is not None else "local"
+        self.price = Price(0.0, 0.0)  # nobody is paid
         self.max_retries = max_retries
         self.stale_timeout = stale_timeout
         self.first_byte_timeout = first_byte_timeout

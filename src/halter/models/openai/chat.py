@@ -16,6 +16,7 @@ from halter.models.http.wire import HTTPModel
 from halter.models.openai.cache_key import prompt_cache_key
 from halter.models.openai.chat_messages import write_messages
 from halter.models.openai.tool_calls import CallAssembler
+from halter.models.output_schema import is_overridden, strict_schema, with_schema
 from halter.models.providers import PROVIDERS, azure_url
 from halter.models.types import (
     Finished,
@@ -100,6 +101,7 @@ class OpenAIModel(HTTPModel):
     """A model on an OpenAI-compatible server. Without `base_url` and key, the SDK's environment variables are used."""
 
     default_provider = "openai"
+    output_key = "response_format"
 
     def url(self) -> str:
         """The URL for requests."""
@@ -120,7 +122,13 @@ class OpenAIModel(HTTPModel):
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         """The request body for chat completions."""
+        output = self._output(request)
+        if request.output is not None and (output is None or not self._is_openai):
+            # Other servers constrain the answer by the schema, and do not show it to the model.
+            request = with_schema(request)
         body: dict[str, Any] = {"model": self.name, "messages": write_messages(request, self.provider)}
+        if output is not None:
+            body["response_format"] = output
         if request.tools:
             body["tools"] = [
                 {
@@ -142,6 +150,24 @@ class OpenAIModel(HTTPModel):
     def _is_openai(self) -> bool:
         """Whether this is OpenAI's own server."""
         return self.base_url == PROVIDERS["openai"].url
+
+    def _output(self, request: ModelRequest) -> dict[str, Any] | None:
+        """The `response_format`; None if the form of the answer can only be described to the model.
+
+        Servers other than OpenAI's own apply the schema to everything that the model says, so that it could not call
+        tools; llama.cpp even crashes on requests with both.
+        """
+        wanted = request.output
+        if wanted is None or is_overridden(request, "response_format"):
+            return None
+        if request.tools and not self._is_openai:
+            return None
+        strict = strict_schema(wanted.schema, all_required=True)
+        schema = wanted.schema if strict is None else strict
+        return {
+            "type": "json_schema",
+            "json_schema": {"name": wanted.name, "strict": strict is not None, "schema": schema},
+        }
 
     def _settings(self, settings: ModelSettings) -> dict[str, Any]:
         provider = self.provider

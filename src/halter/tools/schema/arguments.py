@@ -64,9 +64,9 @@ def read_object(tool: str, raw: str) -> dict[str, Any]:
 def _parse(raw: str) -> dict[str, Any]:
     if not raw.strip():
         return {}
-    value = _decode(raw)
+    value = decode_json(raw)
     if isinstance(value, str):
-        value = _decode(value) if value.strip() else None
+        value = decode_json(value) if value.strip() else None
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -75,7 +75,8 @@ def _parse(raw: str) -> dict[str, Any]:
     return value
 
 
-def _decode(text: str) -> Any:
+def decode_json(text: str) -> Any:
+    """Read JSON that a model wrote; BadArguments says what is wrong with it."""
     try:
         return msgspec.json.decode(text)
     except RecursionError:
@@ -112,10 +113,10 @@ def _fit(wanted: list[Argument], given: dict[str, Any]) -> tuple[dict[str, Any],
             continue
         value = given[argument.name]
         try:
-            found[argument.name] = _convert(argument.hint, value)
+            found[argument.name] = convert_value(argument.hint, value)
         except BadArguments as error:
             if value is not None or argument.is_required:
-                problems.append(f"{argument.name}{_problem(str(error))}")
+                problems.append(f"{argument.name}{located_problem(str(error))}")
     names = [argument.name for argument in wanted]
     problems += [_unknown(name, names) for name in given if name not in names]
     return found, problems
@@ -126,7 +127,8 @@ def _unknown(name: str, names: list[str]) -> str:
     return f"there is no parameter {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
-def _convert(hint: Hint, value: Any) -> Any:
+def convert_value(hint: Hint, value: Any) -> Any:
+    """Convert a value to the type, with unambiguous mistakes corrected; BadArguments if it does not fit."""
     try:
         return _attempt(hint, value)
     except BadArguments as first:
@@ -151,7 +153,7 @@ def _alternatives(value: Any) -> list[Any]:
     found = []
     if isinstance(value, str) and value.strip():
         try:
-            value = _decode(value)
+            value = decode_json(value)
         except BadArguments:
             return []
         found.append(value)
@@ -177,7 +179,7 @@ def _integers(value: Any) -> Any:
     return value
 
 
-def _problem(text: str) -> str:
+def located_problem(text: str) -> str:
     """Msgspec's message with the location first: `Expected int, got str - at $.a` is `.a: expected int, got str`."""
     matched = _WHERE.match(text)
     where, what = (matched["where"], matched["what"]) if matched else ("", text)
