@@ -27,7 +27,7 @@ from halter.testing.server_record import SeenConnection, SeenRequest, ServerReco
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Mapping
     from types import ModuleType, TracebackType
     from typing import Self
 
@@ -35,21 +35,34 @@ __all__ = ["FakeProvider"]
 
 _WAIT = 10.0
 _OK = 200
+_NOT_FOUND = 404
 
 
 Scripted: TypeAlias = "ScriptedReply | Callable[[SeenRequest], ScriptedReply]"
 
 
 class FakeProvider:
-    """A provider that follows a script: one reply for each request, in order, and `default` after the last."""
+    """A provider that follows a script: one reply for each request, in order, and `default` after the last.
 
-    def __init__(self, *script: Scripted, default: Scripted | None = None, tls: ssl.SSLContext | None = None) -> None:
+    `pages` are what it answers to GET, as JSON by path; these are not part of the script, and not among `requests`.
+    """
+
+    def __init__(
+        self,
+        *script: Scripted,
+        default: Scripted | None = None,
+        tls: ssl.SSLContext | None = None,
+        pages: Mapping[str, object] | None = None,
+    ) -> None:
         self.port = 0
         self._record = ServerRecord()
         self._connections: set[_Connection] = set()
         self._default = default if default is not None else answer("ok")
         self._script: deque[Scripted] = deque(script)
         self._tls = tls
+        self._pages = dict(pages or {})
+        self.pages_read: list[str] = []
+        """The paths that were asked for by GET, in order."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Event
@@ -179,6 +192,10 @@ class FakeProvider:
             scripted = self._script.popleft() if self._script else self._default
         return scripted if isinstance(scripted, ScriptedReply) else scripted(request)
 
+    def _page(self, path: str) -> bytes | None:
+        self.pages_read.append(path)
+        return json.dumps(self._pages[path]).encode() if path in self._pages else None
+
     def _run(self, ready: threading.Event) -> None:
         try:
             asyncio.run(self._serve(ready))
@@ -190,7 +207,7 @@ class FakeProvider:
         self._loop = asyncio.get_running_loop()
         self._ended = asyncio.Event()
         server = await self._loop.create_server(
-            lambda: _Connection(self._record, self._connections, self._next),
+            lambda: _Connection(self._record, self._connections, self._next, self._page),
             "127.0.0.1",
             0,
             ssl=self._tls,
@@ -218,11 +235,16 @@ class _Connection(asyncio.Protocol):
     """One connection."""
 
     def __init__(
-        self, record: ServerRecord, connections: set[_Connection], next_reply: Callable[[SeenRequest], ScriptedReply]
+        self,
+        record: ServerRecord,
+        connections: set[_Connection],
+        next_reply: Callable[[SeenRequest], ScriptedReply],
+        page: Callable[[str], bytes | None],
     ) -> None:
         self._record = record
         self._connections = connections
         self._next_reply = next_reply
+        self._page = page
         self.task: asyncio.Task[None] | None = None
         self._buffer = bytearray()
         self._transport: asyncio.Transport
@@ -244,7 +266,13 @@ class _Connection(asyncio.Protocol):
         if len(rest) < length:
             return
         self._buffer = bytearray(rest[length:])
-        self._request(lines[0].split(" ")[1], headers, rest[:length])
+        method, path = lines[0].split(" ")[:2]
+        if method == "GET":
+            body = self._page(path)
+            kind = {"content-type": "application/json" if body is not None else "text/plain"}
+            self._head(_OK if body is not None else _NOT_FOUND, kind, body or b"no such path here")
+        else:
+            self._request(path, headers, rest[:length])
 
     def eof_received(self) -> bool:
         self._record.closed(self._seen, "client")
@@ -287,7 +315,7 @@ class _Connection(asyncio.Protocol):
         if reply.fault == "silent":
             await asyncio.Event().wait()
         if wire is None:
-            self._head(404, {"content-type": "text/plain"}, b"no such path here")
+            self._head(_NOT_FOUND, {"content-type": "text/plain"}, b"no such path here")
         elif reply.body is not None:
             self._head(reply.status, {"content-type": "application/json", **reply.headers}, reply.body)
         elif reply.pieces is None and not request.wants_stream and not reply.fault:

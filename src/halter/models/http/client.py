@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-__all__ = ["Reply", "aclose_clients", "post", "preload"]
+__all__ = ["Reply", "aclose_clients", "get", "post", "preload"]
 
 _CONNECTOR = "halter.models.http.connector"
 _DRAIN = 0.1
@@ -157,17 +157,29 @@ _importing = threading.Lock()
 _IMPORT_WAIT = 3.0
 
 
+async def get(url: str, *, headers: Mapping[str, str], tls: ssl.SSLContext | bool = True) -> Reply:
+    """Ask for a page and wait for the headers of the answer, whatever its status is."""
+    return await _send("GET", url, headers, None, tls=tls)
+
+
 async def post(url: str, *, headers: Mapping[str, str], body: bytes, tls: ssl.SSLContext | bool = True) -> Reply:
     """Send `body` and wait for the headers of the answer, whatever its status is."""
+    return await _send("POST", url, headers, body, tls=tls)
+
+
+async def _send(
+    method: str, url: str, headers: Mapping[str, str], body: bytes | None, *, tls: ssl.SSLContext | bool
+) -> Reply:
     pool = await _pool()
     connector = _connector_module()
     got: list[asyncio.Transport] = []
     mark = connector.got.set(got)
     try:
-        response = await pool.session.post(
+        response = await pool.session.request(
+            method,
             url,
             headers=headers,
-            data=connector.payload(body),
+            data=connector.payload(body) if body is not None else None,
             ssl=tls,
             proxy=connector.proxy_for(url),
             allow_redirects=False,

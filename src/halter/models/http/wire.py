@@ -72,6 +72,7 @@ class HTTPModel(ABC):
     out. For `stale_timeout` any byte counts, also pings and comments. `ssl` is an SSL context, or False to accept any
     certificate. Without `base_url` and `api_key`, those of `provider` are used: a name in `PROVIDERS`. A key that is
     missing is an error before any request, except for another address than the provider's own: that may need none.
+    `context_window` is how many tokens fit into the model's context, where that is not known otherwise.
     """
 
     default_provider: str
@@ -91,10 +92,12 @@ class HTTPModel(ABC):
         stream: bool = True,
         headers: Mapping[str, str] | None = None,
         ssl: tls.SSLContext | bool = True,
+        context_window: int | None = None,
     ) -> None:
         self.name = name
         self.provider = find_provider(provider or self.default_provider)
         self.base_url = (base_url or self.provider.find_url()).rstrip("/")
+        self.context_window = context_window
         self.max_retries = max_retries
         self.stale_timeout = stale_timeout
         self.first_byte_timeout = first_byte_timeout

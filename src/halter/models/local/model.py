@@ -78,8 +78,8 @@ class LocalModel:
         self.max_retries = max_retries
         self.stale_timeout = stale_timeout
         self.first_byte_timeout = first_byte_timeout
+        self.context_window = context
         self._path = path
-        self._context = context
         self._threads = threads
         # Looked up once: that reads the disk, and requests are made on the event loop.
         self._known: _Server | None = None
@@ -118,7 +118,7 @@ class LocalModel:
         if not path.is_file():
             message = f"there is no model file at {path}"
             raise ModelError(message)
-        settings = _Settings(str(path.resolve()), self.name, self._context, self._threads)
+        settings = _Settings(str(path.resolve()), self.name, self.context_window, self._threads)
         with _lock:
             if settings not in _servers:
                 _servers[settings] = _Server(settings)

@@ -15,6 +15,7 @@ from halter.models.errors import ProviderError, StreamBroken
 from halter.models.http.wire import HTTPModel
 from halter.models.openai.cache_key import prompt_cache_key
 from halter.models.openai.chat_messages import write_messages
+from halter.models.openai.server_window import ask_server
 from halter.models.openai.tool_calls import CallAssembler
 from halter.models.output_schema import is_overridden, strict_schema, with_schema
 from halter.models.providers import PROVIDERS, azure_url
@@ -33,6 +34,7 @@ from halter.models.types import (
 
 __all__ = ["OpenAIModel"]
 
+_MAX_QUESTIONS: Final = 3
 _REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
     "eos": "stop",
@@ -102,6 +104,7 @@ class OpenAIModel(HTTPModel):
 
     default_provider = "openai"
     output_key = "response_format"
+    _window_questions = 0  # a server may not know it yet: Ollama loads a model with its first request
 
     def url(self) -> str:
         """The URL for requests."""
@@ -119,6 +122,14 @@ class OpenAIModel(HTTPModel):
     def reader(self) -> _Reader:
         """Make a reader for one answer."""
         return _Reader(self.name)
+
+    async def ask_context_window(self) -> int | None:
+        """Ask the server for the model's context window. What it says is kept; a server that does not is left alone."""
+        can_say = self.base_url != PROVIDERS["openai"].url
+        if self.context_window is None and can_say and self._window_questions < _MAX_QUESTIONS:
+            self._window_questions += 1
+            self.context_window = await ask_server(self.base_url, self.name, self._headers(), tls=self._ssl)
+        return self.context_window
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         """The request body for chat completions."""
