@@ -50,6 +50,7 @@ HALTER = {
     "BadArguments",
     "CancellationToken",
     "Cancelled",
+    "Compaction",
     "ExitGuard",
     "ProcessResult",
     "ToolContext",

@@ -9,6 +9,7 @@ from halter._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from halter.agent import Agent as Agent
+    from halter.agent import Compaction as Compaction
     from halter.agent import Limits as Limits
     from halter.cancel import NEVER as NEVER
     from halter.cancel import CancellationToken as CancellationToken
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "agent": ["Agent", "Limits"],
+        "agent": ["Agent", "Compaction", "Limits"],
         "cancel": [
             "NEVER",
             "CancellationToken",

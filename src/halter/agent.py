@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from halter.tools.schema.output import OutputType
     from halter.tools.tool import Tool
 
-__all__ = ["Agent", "Limits"]
+__all__ = ["Agent", "Compaction", "Limits"]
 
 _NO_SETTINGS: Final = ModelSettings()
+_SMALLEST_WINDOW: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,23 @@ class Limits:
             raise ValueError(f"cost must be more than 0, not {self.cost}; leave it out for no limit")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """When a conversation is compacted: before a request would fill more than *at* of the model's context window.
+
+    *window* is the size of that context in tokens, where neither the model nor its server says it, or less is wanted.
+    """
+
+    at: float = 0.8
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.at <= 1.0:
+            raise ValueError(f"at is a part of the context window, more than 0 and at most 1; not {self.at}")
+        if self.window is not None and self.window < _SMALLEST_WINDOW:
+            raise ValueError(f"window must be at least {_SMALLEST_WINDOW} tokens, not {self.window}")
+
+
 class Agent:
     """What answers. Any number of sessions may share one, at the same time.
 
@@ -62,7 +80,8 @@ class Agent:
     called in a thread for the first request of a session, and its result is used as long as that session is open.
     `approve` decides about tools that need approval: "auto", "deny", "ask" (an event asks, `session.answer()` answers),
     a function, or None, which denies because nobody can be asked. `settings` are passed to the model with each request.
-    `limits` are those of one turn; `max_steps` is short for `limits=Limits(steps=…)`.
+    `limits` are those of one turn; `max_steps` is short for `limits=Limits(steps=…)`. `compaction` says when the old
+    part of a conversation is summarised to make room; with None, a conversation that is too long ends its turn.
 
     `output` is the type of `turn.output`: `str` for any text, else what the answer must be, such as a dataclass or
     `list[int]`. A wrong answer goes back to the model with the error, up to `output_retries` times in a turn.
@@ -85,6 +104,7 @@ class Agent:
         output: Any = str,  # noqa: ANN401  (a type, or something like list[int])
         output_retries: int = 1,
         prices: Mapping[str, Price] | None = None,
+        compaction: Compaction | None = Compaction(),  # noqa: B008  (frozen)
     ) -> None:
         self.model = find_model(model)
         self.fallbacks = [find_model(each) for each in fallbacks]
@@ -100,6 +120,7 @@ class Agent:
             raise ValueError(f"output_retries must be zero or more, not {output_retries}")
         self.output_retries = output_retries
         self.prices = Prices(prices)
+        self.compaction = compaction
         self.name = name
         self.approve = check_policy(approve)
         self.backoff = Backoff()

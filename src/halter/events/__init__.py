@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from halter._lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from halter.events.context import CompactionReason as CompactionReason
+    from halter.events.context import ContextCompacted as ContextCompacted
     from halter.events.event import Event as Event
     from halter.events.event import EventData as EventData
     from halter.events.event import Missed as Missed
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
+        "context": ["CompactionReason", "ContextCompacted"],
         "event": ["Event", "EventData", "Missed", "kind_of"],
         "messages": [
             "MessageAccepted",

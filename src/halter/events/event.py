@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from halter.events.context import ContextCompacted
 from halter.events.messages import (
     MessageAccepted,
     MessageApplied,
@@ -76,6 +77,7 @@ EventData: TypeAlias = (
     | QuestionAnswered
     | ChildStarted
     | ChildFinished
+    | ContextCompacted
     | Missed
 )
 

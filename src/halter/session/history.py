@@ -13,8 +13,11 @@ user's next message. In the same way it is told, once, when an abandoned call ha
 and what the user had answered to a question, if the call that asked was stopped before it could return the answer.
 Why a typed answer was rejected is a message of the user of its own, behind that answer.
 
-Only the writer changes a history. Readers get a `HistoryView`. The parts that it shares with the history are only
-appended to, or replaced as a whole.
+After a compaction (`compacted_prefix`) a note stands for the beginning of the conversation in what is sent. All
+messages are kept: rolling back a turn that a compaction covers undoes that compaction, and later ones.
+
+Only the writer changes a history. Readers get a `HistoryView` (`history_view`). The parts that it shares with the
+history are only appended to, or replaced as a whole.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from msgspec.structs import replace
 
 from halter.events import (
     ChildFinished,
+    ContextCompacted,
     EventData,
     MessageApplied,
     OutputRejected,
@@ -50,28 +54,28 @@ from halter.models.types import (
     AssistantMessage,
     Message,
     ModelRequest,
-    Part,
-    Text,
     TextDelta,
     ToolCall,
     ToolMessage,
     Usage,
     UserMessage,
 )
+from halter.session.compacted_prefix import CompactedPrefix
+from halter.session.history_view import CONTINUE, with_notes
 from halter.tools.outcome import ToolOutcome, because
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
     from halter.events import Event
+    from halter.session.history_view import HistoryView
 
-__all__ = ["History", "HistoryView", "PastTurn"]
+__all__ = ["History", "PastTurn"]
 
 _RUNNING: Final = "This call is still running."
 _NONE: Final[frozenset[str]] = frozenset()
 _ANSWERED: Final = "The user answered a tool's question: {}"
-_CONTINUE: Final = "Continue from where you stopped."
-_AFTER_RESULTS: Final = frozenset({MessageApplied, RequestStarted})
+_AFTER_RESULTS: Final = frozenset({MessageApplied, RequestStarted, ContextCompacted})
 
 
 class PastTurn(msgspec.Struct, frozen=True, gc=False):
@@ -133,46 +137,6 @@ class _OpenRequest:
         self.answer = AnswerBuilder(started.model)
 
 
-class HistoryView:
-    """An immutable snapshot of a history. Any thread may read it, at any time."""
-
-    __slots__ = ("_calls", "_count", "_entries", "_is_cut", "_notes", "_pieces", "_spoken", "last", "turn")
-
-    def __init__(self, history: History) -> None:
-        self.turn = history.turn
-        """The open turn."""
-        self.last = history.last
-        """The newest finished turn that is part of the conversation."""
-        self._entries = history._entries
-        self._count = len(self._entries)
-        self._calls = history._calls
-        request = history._request
-        self._pieces = request.answer.pieces if request is not None else ()
-        self._spoken = len(self._pieces)
-        self._is_cut = history._is_cut
-        self._notes = history._opening if history._is_cut else ()
-
-    @property
-    def messages(self) -> list[Message]:
-        """The whole conversation, valid for every provider."""
-        return [message for _, message in self._entries[: self._count]] + self._calls.messages()
-
-    @property
-    def request_messages(self) -> list[Message]:
-        """The conversation as it is sent. If it ends in an answer that was cut off, the model is asked to continue."""
-        messages = self.messages
-        if self._is_cut:
-            messages.append(_with_notes(self._notes, UserMessage.of(_CONTINUE)))
-        return messages
-
-    @property
-    def text(self) -> str:
-        """The text of the open request so far; else the last answer of the open or the last turn."""
-        spoken = "".join(self._pieces[: self._spoken])
-        turn = self.turn or self.last
-        return spoken or (turn.text if turn is not None else "")
-
-
 class History:
     """The conversation, built from the events in the order of the log."""
 
@@ -183,8 +147,10 @@ class History:
         "_ids",
         "_is_cut",
         "_late",
+        "_measured",
         "_opening",
         "_past",
+        "_prefixes",
         "_request",
         "_rolled_back",
         "last",
@@ -196,6 +162,8 @@ class History:
         self.last: PastTurn | None = None  # the newest finished turn that is part of the conversation
         self._past: list[PastTurn] = []  # the turns before `last` that are part of it
         self._entries: list[tuple[str, Message]] = []
+        self._prefixes: list[CompactedPrefix] = []  # the compactions; the newest one counts
+        self._measured = (0, 0)  # messages at the end of the last answer, and the tokens that the provider counted
         self._calls = _NO_CALLS
         self._request: _OpenRequest | None = None
         self._ids: dict[str, None] = {}  # of all calls; an empty set takes more memory
@@ -204,6 +172,11 @@ class History:
         self._rolled_back = _NONE
         self._asking = _NONE  # ids of the open questions of calls
         self._is_cut = False  # the last message is an answer that was cut off
+
+    @property
+    def prefix(self) -> CompactedPrefix | None:
+        """The newest compaction, if any."""
+        return self._prefixes[-1] if self._prefixes else None
 
     @property
     def can_continue(self) -> bool:
@@ -241,6 +214,12 @@ class History:
             elif kind in _AFTER_RESULTS and len(answered) < self._calls.missing:
                 raise AssertionError(f"{kind.__name__} while calls have no results yet")
 
+    def is_same_context(self, view: HistoryView) -> bool:
+        """Whether the conversation is still the one of *view*, and ends where it can be compacted."""
+        known, now = view.prefix, self.prefix
+        is_same = known.record == now.record if known is not None and now is not None else known is now
+        return is_same and view.count == len(self._entries) and not self._calls.missing
+
     def is_open_call(self, call: str) -> bool:
         """Whether a call has no result yet."""
         return self._calls.is_open(call)
@@ -261,7 +240,7 @@ class History:
 
     def add_user(self, turn: str, message: UserMessage) -> None:
         """Add a message of the user, after the notes for the model."""
-        self._entries.append((turn, _with_notes(self._opening, message)))
+        self._entries.append((turn, with_notes(self._opening, message)))
         self._opening = ()
         self._is_cut = False
 
@@ -271,7 +250,7 @@ class History:
         self.turn = PastTurn(event.turn, notes=self._opening)
         self._request = None
         if data.continues and (self._opening or not self._ends_with_results()):
-            self.add_user(event.turn, UserMessage.of(_CONTINUE))
+            self.add_user(event.turn, UserMessage.of(CONTINUE))
 
     def _ends_with_results(self) -> bool:
         return bool(self._entries) and isinstance(self._entries[-1][1], ToolMessage | UserMessage)
@@ -307,6 +286,9 @@ class History:
         self._late = tuple(late for late in self._late if late[0] != turn)
         self._rolled_back |= {turn}
         self._is_cut = False
+        self._measured = (0, 0)
+        while self._prefixes and self._prefixes[-1].record.upto > len(self._entries):
+            self._prefixes.pop()  # it covers messages of this turn, which were the last ones
         if self.last is not None and self.last.id == turn:
             # The notes that it began with are gone with it, so they are given again. Notes about it are dropped.
             self._opening = self.last.notes
@@ -314,7 +296,7 @@ class History:
 
     def _start_request(self, event: Event, data: RequestStarted) -> None:
         if self._is_cut:  # `request_messages` had this message at its end
-            self.add_user(event.turn, UserMessage.of(_CONTINUE))
+            self.add_user(event.turn, UserMessage.of(CONTINUE))
         if self._request is None or data.attempt == 1:
             self._request = _OpenRequest(event.seq, data)
         self._request.started = data
@@ -329,6 +311,8 @@ class History:
             self.turn = replace(self.turn, text=answer.text or self.turn.text, usage=self.turn.usage + answer.usage)
         if not (answer.text or answer.calls):
             return
+        if answer.usage.input_tokens and not answer.usage.is_estimated:
+            self._measured = (len(self._entries) + 1, answer.usage.input_tokens + answer.usage.output_tokens)
         message = answer.message
         if answer.status == "partial":
             # Partial reasoning has no signature, and providers that sign reasoning accept it complete or not at all.
@@ -387,6 +371,12 @@ class History:
         else:  # the call was stopped, and its result written, just before
             self._opening += (_ANSWERED.format(text),)
 
+    def _compact(self, event: Event, data: ContextCompacted) -> None:
+        if self.turn is not None and event.turn:
+            self.turn = replace(self.turn, usage=self.turn.usage + data.usage)
+        self._prefixes.append(CompactedPrefix.of(data, self._entries))
+        self._measured = (0, 0)
+
     # -- sealing -----------------------------------------------------------------------------------------------------
 
     def closing(self, reason: str, detail: str, now: float) -> list[EventData]:
@@ -417,11 +407,6 @@ class History:
         return closing
 
 
-def _with_notes(notes: Iterable[str], message: UserMessage) -> UserMessage:
-    parts: list[Part] = [Text(f"[{note}]") for note in notes]
-    return UserMessage([*parts, *message.parts]) if parts else message
-
-
 # By class: every event goes through here, and isinstance costs more.
 _HANDLERS: Final[dict[type, Any]] = {
     TurnStarted: History._start_turn,
@@ -438,4 +423,5 @@ _HANDLERS: Final[dict[type, Any]] = {
     ToolFinishedLate: History._end_call_late,
     QuestionAsked: History._start_question,
     QuestionAnswered: History._end_question,
+    ContextCompacted: History._compact,
 }

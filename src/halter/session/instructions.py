@@ -25,6 +25,11 @@ class SessionInstructions:
         self._source = source
         self._text = source if isinstance(source, str) else None
 
+    @property
+    def known(self) -> str:
+        """The text, if it has been made."""
+        return self._text or ""
+
     async def get(self, token: CancellationToken) -> str:
         """The text. If *token* is cancelled while a function makes it, the next request calls the function again."""
         if self._text is None:

@@ -17,6 +17,7 @@ from halter.events import (
     ApprovalAnswered,
     ApprovalAsked,
     ChildFinished,
+    ContextCompacted,
     Event,
     MessageAccepted,
     MessageApplied,
@@ -29,7 +30,8 @@ from halter.events import (
     TurnFinished,
 )
 from halter.models.types import Usage
-from halter.session.history import History, HistoryView
+from halter.session.history import History
+from halter.session.history_view import HistoryView
 from halter.session.inbox import WaitingMessages
 from halter.session.subscription import Subscription
 from halter.stores.command import Command
@@ -69,7 +71,7 @@ class SessionState:
         self.history = History()
         self.questions: dict[str, tuple[str, ApprovalAsked | QuestionAsked]] = {}  # the open ones, with their turns
         self.last = 0  # the number of the newest event
-        self.usage = Usage(cost=0.0)  # of the turns that have ended
+        self.usage = Usage(cost=0.0)  # of the turns that have ended, and of compactions between turns
 
     def apply(self, event: Event) -> None:
         """Apply the next event of the log."""
@@ -94,6 +96,8 @@ class SessionState:
             self.usage += data.usage
         elif kind is ChildFinished and not self.history.is_open(event.turn):
             self.usage += data.usage  # of a child in the background, which its turn has not waited for
+        elif kind is ContextCompacted and not event.turn:  # else it is part of the turn's usage
+            self.usage += data.usage
         self.history.apply(event)
 
     def _apply_message(self, event: Event, data: Any) -> None:
@@ -194,6 +198,7 @@ class EventLog:
         "stopped_by",
         "store",
         "view",
+        "wants_compaction",
         "writer",
     )
 
@@ -207,6 +212,7 @@ class EventLog:
         self.control: TurnControl | None = None  # of the running turn; set by the task that runs it
         self.child_questions: frozenset[str] = _NONE  # of children, which may outlive the turn in which they ask
         self.stopped_by: set[str] | tuple[()] = ()  # ids of messages that have stopped a turn
+        self.wants_compaction = False  # before the next request: `compact()` was called while turns are being run
         self._subscriptions: dict[Subscription, None] = {}  # changed by single operations, from any thread
         self._watched: dict[str, OneShotEvent] = {}
         self._state = _load(store, session)

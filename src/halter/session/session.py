@@ -19,8 +19,9 @@ from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER, CancellationToken
 from halter.errors import SessionBusy, SessionClosed, StoreError
 from halter.events import SessionCreated
-from halter.session import background_loop, closing, delivery, serving, turn_files
+from halter.session import background_loop, closing, compacting, delivery, serving, turn_files
 from halter.session.children import Children
+from halter.session.compactor import ContextUsage, context_usage
 from halter.session.delivery import MODES, Post
 from halter.session.inbox import Inbox, Receipt, to_message
 from halter.session.instructions import SessionInstructions
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from halter.agent import Agent
-    from halter.events import ApprovalAsked, Event, EventData, Mode, QuestionAsked
+    from halter.events import ApprovalAsked, ContextCompacted, Event, EventData, Mode, QuestionAsked
     from halter.models.types import Message, Usage
     from halter.session.inbox import Content
     from halter.session.log import Transaction
@@ -191,6 +192,16 @@ class Session:
         return self._log.view.history.messages
 
     @property
+    def full_history(self) -> list[Message]:
+        """The whole conversation, also the part for which a note is sent since a compaction."""
+        return self._log.view.history.all_messages
+
+    @property
+    def context(self) -> ContextUsage:
+        """How full the model's context is: `tokens` of the next request, about, and the `window` if it is known."""
+        return context_usage(self.agent, self._instructions.known, self._log.view.history)
+
+    @property
     def usage(self) -> Usage:
         """The tokens and the cost of all turns, of sub-agents and of turns that were rolled back included."""
         view = self._log.view
@@ -276,6 +287,28 @@ class Session:
         self._take_permit()
         try:
             await serving.serve(self)
+        finally:
+            self._permit.append(True)
+
+    def compact(self) -> ContextCompacted | None:
+        """Compact as `acompact()` does. Blocks until it is done."""
+        caller = current_token().child("compact")
+        with caller.bind():
+            return background_loop.run(self.acompact, lambda exc: caller.cancel("interrupt", detail=type(exc).__name__))
+
+    async def acompact(self) -> ContextCompacted | None:
+        """Replace the older part of the conversation by a summary in what is sent to the model. The log keeps all.
+
+        Returns the event, or None if there was nothing to do, or a stop came first: then nothing has changed. If a turn
+        is running, or the session is served, it is done before the next request, and this returns None at once.
+        """
+        try:
+            self._take_permit()
+        except SessionBusy:
+            self._log.wants_compaction = True
+            return None
+        try:
+            return await compacting.compact(self)
         finally:
             self._permit.append(True)
 

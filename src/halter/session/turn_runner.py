@@ -20,6 +20,7 @@ from halter.events import RequestCancelled, RequestFinished, RequestRetry, Reque
 from halter.models.errors import ContextTooLong, ModelError
 from halter.models.model_call import ModelCall
 from halter.models.types import ModelRequest, ReasoningDelta, TextDelta
+from halter.session.compactor import Compactor
 from halter.session.limits import check_cost, check_tokens
 from halter.session.output import OutputCheck
 from halter.session.turn_writer import TurnEnd, TurnWriter
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["TurnRunner"]
 
 _log = logging.getLogger(__name__)
+_MAX_TOO_LONG: Final = 3  # compactions for one request that a provider refuses
 
 
 class TurnRunner:
@@ -185,12 +187,43 @@ class TurnRunner:
         if step.is_cancelled:
             turn.token.raise_if_cancelled()
             return None
+        try:
+            return await self._ask_with_room(step, instructions)
+        except Cancelled as stop:
+            if self._failure is not None:
+                raise self._failure from None
+            if turn.token.is_cancelled or not stop.belongs_to(step):
+                raise
+            return None
+
+    async def _ask_with_room(self, step: CancellationToken, instructions: str) -> Answer:
+        """Make room in the model's context if it is full, and ask; again if the provider says that it is too long."""
+        compactor = Compactor(self._agent, instructions, self._log, self._writer.write_compaction)
+        retries = _MAX_TOO_LONG
+        await compactor.make_room(step)
+        while True:
+            call = self._model_call(step, instructions)
+            try:
+                await call.run()
+            except ContextTooLong as error:
+                await self._end_request(call.answer)
+                if not retries or call.answer.text or not await compactor.make_room_after(error, step):
+                    raise
+                retries -= 1
+            except BaseException:
+                await self._end_request(call.answer)
+                raise
+            else:
+                return await self._end_request(call.answer)
+
+    def _model_call(self, step: CancellationToken, instructions: str) -> ModelCall:
+        agent = self._agent
         output = agent.output_type.schema if agent.output_type is not None else None
         messages = self._log.view.history.request_messages
         request = ModelRequest(
             messages, instructions, agent.tool_specs, agent.settings, cache_key=self._log.id, output=output
         )
-        call = ModelCall(
+        return ModelCall(
             agent.model,
             request,
             token=step,
@@ -199,19 +232,6 @@ class TurnRunner:
             backoff=agent.backoff,
             prices=agent.prices,
         )
-        try:
-            await call.run()
-        except Cancelled as stop:
-            await self._end_request(call.answer)
-            if self._failure is not None:
-                raise self._failure from None
-            if turn.token.is_cancelled or not stop.belongs_to(step):
-                raise
-            return None
-        except BaseException:
-            await self._end_request(call.answer)
-            raise
-        return await self._end_request(call.answer)
 
     def _on_request(self, event: RequestEvent) -> None:
         """Handle an event of the request, in the loop."""

@@ -45,9 +45,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from halter.cancel.token import CancellationToken
-    from halter.events import Mode, OutputRejected, RequestRetry, RequestStarted, ToolEvent, ToolStarted, TurnStatus
+    from halter.events import (
+        ContextCompacted,
+        Mode,
+        OutputRejected,
+        RequestRetry,
+        RequestStarted,
+        ToolEvent,
+        ToolStarted,
+        TurnStatus,
+    )
     from halter.models.answer import Answer
     from halter.models.types import ReasoningDelta, TextDelta, Usage, UserMessage
+    from halter.session.history_view import HistoryView
     from halter.session.inbox import InboxMessage
     from halter.session.log import EventLog, Transaction
     from halter.session.turn_control import TurnControl
@@ -201,6 +211,22 @@ class TurnWriter:
                 tx.write(self._turn.id, event)
 
         await self._outcome(self._in_turn(decide))
+
+    async def write_compaction(self, view: HistoryView, record: ContextCompacted) -> bool:
+        """Record a compaction; False if it was stopped before, or the conversation is no longer that of *view*."""
+        control = self._control
+        write_ended = self._take_ended()
+
+        def decide(tx: Transaction) -> bool:
+            write_ended(tx)
+            if control.step.is_cancelled or not tx.history.is_same_context(view):
+                return False
+            tx.write(self._turn.id, record)
+            return True
+
+        is_written = bool(await self._outcome(self._in_turn(decide)))
+        self._show_usage()
+        return is_written
 
     # -- the calls ---------------------------------------------------------------------------------------------------
 
