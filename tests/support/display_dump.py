@@ -7,6 +7,7 @@ from typing import Any
 from halter.views.items import (
     CallItem,
     ChildItem,
+    CompactionItem,
     MessageItem,
     Question,
     ReasoningItem,
@@ -23,6 +24,7 @@ const item = (each) => ({
   text: () => ["text", each.text, each.live, each.superseded],
   thought: () => ["reasoning", each.text],
   retry: () => ["retry", each.error, each.model, each.attempt, each.hadText],
+  compaction: () => ["compaction", each.how, each.before, each.after],
   call: () => ["call", each.id, each.name, each.state, each.progress, each.reason, each.after,
                each.approval?.state ?? null, each.late !== null],
   question: () => ["question", each.id, each.question, each.state, each.value, each.said],
@@ -103,4 +105,6 @@ def _item(item: object) -> list[Any]:  # noqa: PLR0911  (one for each kind)
             return ["question", item.id, item.text, item.state, item.value, item.said]
         case ChildItem():
             return ["child", item.agent, item.task, item.state, item.reason]
+        case CompactionItem():
+            return ["compaction", item.how, item.before, item.after]
     raise AssertionError(item)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from halter.cancel.registration import call_in_loop, wake_on_cancel
 from halter.cancel.token import Cancelled

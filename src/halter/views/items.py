@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CallItem",
     "ChildItem",
+    "CompactionItem",
     "Item",
     "MessageItem",
     "Question",
@@ -153,7 +154,16 @@ class ChildItem:
     reason: str = ""
 
 
-Item: TypeAlias = MessageItem | TextItem | ReasoningItem | RetryItem | Question | CallItem | ChildItem
+@dataclass(slots=True)
+class CompactionItem:
+    """From here on the model gets less of the conversation."""
+
+    how: str  # "shortened", "summarised" or "dropped"
+    before: int  # tokens, about
+    after: int
+
+
+Item: TypeAlias = MessageItem | TextItem | ReasoningItem | RetryItem | Question | CallItem | ChildItem | CompactionItem
 
 
 @dataclass(slots=True)

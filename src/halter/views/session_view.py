@@ -21,6 +21,7 @@ from halter.models.types import Audio, Usage
 from halter.views.items import (
     CallItem,
     ChildItem,
+    CompactionItem,
     Item,
     MessageItem,
     Question,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from halter.events import (
         ChildFinished,
         ChildStarted,
+        ContextCompacted,
         Event,
         MessageAccepted,
         MessageApplied,
@@ -280,6 +282,20 @@ class SessionDisplay:
             turn.calls.pop(call.id, None)  # providers may use an id again
             self._call(turn, call.id, call.name).arguments = call.arguments
         return _end_request(turn, data.answer)
+
+    def _on_context_compacted(
+        self, turn: TurnDisplay | None, data: ContextCompacted, _at: float
+    ) -> CompactionItem | None:
+        if turn is None:
+            return None
+        turn.end_text()
+        if turn is self.running:
+            turn.usage += data.usage
+        else:
+            self._past_usage += data.usage
+        item = CompactionItem(data.how, data.before, data.after)
+        turn.items.append(item)
+        return item
 
     # -- calls -------------------------------------------------------------------------------------------------------
 

@@ -11,9 +11,10 @@ import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from halter.views.items import RetryItem
+    from halter.views.items import CompactionItem, RetryItem
 
 __all__ = [
+    "compaction_text",
     "count",
     "elapsed",
     "escape_controls",
@@ -84,3 +85,13 @@ def retry_text(retry: RetryItem) -> str:
     """Why a request is made again."""
     again = "the answer starts again" if retry.had_text else "trying again"
     return f"{retry.error}; {again} ({retry.model}, attempt {retry.attempt})"
+
+
+def compaction_text(item: CompactionItem) -> str:
+    """What a compaction did."""
+    how = {
+        "shortened": "old results were shortened",
+        "summarised": "older messages were summarised",
+        "dropped": "older messages were left out, because they could not be summarised",
+    }[item.how]
+    return f"context compacted from about {item.before:,} to {item.after:,} tokens: {how}"

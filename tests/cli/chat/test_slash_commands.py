@@ -23,7 +23,9 @@ def chat(home: Home) -> Iterator[ChatScreen]:
 
 def test_all_that_were_promised_are_there() -> None:
     """The commands are these; and each one that is typed in part can be completed."""
-    promised = "stop steer queue busy undo redo retry rollback why tools model sessions resume new export help quit"
+    promised = (
+        "stop steer queue busy undo redo retry rollback compact why tools model sessions resume new export help quit"
+    )
     assert list(COMMANDS) == promised.split()
     assert complete("/re") == ["/redo", "/retry", "/resume"]
     assert complete("/stop now") == complete("stop") == complete(" /stop") == []
@@ -118,6 +120,23 @@ def test_taking_back_what_runs(chat: ChatScreen, provider: FakeProvider) -> None
     chat.wait_for("stopped and rolled back", "the turn was removed from the conversation")
     chat.wait_for_line("Like a pirate.")
     chat.wait_for("> A story.")
+
+
+def test_compacting(chat: ChatScreen, home: Home, provider: FakeProvider) -> None:
+    """/compact has older messages summarised before the next request, and the chat says what it did."""
+    long = f"{'Word. ' * 3_000}Firstly."
+    provider.script(answer(long), answer("Secondly."), answer("## Goal\nWords."), answer("Last answer."))
+    for text in ("First", "Second"):
+        chat.send(f"{text}.")
+        chat.wait_for(f"{text}ly.")
+        chat.wait_ready()
+    chat.send("/compact")
+    chat.wait_for("the context is compacted before the next request")
+    chat.send("Third.")
+    chat.wait_for("context compacted from about", "older messages were summarised", "Last answer.")
+    first = provider.wait_for_request(4).body["messages"][1]
+    assert "Words." in str(first)
+    assert "context.compacted" in [event.kind for event in home.events()]
 
 
 def test_looking_around(chat: ChatScreen, home: Home, provider: FakeProvider) -> None:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.cli.chat.styling import short
 from halter.views.call_text import call_text, late_end_text
-from halter.views.text import retry_text, seconds
+from halter.views.text import compaction_text, retry_text, seconds
 from halter.views.turn_text import turn_end_text
 
 if TYPE_CHECKING:
     from halter.cli.chat.styling import Tone
-    from halter.views.items import CallItem, ChildItem, MessageItem, RetryItem, TurnDisplay
+    from halter.views.items import CallItem, ChildItem, CompactionItem, MessageItem, RetryItem, TurnDisplay
 
 __all__ = [
     "Notice",
@@ -69,6 +69,11 @@ def of_late_end(call: CallItem) -> Notice:
 def of_retry(retry: RetryItem) -> Notice:
     """A request failed and is made again."""
     return Notice(retry_text(retry), "warn", "! ")
+
+
+def of_compaction(item: CompactionItem) -> Notice:
+    """The model gets less of the conversation from here on."""
+    return Notice(compaction_text(item), "dim", "⇣ ")
 
 
 def of_child(child: ChildItem) -> Notice:

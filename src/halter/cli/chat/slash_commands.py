@@ -60,6 +60,7 @@ COMMANDS: Final = {
     "redo": _Command("", "bring back the files that /undo files has restored"),
     "retry": _Command("", "remove the last turn and send it again"),
     "rollback": _Command("", "remove the running or the last turn from the conversation"),
+    "compact": _Command("", "summarise the older part of the conversation before the next request"),
     "why": _Command("", "show the last stop: who asked, and what ended when and how"),
     "tools": _Command("", "list the tools"),
     "model": _Command("[NAME]", "show or change the model; openai:NAME, anthropic:NAME, ollama:NAME or local"),
@@ -264,9 +265,13 @@ class Commands:
         await self._host.switch(session_id)
         self._screen.show_session()
 
+    async def _compact(self, _rest: str) -> None:
+        if await self._host.session.acompact() is None:  # what it did is shown as any event is
+            self._say("the context is compacted before the next request, if there is anything to compact")
+
     async def _export(self, rest: str) -> None:
         session = self._host.session
-        messages = session.history
+        messages = session.full_history
         name = rest or f"halter-{session.id}.md"
         path = await run_blocking_async(_write_new, name, to_markdown(messages), token=NEVER)
         self._say(f"{count(len(messages), 'message')} written to {path}")

@@ -14,6 +14,7 @@ from halter.views.approval_text import approval_pages
 from halter.views.items import (
     CallItem,
     ChildItem,
+    CompactionItem,
     MessageItem,
     Question,
     QueuedMessage,
@@ -105,6 +106,8 @@ class Transcript:
                 self.finished.append(notices.of_late_end(item))
         elif isinstance(item, RetryItem):
             self.finished.append(notices.of_retry(item))
+        elif isinstance(item, CompactionItem):
+            self.finished.append(notices.of_compaction(item))
         elif isinstance(item, Question):
             self._write_question(item)
         elif isinstance(item, ChildItem):

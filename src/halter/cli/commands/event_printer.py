@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from halter.cancel.token import CancellationToken
 from halter.events import Event, Missed
 from halter.views.event_json import encode_event
-from halter.views.items import RetryItem, TextItem
+from halter.views.items import CompactionItem, RetryItem, TextItem
 from halter.views.session_view import SessionDisplay
-from halter.views.text import retry_text
+from halter.views.text import compaction_text, retry_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,3 +75,6 @@ class EventPrinter:
         elif isinstance(item, RetryItem):
             self._output.end_line()
             self._output.say(f"halter: {retry_text(item)}.")
+        elif isinstance(item, CompactionItem):
+            self._output.end_line()
+            self._output.say(f"halter: {compaction_text(item)}.")

@@ -110,6 +110,7 @@ function viewOf(item, act) {
     question: QuestionView,
     child: ChildView,
     retry: RetryView,
+    compaction: CompactionView,
   };
   return new kinds[item.kind](item, act);
 }
@@ -243,6 +244,21 @@ class ChildView {
     this.node.dataset.state = this.item.state;
     this.state.textContent = outcome(this.item.state);
   }
+}
+
+class CompactionView {
+  constructor(item) {
+    const how = {
+      shortened: "old results were shortened",
+      summarised: "older messages were summarised",
+      dropped: "older messages were left out, because they could not be summarised",
+    }[item.how];
+    const [before, after] = [item.before, item.after].map((tokens) => tokens.toLocaleString("en"));
+    const text = `Context compacted from about ${before} to ${after} tokens: ${how}.`;
+    this.node = el("p", { class: "note", text });
+  }
+
+  update() {}
 }
 
 class RetryView {

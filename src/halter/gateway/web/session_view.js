@@ -306,6 +306,14 @@ const READERS = {
       Object.assign(state.call(turn, call.id, call.name), { arguments: call.arguments });
     }
   },
+  "context.compacted": (state, turn, data) => {
+    if (!turn) return;
+    endText(state, turn);
+    if (turn === state.running) turn.tokens += tokensOf(data.usage);
+    else state.addTokens(tokensOf(data.usage));
+    const { how, before, after } = data;
+    state.add(turn, { kind: "compaction", how, before, after });
+  },
   "tool.started": (state, turn, data, at) => {
     const item = state.call(turn, data.call_id, data.name);
     Object.assign(item, { state: "running", start: at, arguments: data.arguments });
