@@ -35,7 +35,7 @@ def request_for(kind: Any, *, tools: bool = False, **extra: Any) -> ModelRequest
         "Be brief.",
         [ToolSpec("look")] if tools else [],
         ModelSettings(extra=extra),
-        OutputType(kind).schema,
+        output=OutputType(kind).schema,
     )
 
 

@@ -16,6 +16,7 @@ from msgspec import Struct
 from halter.models.errors import ProviderError, StreamBroken
 from halter.models.gemini_contents import WIRE, write_contents, write_tools
 from halter.models.http.wire import HTTPModel
+from halter.models.output_schema import with_schema
 from halter.models.types import (
     Finished,
     FinishReason,
@@ -121,6 +122,8 @@ class GeminiModel(HTTPModel):
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         """The request body for generateContent."""
+        if request.output is not None:
+            request = with_schema(request)  # its own means cannot be combined with tools by all models
         body: dict[str, Any] = {}
         if request.instructions.strip():
             body["systemInstruction"] = {"parts": [{"text": request.instructions}]}

@@ -16,6 +16,7 @@ from halter.models.errors import ProviderError, StreamBroken
 from halter.models.http.wire import HTTPModel
 from halter.models.openai.cache_key import prompt_cache_key
 from halter.models.openai.responses_input import WIRE, write_input
+from halter.models.output_schema import is_overridden, strict_schema, with_schema
 from halter.models.types import (
     Finished,
     FinishReason,
@@ -98,6 +99,7 @@ class OpenAIResponsesModel(HTTPModel):
     """A model behind OpenAI's Responses API. Without `base_url` and key, the SDK's environment variables are used."""
 
     default_provider = "openai-responses"
+    output_key = "text"
 
     def url(self) -> str:
         """The URL for requests."""
@@ -113,6 +115,9 @@ class OpenAIResponsesModel(HTTPModel):
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         """The request body for the Responses API."""
+        form = _output_format(request)
+        if request.output is not None and form is None:
+            request = with_schema(request)
         body: dict[str, Any] = {"model": self.name, "store": False, **_settings(request.settings)}
         if not self.name.startswith(_WITHOUT_REASONING):
             body["include"] = ["reasoning.encrypted_content"]
@@ -122,6 +127,8 @@ class OpenAIResponsesModel(HTTPModel):
             body["prompt_cache_key"] = prompt_cache_key(request.cache_key)
         if request.instructions:
             body["instructions"] = request.instructions
+        if form is not None:
+            body["text"] = {"format": form}
         if request.tools:
             body["tools"] = [
                 {
@@ -136,6 +143,16 @@ class OpenAIResponsesModel(HTTPModel):
             ]
         body["input"] = write_input(request.messages)
         return body
+
+
+def _output_format(request: ModelRequest) -> dict[str, Any] | None:
+    """The format of a typed answer; None if it can only be described to the model."""
+    wanted = request.output
+    if wanted is None or is_overridden(request, "text"):
+        return None
+    strict = strict_schema(wanted.schema, all_required=True)
+    schema = wanted.schema if strict is None else strict
+    return {"type": "json_schema", "name": wanted.name, "strict": strict is not None, "schema": schema}
 
 
 def _settings(settings: ModelSettings) -> dict[str, Any]:
