@@ -9,14 +9,24 @@ import jsonschema
 import msgspec
 import pytest
 
-from halter.models import AnthropicModel, ModelRequest, ModelSettings, OpenAIModel, ProviderError, ToolSpec, UserMessage
+from halter.models import (
+    AnthropicModel,
+    ModelRequest,
+    ModelSettings,
+    OpenAIModel,
+    OpenAIResponsesModel,
+    ProviderError,
+    ToolSpec,
+    UserMessage,
+)
 from halter.models.output_schema import strict_schema
 from halter.testing import FakeProvider, answer, status
 from halter.tools.schema.output import OutputType
 from tests.support.output_types import EXAMPLE_NAMES, EXAMPLES, City, Counts, Person, Tree
-from tests.support.wires import WIRES, ask, model_for, text_of
+from tests.support.wires import ask, model_for, text_of
 
 openai_types = pytest.importorskip("openai.types.chat.completion_create_params")
+responses_types = pytest.importorskip("openai.types.responses")
 anthropic_types = pytest.importorskip("anthropic.types.message_create_params")
 openai_strict = pytest.importorskip("openai.lib._pydantic")
 openai_parsing = pytest.importorskip("openai.lib._parsing")
@@ -26,7 +36,8 @@ pydantic = pytest.importorskip("pydantic")
 LOOSE = (Counts, dict[str, int], tuple[int, str])  # what the strict form does not have
 OPENAI_BODY = pydantic.TypeAdapter(openai_types.CompletionCreateParamsStreaming)
 ANTHROPIC_BODY = pydantic.TypeAdapter(anthropic_types.MessageCreateParamsStreaming)
-KEYS = {"openai": "response_format", "anthropic": "output_config"}
+RESPONSES_FORMAT = pydantic.TypeAdapter(responses_types.ResponseFormatTextJSONSchemaConfigParam)
+KEYS = {"openai": "response_format", "responses": "text", "anthropic": "output_config"}  # Gemini is only told
 
 
 def request_for(kind: Any, *, tools: bool = False, **extra: Any) -> ModelRequest:
@@ -64,12 +75,12 @@ def test_anthropic_accepts_the_schema(kind: Any, text: str) -> None:
     ANTHROPIC_BODY.validate_python(body)
     if kind in (*LOOSE, Tree):
         assert "output_config" not in body
-        assert '{"value"' in body["system"] or '"properties"' in body["system"]
+        assert '{"value"' in body["system"][0]["text"] or '"properties"' in body["system"][0]["text"]
         return
     schema = body["output_config"]["format"]["schema"]
     jsonschema.validate(msgspec.json.decode(text), schema)
     assert anthropic_strict.transform_schema(schema) == without_types_of_choices(schema)
-    assert body["system"] == "Be brief."
+    assert body["system"][0]["text"] == "Be brief."
 
 
 def without_types_of_choices(node: Any) -> Any:
@@ -118,7 +129,7 @@ def test_other_servers_show_the_schema_to_the_model(tools: bool, enforced: bool)
     assert '"people"' in system
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", KEYS)
 def test_the_schema_can_be_described_only(wire: str) -> None:
     """`extra={KEY: None}` is for servers that refuse the schema: it goes into the instructions instead."""
     with FakeProvider(answer('{"name": "Bonn", "people": 3}')) as provider:
@@ -129,7 +140,7 @@ def test_the_schema_can_be_described_only(wire: str) -> None:
     assert "Your final answer must be one JSON value" in msgspec.json.encode(sent).decode()
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", KEYS)
 def test_a_server_that_refuses_the_schema(wire: str) -> None:
     """The error says which setting helps; an error about something else does not mention it."""
     refusal = status(400, f"{KEYS[wire]} is not supported by this model")
@@ -160,4 +171,21 @@ def test_choices_of_several_types_have_a_type_each() -> None:
 def test_an_effort_beside_the_schema() -> None:
     """Anthropic's `output_config` may be set for something else: then the schema is described, and not lost."""
     body = AnthropicModel("m", api_key="k").body(request_for(City, output_config={"effort": "low"}))
-    assert '"people"' in body["system"]
+    assert '"people"' in body["system"][0]["text"]
+
+
+def test_gemini_is_told_the_schema() -> None:
+    """Gemini's own means are not used: the schema is part of the instructions."""
+    with FakeProvider(answer('{"name": "Bonn", "people": 3}')) as provider:
+        ask(model_for("gemini", provider), request_for(City))
+        sent = msgspec.json.encode(provider.requests[0].body).decode()
+    assert "Your final answer must be one JSON value" in sent
+    assert "people" in sent
+
+
+@pytest.mark.parametrize("kind", [City, Tree, *LOOSE])
+def test_responses_accepts_the_schema(kind: Any) -> None:
+    """The format has the fields of the SDK's type, and is strict where the schema can be."""
+    form = OpenAIResponsesModel("m", api_key="k").body(request_for(kind))["text"]["format"]
+    RESPONSES_FORMAT.validate_python(form)
+    assert form["strict"] == (kind not in LOOSE)
