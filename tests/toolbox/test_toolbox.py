@@ -57,3 +57,11 @@ def test_what_destroys_is_denied_without_anybody_to_ask(tmp_path: Path) -> None:
         [outcome] = session.run("Clean up.").outcomes
     assert outcome.status == "denied"
     assert (tmp_path / "kept").is_dir()
+
+
+def test_a_read_only_agent_has_no_tool_that_writes_files(tmp_path: Path) -> None:
+    """In the mode "read-only" the file tools do not write what commands may not write."""
+    names = {each.name for each in toolbox.default(tmp_path, sandbox="read-only")}
+    assert {"read_file", "search_files"} <= names
+    assert not {"write_file", "patch"} & names
+    assert {"write_file", "patch"} <= {each.name for each in toolbox.default(tmp_path)}

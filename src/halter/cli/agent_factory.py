@@ -166,29 +166,32 @@ def _sandbox(configuration: Configuration) -> Sandbox | None:
 
 def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None) -> list[Any]:
     from halter import toolbox
-    from halter.toolbox.defaults import tools_in, tools_without_processes
+    from halter.toolbox.defaults import file_tools, tools_in, tools_without_processes
     from halter.toolbox.sandbox.sandbox import why_unavailable
 
     if name.startswith(_SERVER):
         return _of_server(name.removeprefix(_SERVER), configuration)
-    has_none = sandbox is None and configuration.settings.sandbox != "off"
+    settings = configuration.settings
+    has_none = sandbox is None and settings.sandbox != "off"
     if has_none and name in _WITH_PROCESSES:
         msg = f"{configuration.origins['tools']}: {name} needs a sandbox: {why_unavailable()}; {_WITHOUT_SANDBOX}"
         raise SettingsError(msg)
     watch = toolbox.Checkpoints(_WORKSPACE).watch
-    prefixes = configuration.settings.approve_prefixes
-    with_processes: dict[str, Callable[[], list[Any]]] = {
+    prefixes = settings.approve_prefixes
+    groups: dict[str, Callable[[], list[Any]]] = {
         "Terminal": lambda: watch(toolbox.Terminal(_WORKSPACE, sandbox=sandbox, approve_prefixes=prefixes).tools),
         "Code": lambda: watch(toolbox.Code(_WORKSPACE, sandbox=sandbox).tools),
         "Browser": lambda: toolbox.Browser(sandbox=sandbox).tools,
+        "Files": lambda: watch(file_tools(_WORKSPACE, settings.sandbox)),
+        "Skills": lambda: toolbox.Skills(_WORKSPACE).tools,
     }
-    if name in with_processes:
-        return with_processes[name]()
-    if name in _IN_WORKSPACE:
-        return watch(getattr(toolbox, name)(_WORKSPACE).tools)
+    if name in groups:
+        return groups[name]()
     if name in _ALONE:
         return list(getattr(toolbox, name)().tools)
-    useful = tools_without_processes(_WORKSPACE) if has_none else tools_in(_WORKSPACE, sandbox, prefixes)
+    useful = (
+        tools_without_processes(_WORKSPACE, settings.sandbox) if has_none else tools_in(_WORKSPACE, sandbox, prefixes)
+    )
     skills = toolbox.Skills(_WORKSPACE)
     if name == "read_skill" or skills.find()[0]:  # without skills, the tool would only take room in each request
         useful += skills.tools

@@ -55,6 +55,11 @@ class FileTools:
         """All of them, for `Agent(tools=...)`."""
         return [self.read_file, self.write_file, self.patch, self.search_files]
 
+    @property
+    def reading_tools(self) -> list[Tool[..., Any]]:
+        """Those that change nothing."""
+        return [self.read_file, self.search_files]
+
     def lock_keys(self, tool: str, arguments: Mapping[str, Any]) -> list[str]:
         """The files that a call uses: two calls on one file do not run at the same time."""
         given = arguments.get("path")
