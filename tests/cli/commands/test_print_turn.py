@@ -227,12 +227,19 @@ def test_a_mistake_in_the_settings_is_told_with_its_line(home: Home, provider: F
     assert home.run("-p", "Hi.") == Ended(1, "", said)
 
 
-@pytest.mark.parametrize("name", ["gpt-5", "nobody:x", "openai:"])
+@pytest.mark.parametrize("name", ["nobody:x", "openai:"])
 def test_a_model_that_does_not_exist_is_told(home: Home, name: str) -> None:
     """A name that is no model's is answered with how names look."""
     ended = home.run("-p", "Hi.", "--model", name)
     assert (ended.code, ended.out) == (1, "")
-    assert "write 'openai:NAME'" in ended.err
+    assert "Write 'openai:NAME'" in ended.err
+
+
+def test_the_provider_of_a_well_known_model_is_guessed(home: Home) -> None:
+    """A name without a provider works where the name says whose it is, and a line says what was guessed."""
+    ended = home.run("-p", "Hi.", "--model", "gpt-5")
+    assert (ended.code, ended.out) == (0, "ok\n")
+    assert "openai:gpt-5" in ended.err
 
 
 def test_a_store_that_can_not_be_used_is_told(home: Home) -> None:

@@ -80,7 +80,7 @@ async def test_a_session_of_a_chat_is_not_for_other_keys(tmp_path: Path) -> None
             client = Client(http)
             assert (await client.post("And?", session="telegram-5")).status == 404
             assert (await client.ask("POST", "/v1/sessions", {"id": "telegram-5"})).status == 422
-            assert (await client.ask("GET", "/v1/sessions")).body == {"sessions": []}
+            assert (await client.ask("GET", "/v1/sessions")).body["sessions"] == []
 
 
 @looped

@@ -274,7 +274,7 @@ def test_a_server_dies_with_its_owner(tmp_path: Path) -> None:
         from halter.toolbox.mcp.mcp import MCP
         server = MCP.stdio(sys.executable, [sys.argv[1], "stdio", sys.argv[2]], inherit=["MARK"])
         server.tools()
-        print(*open(f"/proc/self/task/{server._home.native_id}/children").read().split(), flush=True)
+        print(*open(f"/proc/self/task/{server._home._thread.native_id}/children").read().split(), flush=True)
         if sys.argv[3] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -295,9 +295,9 @@ def test_a_deaf_server_dies_with_a_killed_owner(tmp_path: Path) -> None:
         server = MCP.stdio(sys.executable, ["-c", deaf], connect_timeout=20)
         import threading
         def end():
-            while not (found := open(f"/proc/self/task/{server._home.native_id}/children").read().split()):
+            while not (found := open(f"/proc/self/task/{server._home._thread.native_id}/children").read().split()):
                 pass
-            print(*open(f"/proc/self/task/{server._home.native_id}/children").read().split(), flush=True)
+            print(*open(f"/proc/self/task/{server._home._thread.native_id}/children").read().split(), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Timer(0.2, end).start()
         server.tools()

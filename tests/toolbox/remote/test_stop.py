@@ -14,6 +14,7 @@ from halter import CancellationToken
 from halter.testing import Stop
 from halter.toolbox.remote.remote import Remote
 from halter.tools.resources import SessionResources
+from tests.support.allowing import allow
 from tests.support.batches import Probe
 from tests.support.processes import is_alive, wait_dead
 from tests.support.remote_calls import COMMANDS, Work, ask, judge_dead, machine_of, pids_in, remote_of, wait_for_pids
@@ -211,7 +212,7 @@ def test_more_commands_than_a_server_allows_take_turns(server: SSHServer, resour
         outcomes = await Probe(*tools, calls=calls, resources=resources).run()
         assert [outcome.content for outcome in outcomes] == [f"{number}\n[exit code 0]" for number in range(12)]
         calls = [ask("terminal", f"d{number}", command="echo $$ >>pids; sleep 1000") for number in range(12)]
-        probe = Probe(*tools, calls=calls, resources=resources)
+        probe = Probe(*tools, calls=calls, resources=resources, approve=allow)
         outcomes = await probe.stopped_when(lambda: len(pids_in(server.home / "pids")) == 4)
         assert [outcome.status for outcome in outcomes] == ["partial"] * 12
         assert sum("stopped before it was started" in str(outcome.content) for outcome in outcomes) == 8

@@ -228,8 +228,8 @@ def test_the_settings_of_a_bot(
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('[telegram]\nusers = ["me"]\n', "line 1: telegram.users[0]: expected int, got str"),
-        ("[telegram]\nuser = [1]\n", "line 1: telegram: object contains unknown field user"),
+        ('[telegram]\nusers = ["me"]\n', "line 2: telegram.users[0]: expected int, got str"),
+        ("[telegram]\nuser = [1]\n", "line 2: unknown setting 'telegram.user'; did you mean 'users'?"),
     ],
 )
 def test_wrong_settings_of_a_bot(tmp_path: Path, text: str, told: str) -> None:
