@@ -168,7 +168,9 @@ class Crowd:
         assert len(turn.outcomes) in (0, 32)
         self.outcomes.update((outcome.name, outcome.status) for outcome in turn.outcomes)
         self.failures += [
-            f"{outcome.name}: {outcome.detail}" for outcome in turn.outcomes if outcome.status in ("failed", "denied")
+            f"{outcome.name}: {outcome.detail}"
+            for outcome in turn.outcomes
+            if outcome.status in ("failed", "denied") and "it was stopped (stop) before anybody" not in outcome.detail
         ]
         self.most_waiting = max(self.most_waiting, len(registry.roots()))
 
