@@ -253,6 +253,59 @@ def test_a_handler_that_has_raised_raises_no_more() -> None:
     guard._writer.close()
 
 
+def test_timeout_of_coreutils_asks_once() -> None:
+    """`timeout 1 program` sends SIGTERM to the program and to its group: that is one request, not a forced exit."""
+    program = """
+        import os, signal, time
+        from halter import ExitGuard
+        def save(number):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return False
+        with ExitGuard(on_signal=save) as guard:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(100)
+            finally:
+                guard.token.wait()
+                print("saved", flush=True)
+    """
+    result = run_python(program)
+    assert (result.returncode, result.stdout) == (143, "saved\n")
+
+
+def test_a_held_signal_raises_at_the_end_of_the_block() -> None:
+    """In a hold_signals() block nothing is raised: an exception in the middle of an import may be lost."""
+    program = """
+        import os, signal
+        from halter import ExitGuard
+        with ExitGuard() as guard:
+            with guard.hold_signals():
+                os.kill(os.getpid(), signal.SIGINT)
+                guard.token.wait()  # the clock has started
+                print("whole", flush=True)
+            print("not reached")
+    """
+    result = run_python(program)
+    assert (result.returncode, result.stdout) == (130, "whole\n")
+
+
+def test_a_block_without_a_signal_holds_nothing() -> None:
+    """After the block a signal raises at once."""
+    program = Program(
+        """
+        import time
+        from halter import ExitGuard
+        with ExitGuard() as guard:
+            with guard.hold_signals():
+                pass
+            print("ready", flush=True)
+            time.sleep(100)
+        """
+    )
+    code, _, _ = program.end_by(signal.SIGTERM)
+    assert code == 143
+
+
 def test_a_forced_exit_flushes_what_was_printed() -> None:
     """Output in the buffer is not lost, and a broken stream or say() does not keep us."""
     program = """

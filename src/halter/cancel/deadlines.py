@@ -8,16 +8,16 @@ small entry is removed when it falls due or at the next sweep, whichever is firs
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import logging
 import math
-import queue
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Final
+
+from halter.cancel.wake_signal import WakeSignal
 
 if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
@@ -65,8 +65,7 @@ class Timer:
         self._heap: list[tuple[float, int, Deadline]] = []
         self._seq = itertools.count()
         self._sweep_at = _SWEEP_FROM
-        # Wakes the thread when an earlier deadline arrives. A SimpleQueue, because put() is safe in a signal handler.
-        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wakeup = WakeSignal()  # set when an earlier deadline arrives
         self._thread: threading.Thread | None = None
 
     def add(self, token: CancellationToken, when: float, seconds: float) -> Deadline:
@@ -79,13 +78,13 @@ class Timer:
             if self._thread is None:
                 self._start()
         if is_next:
-            self._wakeups.put(None)
+            self._wakeup.set()
         return entry
 
     def after_fork(self) -> None:
         """Continue in a forked child, which has our heap but not our thread."""
         self._lock = threading.RLock()
-        self._wakeups = queue.SimpleQueue()
+        self._wakeup = WakeSignal()
         self._thread = None
         self._sweep()
         if self._heap:
@@ -107,8 +106,7 @@ class Timer:
         while True:
             for entry in self._take_due():
                 _expire(entry)
-            with contextlib.suppress(queue.Empty):
-                self._wakeups.get(timeout=self._until_next())
+            self._wakeup.wait(self._until_next())
 
     def _take_due(self) -> list[Deadline]:
         due = []

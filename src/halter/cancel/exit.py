@@ -19,6 +19,7 @@ writes each signal into a socket (``signal.set_wakeup_fd``). A watching thread, 
 thread in a handler can deadlock, reads it, keeps the deadline and does the work. The handler only raises, once, to get
 the program out of its block. If an event loop is running, it cancels the tasks instead: tasks do not expect an
 exception out of nowhere. If ``on_signal`` returns True, the program ends by itself, and nothing is raised.
+In a ``hold_signals()`` block the handler raises at the end of the block: see there.
 
 The watching thread needs the interpreter lock. Code that never releases it is ended by ``faulthandler``, which does not
 need it, two seconds later and with code 1.
@@ -43,13 +44,16 @@ from halter.cancel.processes import registry
 from halter.cancel.token import CancellationToken
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Iterator
     from types import FrameType, TracebackType
 
 # Something did not end and was left behind. "Internal software error" of sysexits.h.
 FORCED: Final = 70
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-_HANGUP: Final = "SIGHUP"
+# Signals that programs send more than once for one request: a terminal that closes sends SIGHUP to the session and to
+# the group, and `timeout` sends SIGTERM to the program and to its group. Repeats count only after these seconds.
+_REPEATED: Final = {"SIGHUP": float("inf"), "SIGTERM": 0.5}
 # An exit that takes less than this is not reported.
 _QUIET: Final = 0.3
 _BACKSTOP: Final = 2.0
@@ -95,8 +99,11 @@ class ExitGuard:
         self._intent: Intent | None = None
         self._stages: list[str] = []
         self._has_raised = False
+        self._is_holding = False
+        self._held: int | None = None  # the signal that came in a hold_signals() block
         self._unraisable_hook = sys.unraisablehook
         self._has_left_something = False
+        self._repeats_until = 0.0  # until then the same signal again is no second request
         self._is_announced = threading.Event()
         # One byte for each signal: its number, written by the system. _WAKE for everything else.
         self._reader, self._writer = socket.socketpair()
@@ -176,9 +183,28 @@ class ExitGuard:
         finally:
             self._stages.remove(what)
 
+    @contextlib.contextmanager
+    def hold_signals(self) -> Iterator[None]:
+        """Have a signal raise at the end of this block instead of inside it. The clock starts at once all the same.
+
+        For imports and the like, in the main thread: extension modules run Python code where they expect no exception,
+        and lose it or crash. The block must end soon by itself. If an event loop runs in it, its tasks are cancelled.
+        """
+        self._is_holding = True
+        try:
+            yield
+        finally:
+            self._is_holding = False
+        if self._held is not None:
+            self._on_signal(self._held, None)
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._has_raised:
             return  # a second signal: the watching thread has read it
+        loop = _running_loop()
+        if self._is_holding and loop is None:
+            self._held = number
+            return
         while frame is not None:
             if frame.f_code is ExitGuard._on_unraisable.__code__:  # it would be lost here, too
                 self._wake()
@@ -188,8 +214,9 @@ class ExitGuard:
         self.intend(128 + number, signal.Signals(number).name)
         if self.on_signal is not None and self.on_signal(number):
             return
-        if not _cancel_tasks_of_running_loop():
+        if loop is None:
             raise _ExitBySignal(128 + number)
+        loop.call_soon_threadsafe(_cancel_tasks, loop)
 
     def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
         """Have the handler raise once more if its exception was lost, in a finalizer or a weak reference's callback."""
@@ -214,9 +241,10 @@ class ExitGuard:
             self._report(f"Shutting down ({intent.why})…")
             self._is_announced.set()
         # So many more signals force the exit. The first one may be counted already, or be still in the socket.
-        more = 2 - signals if is_signal and intent.why != _HANGUP else 1
+        self._repeats_until = time.monotonic() + _REPEATED.get(intent.why, 0.0)
+        more = 2 - signals if is_signal and intent.why not in _REPEATED else 1
         if is_signal and self._interrupt_main(signal.Signals[intent.why]):
-            more += intent.why != _HANGUP  # the one that was just sent again
+            more += intent.why not in _REPEATED  # the one that was just sent again
         more = self._wait_for_signals(more, min(_QUIET, self.remaining()))
         if more > 0:
             self._report(f"Shutting down: waiting for {self._waiting_for()}, at most {self._timeout:g} s…")
@@ -240,13 +268,17 @@ class ExitGuard:
         """Wait for *wanted* signals, *seconds* at most, and return how many have not come."""
         end = time.monotonic() + seconds
         while wanted > 0 and select.select([self._reader], [], [], max(0.0, end - time.monotonic()))[0]:
-            # A terminal that closes sends SIGHUP to the session and to the group: that is one request, not two.
             numbers = self._read_signals()
-            wanted -= sum(signal.Signals(number).name != _HANGUP for number in numbers)
+            wanted -= sum(not self._is_repeat(signal.Signals(number).name) for number in numbers)
             why = self._intent.why if self._intent is not None else ""
             if not numbers and why in signal.Signals.__members__ and self._interrupt_main(signal.Signals[why]):
-                wanted += why != _HANGUP  # the one that was just sent again
+                wanted += why not in _REPEATED  # the one that was just sent again
         return wanted
+
+    def _is_repeat(self, name: str) -> bool:
+        """Whether a signal belongs to the request that is being carried out."""
+        why = self._intent.why if self._intent is not None else ""
+        return name == "SIGHUP" or (name == why and time.monotonic() < self._repeats_until)
 
     def _read_signals(self) -> list[int]:
         """Wait for the next byte; returns its signal if that is one of those that end the program."""
@@ -274,17 +306,15 @@ class ExitGuard:
             self._say(text)
 
 
-def _cancel_tasks_of_running_loop() -> bool:
-    """Cancel the tasks of the event loop that runs in this thread. False if none runs."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return False
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
-    return True
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread."""
+    find = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)  # None in the middle of its import, too
+    return find() if find is not None else None
+
+
+def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    for task in sys.modules["asyncio"].all_tasks(loop):
+        task.cancel()
 
 
 def _say_on_stderr(text: str) -> None:

@@ -10,13 +10,13 @@ import asyncio
 import atexit
 import contextlib
 import contextvars
-import queue
 import threading
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from halter.cancel.registration import call_in_loop
+from halter.cancel.wake_signal import WakeSignal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -92,17 +92,17 @@ class LoopThread:
 
     def do_blocking(self, make: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
         """Have a coroutine run over there and block for it, for at most *timeout* seconds: then TimeoutError."""
-        ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-        job = _Job(self, make, lambda: ended.put(None))
+        ended = WakeSignal()
+        job = _Job(self, make, ended.set)
         try:
             self._submit(job)  # inside: Ctrl+C may come as soon as the work has begun
-            ended.get(timeout=timeout)
-        except queue.Empty:
-            job.cancel()
-            raise TimeoutError(f"{self._name} did not answer within {timeout:g} s") from None
+            is_in_time = ended.wait(timeout)
         except BaseException:
             job.cancel()
             raise
+        if not is_in_time:
+            job.cancel()
+            raise TimeoutError(f"{self._name} did not answer within {timeout:g} s")
         return job.result()
 
     def spawn(self, make: Callable[[], Coroutine[Any, Any, None]]) -> bool:

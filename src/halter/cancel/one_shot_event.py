@@ -10,14 +10,13 @@ left. The callback that was interrupted is called again, since nobody knows how 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
-import queue
 from typing import TYPE_CHECKING
 
 from halter.cancel.registration import call_in_loop, wake_loop_on_cancel
 from halter.cancel.threads import pool
+from halter.cancel.wake_signal import WakeSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,12 +79,10 @@ class OneShotEvent:
         """Block this thread until it is set. False if *timeout* seconds passed first."""
         if self.is_set:
             return True
-        # Not threading.Event: its set() in a signal handler can deadlock with the wait() that the handler interrupted.
-        woken: queue.SimpleQueue[None] = queue.SimpleQueue()
-        unregister = self.on_set(lambda: woken.put(None))
+        woken = WakeSignal()
+        unregister = self.on_set(woken.set)
         try:
-            with contextlib.suppress(queue.Empty):
-                woken.get(timeout=timeout)
+            woken.wait(timeout)
         finally:
             unregister()
         return self.is_set

@@ -6,14 +6,16 @@ they are quick: a user's callback may take long, and must not delay those who wa
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from halter.cancel import token_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from halter.cancel.token import CancellationToken
 
@@ -124,10 +126,37 @@ def _run_all(fns: list[Callable[[], object]]) -> None:
         run_callback(fn)
 
 
+class _Gathered(threading.local):
+    calls: dict[Any, list[Callable[[], object]]] | None = None
+
+
+_gathered = _Gathered()
+
+
+@contextlib.contextmanager
+def wake_loops_once() -> Iterator[None]:
+    """Have `call_in_loop()` of this thread wake each loop once, at the end of this block.
+
+    For a block of our own code that is quick. Each wake-up is a system call, during which the loop takes the
+    interpreter lock; this thread would have to take it back each time.
+    """
+    calls: dict[Any, list[Callable[[], object]]] = {}
+    _gathered.calls = calls
+    try:
+        yield
+    finally:
+        _gathered.calls = None
+        for loop, fns in calls.items():
+            call_in_loop(loop, functools.partial(_run_all, fns))
+
+
 def call_in_loop(loop: Any, fn: Callable[[], object]) -> None:
     """Run *fn* in an event loop, from any thread; does nothing if that loop is closed."""
     import asyncio
 
+    if _gathered.calls is not None:
+        _gathered.calls.setdefault(loop, []).append(fn)
+        return
     try:
         here = asyncio._get_running_loop()
         if here is not None and here is loop and asyncio.current_task(here) is not None:

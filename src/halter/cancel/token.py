@@ -17,8 +17,6 @@ and claiming a callback is atomic, so it runs once.
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -28,6 +26,7 @@ from halter.cancel.deadlines import LONGEST, check_seconds, timer
 from halter.cancel.fork import after_fork
 from halter.cancel.registration import EarlyWaker, LoopWaker, Registration, Waker, run_callback, wake_loops
 from halter.cancel.token_tree import TreeNode
+from halter.cancel.wake_signal import WakeSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -248,10 +247,9 @@ class CancellationToken(TreeNode):
         seconds = LONGEST if timeout is None else check_seconds("timeout", timeout)
         if self.is_cancelled:
             return True
-        # Not threading.Event: its set() in a signal handler can deadlock with the wait() that the handler interrupted.
-        woken: queue.SimpleQueue[None] = queue.SimpleQueue()
-        with self._register(Waker(self, lambda: woken.put(None))), contextlib.suppress(queue.Empty):
-            woken.get(timeout=seconds)
+        woken = WakeSignal()
+        with self._register(Waker(self, woken.set)):
+            woken.wait(seconds)
         return self.is_cancelled
 
     def sleep(self, seconds: float) -> None:

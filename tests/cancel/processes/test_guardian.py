@@ -356,3 +356,27 @@ def test_a_process_without_free_descriptors_does_without_a_guardian() -> None:
     """
     ended = run_python(program, timeout=20)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_no_process_is_started_before_the_guardian_exists() -> None:
+    """On a busy machine the guardian was started after the first process, and a program that was killed in between left
+    that process behind.
+    """
+    program = """
+        import os, signal, time
+        from halter import run_process_blocking
+        from halter.cancel.processes.guardian import Guardian
+        from halter.testing import deaf_process
+        start = Guardian.start
+        def start_late(guardian):
+            time.sleep(0.5)
+            start(guardian)
+        Guardian.start = start_late
+        def on_output(piece):
+            os.write(1, piece.split()[1])
+            os.kill(os.getpid(), signal.SIGKILL)
+        run_process_blocking(deaf_process(), on_output=on_output)
+    """
+    result = run_python(program)
+    assert result.returncode == -signal.SIGKILL
+    wait_dead(int(result.stdout), 20.0)

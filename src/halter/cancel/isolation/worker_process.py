@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel.fork import after_fork
 from halter.cancel.isolation.pipe_messages import MessageReader, MessageWriter
-from halter.cancel.processes import registry
+from halter.cancel.processes import guardian, registry
 from halter.cancel.processes.tree import KILL_TIMEOUT, ProcessTree, new_cookie
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class WorkerProcess:
     """One child process, which runs one function at a time."""
 
     def __init__(self) -> None:
+        guardian.wait_until_started()
         cookie = new_cookie()
         requests, self_requests = os.pipe()
         self_answers, answers = os.pipe()

@@ -45,6 +45,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.fork import after_fork
+from halter.cancel.one_shot_event import OneShotEvent
 from halter.cancel.processes.guardian_main import DISMISSED, FOLDER, SLOT, TREE
 from halter.cancel.processes.proc_table import HAS_PROC
 from halter.cancel.threads import pool
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
+START_SECONDS: Final = 1.0  # to wait for its start at most
 _SLOTS: Final = 4096  # a tree without a slot is still found by the cookie of this process
 # What Python may need to start. The rest of our environment has our secrets and our cookie, and is not passed on.
 _ENVIRONMENT: Final = ("PATH", "LD_LIBRARY_PATH")
@@ -77,6 +79,8 @@ class Guardian:
         # comes.
         self._free = list(range(SLOT * _SLOTS, 0, -SLOT))
         os.environ[self._cookie] = "1"  # every process that we start from here on inherits it
+        self.started = OneShotEvent()
+        """Set once the process exists, or could not be started. From then on a `kill -9` leaves nobody alive."""
 
     def start(self) -> None:
         """Start the process; on a worker thread, because it takes milliseconds. A boundary: an error is only logged."""
@@ -85,7 +89,7 @@ class Guardian:
             descriptors = (process, self._file, self._lifeline)
             script = Path(__file__).with_name("guardian_main.py")
             try:
-                subprocess.Popen(
+                guardian = subprocess.Popen(
                     [sys.executable, "-I", "-S", script, *map(str, descriptors), str(os.getpid()), self._cookie],
                     env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                     cwd="/",
@@ -94,7 +98,9 @@ class Guardian:
                     stderr=subprocess.DEVNULL,
                     pass_fds=descriptors,
                     start_new_session=True,
-                ).wait()
+                )
+                self.started.set()
+                guardian.wait()
             finally:
                 for descriptor in descriptors:
                     os.close(descriptor)
@@ -102,6 +108,8 @@ class Guardian:
             _log.warning(
                 "the guardian could not be started: if this process is killed, its children survive", exc_info=True
             )
+        finally:
+            self.started.set()
 
     def note(self, kind: bytes, entry: bytes) -> Callable[[], None]:
         """Write an entry into the table; call the result to erase it."""
@@ -147,9 +155,28 @@ def ensure() -> Guardian | None:
                     _log.warning("the guardian could not start: if this process is killed, its children survive")
                     return None
                 _guardian = guardian
-                with contextlib.suppress(RuntimeError):  # no thread can be started: the interpreter is exiting
+                try:
                     pool.submit(guardian.start)
+                except RuntimeError:  # no thread can be started: the interpreter is exiting
+                    guardian.started.set()
     return _guardian
+
+
+def wait_until_started() -> None:
+    """Start the guardian if it does not run yet, and block until it exists: call it before a process is started.
+
+    Otherwise a program that is killed just then, on a busy machine, leaves the process behind. Not in an event loop.
+    """
+    guardian = ensure()
+    if guardian is not None:
+        guardian.started.wait(START_SECONDS)
+
+
+async def started() -> None:
+    """Start the guardian if it does not run yet, and wait until it exists."""
+    guardian = ensure()
+    if guardian is not None:
+        await guardian.started.wait_async(START_SECONDS)
 
 
 def watch_tree(root: int, start: int, cookie: bytes, *, leads_session: bool) -> Callable[[], None]:

@@ -24,7 +24,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from halter.cancel.context import current_token
 from halter.cancel.deadlines import check_seconds
-from halter.cancel.processes import registry
+from halter.cancel.processes import guardian, registry
 from halter.cancel.processes.cgroup import ControlGroup
 from halter.cancel.processes.io import ProcessIO, WakeupPipe
 from halter.cancel.processes.output_buffer import OutputBuffer
@@ -194,6 +194,7 @@ class _ProcessRun:
     def _run(self) -> None:
         """Run the command, until its last process has ended. A boundary: outcome() raises the error."""
         try:
+            guardian.wait_until_started()
             if not self._token.is_cancelled:  # nothing starts after the stop
                 self._start_and_watch()
         except Exception as exc:  # noqa: BLE001  (the caller raises it)

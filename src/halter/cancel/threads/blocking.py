@@ -16,7 +16,6 @@ import collections
 import contextlib
 import contextvars
 import logging
-import queue
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -30,6 +29,7 @@ from halter.cancel.registration import LoopWaker, Waker, call_in_loop
 from halter.cancel.threads import pool
 from halter.cancel.threads.unblock import ThreadWaits, end_of_call
 from halter.cancel.token import CancellationToken, Cancelled
+from halter.cancel.wake_signal import WakeSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -316,12 +316,11 @@ def run_blocking(
     """Run *fn* on a daemon thread and wait for it, until the token is cancelled at most."""
     seconds = check_seconds("grace", grace)
     call = _prepare(fn, args, kwargs, token, abort)
-    woken: queue.SimpleQueue[None] = queue.SimpleQueue()
+    woken = WakeSignal()
     try:
-        call.start(lambda: woken.put(None))
+        call.start(woken.set)
         for timeout in call.waiting(lambda: seconds):
-            with contextlib.suppress(queue.Empty):
-                woken.get(timeout=timeout)
+            woken.wait(timeout)
     except BaseException as exc:
         call.cancel_and_leave(f"{type(exc).__name__} while waiting for it")
         raise
