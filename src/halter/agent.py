@@ -33,16 +33,17 @@ _SMALLEST_WINDOW: Final = 512
 class Limits:
     """What one turn may use at most. `run()` continues a turn that came to a limit.
 
-    `steps` counts requests, and begins anew with a steer. `seconds` is the deadline of the turn's token: at that moment
-    everything is stopped, with reason "timeout". `tokens` counts the tokens of requests, in and out, and those of
-    sub-agents; `cost` what they cost, in USD. Both are checked before each request, so the last one may go over them. A
-    limit of the cost needs known prices: without one, the turn fails before its first request.
+    `tokens` and `cost` are checked before each request, so the last one may go over them.
     """
 
     steps: int = 50
+    """Requests. A steer begins anew."""
     seconds: float | None = None
+    """The deadline of the turn's token: at that moment everything is stopped, with reason "timeout"."""
     tokens: int | None = None
+    """The tokens of requests, in and out, and those of sub-agents."""
     cost: float | None = None
+    """What they cost, in USD. Needs known prices: without one, the turn fails before its first request."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:

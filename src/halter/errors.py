@@ -90,7 +90,11 @@ class StoreError(HalterError):
 
 
 class SessionOwned(StoreError):
-    """Somebody else owns the session."""
+    """Somebody else owns the session. In a cluster, `owner` is the name of that process."""
+
+    def __init__(self, message: str, owner: str = "") -> None:
+        super().__init__(message)
+        self.owner = owner
 
 
 class WriteRefused(StoreError):

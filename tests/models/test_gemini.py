@@ -214,7 +214,7 @@ def test_bodies_are_what_the_sdk_would_send() -> None:
 
 
 def test_schemas_have_only_what_gemini_knows() -> None:
-    """Keywords that it refuses are left out or said in its words; references stay."""
+    """Keywords that it refuses are told in descriptions or said in its words; references stay."""
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -231,11 +231,16 @@ def test_schemas_have_only_what_gemini_knows() -> None:
     assert body["tools"][0]["functionDeclarations"][0]["parametersJsonSchema"] == {
         "type": "object",
         "additionalProperties": False,
-        "$defs": {"D": {"type": "string"}},
+        "$defs": {"D": {"type": "string", "description": '(format: "uri", pattern: "x")'}},
         "properties": {
             "pattern": {"enum": ["a"], "description": "a name like a keyword"},
-            "n": {"anyOf": [{"type": "integer", "minimum": 1}, {"$ref": "#/$defs/D"}]},
-            "l": {"type": "array", "items": {"type": "string"}},
+            "n": {
+                "anyOf": [
+                    {"type": "integer", "minimum": 1, "description": "(exclusiveMinimum: 0)"},
+                    {"$ref": "#/$defs/D"},
+                ]
+            },
+            "l": {"type": "array", "items": {"type": "string", "description": "(minLength: 1)"}},
         },
         "required": ["n"],
     }

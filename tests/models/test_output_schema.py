@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any, Literal
 
 import jsonschema
@@ -11,6 +12,7 @@ import pytest
 
 from halter.models import (
     AnthropicModel,
+    GeminiModel,
     ModelRequest,
     ModelSettings,
     OpenAIModel,
@@ -31,13 +33,41 @@ anthropic_types = pytest.importorskip("anthropic.types.message_create_params")
 openai_strict = pytest.importorskip("openai.lib._pydantic")
 openai_parsing = pytest.importorskip("openai.lib._parsing")
 anthropic_strict = pytest.importorskip("anthropic.lib._parse._transform")
+genai_types = pytest.importorskip("google.genai.types")
 pydantic = pytest.importorskip("pydantic")
 
 LOOSE = (Counts, dict[str, int], tuple[int, str])  # what the strict form does not have
 OPENAI_BODY = pydantic.TypeAdapter(openai_types.CompletionCreateParamsStreaming)
 ANTHROPIC_BODY = pydantic.TypeAdapter(anthropic_types.MessageCreateParamsStreaming)
 RESPONSES_FORMAT = pydantic.TypeAdapter(responses_types.ResponseFormatTextJSONSchemaConfigParam)
-KEYS = {"openai": "response_format", "responses": "text", "anthropic": "output_config"}  # Gemini is only told
+KEYS = {
+    "openai": "response_format",
+    "responses": "text",
+    "anthropic": "output_config",
+    "gemini": "responseJsonSchema",
+}
+GEMINI_SETTINGS = genai_types.GenerationConfig
+# As the documentation of `responseJsonSchema` lists them.
+GEMINI_KEYWORDS = {
+    "$id",
+    "$defs",
+    "$ref",
+    "$anchor",
+    "type",
+    "format",
+    "title",
+    "description",
+    "enum",
+    "items",
+    "required",
+}
+GEMINI_KEYWORDS |= {"prefixItems", "minItems", "maxItems", "minimum", "maximum", "anyOf", "oneOf", "properties"}
+GEMINI_KEYWORDS |= {"additionalProperties", "propertyOrdering"}
+
+
+def extra_for(wire: str, value: Any = None) -> dict[str, Any]:
+    """The user's own keys that replace ours."""
+    return {"generationConfig": {KEYS[wire]: value}} if wire == "gemini" else {KEYS[wire]: value}
 
 
 def request_for(kind: Any, *, tools: bool = False, **extra: Any) -> ModelRequest:
@@ -133,10 +163,10 @@ def test_other_servers_show_the_schema_to_the_model(tools: bool, enforced: bool)
 def test_the_schema_can_be_described_only(wire: str) -> None:
     """`extra={KEY: None}` is for servers that refuse the schema: it goes into the instructions instead."""
     with FakeProvider(answer('{"name": "Bonn", "people": 3}')) as provider:
-        events = ask(model_for(wire, provider), request_for(City, tools=False, **{KEYS[wire]: None}))
+        events = ask(model_for(wire, provider), request_for(City, tools=False, **extra_for(wire)))
         sent = provider.requests[0].body
     assert text_of(events) == '{"name": "Bonn", "people": 3}'
-    assert KEYS[wire] not in sent
+    assert KEYS[wire] not in (sent.get("generationConfig", {}) if wire == "gemini" else sent)
     assert "Your final answer must be one JSON value" in msgspec.json.encode(sent).decode()
 
 
@@ -145,7 +175,7 @@ def test_a_server_that_refuses_the_schema(wire: str) -> None:
     """The error says which setting helps; an error about something else does not mention it."""
     refusal = status(400, f"{KEYS[wire]} is not supported by this model")
     with FakeProvider(refusal, status(400, "the model is tired")) as provider:
-        with pytest.raises(ProviderError, match=rf"ModelSettings\(extra=\{{'{KEYS[wire]}': None\}}\)"):
+        with pytest.raises(ProviderError, match=re.escape(f"ModelSettings(extra={extra_for(wire)})")):
             ask(model_for(wire, provider), request_for(City))
         with pytest.raises(ProviderError) as other:
             ask(model_for(wire, provider), request_for(City))
@@ -174,13 +204,51 @@ def test_an_effort_beside_the_schema() -> None:
     assert '"people"' in body["system"][0]["text"]
 
 
-def test_gemini_is_told_the_schema() -> None:
-    """Gemini's own means are not used: the schema is part of the instructions."""
-    with FakeProvider(answer('{"name": "Bonn", "people": 3}')) as provider:
-        ask(model_for("gemini", provider), request_for(City))
-        sent = msgspec.json.encode(provider.requests[0].body).decode()
-    assert "Your final answer must be one JSON value" in sent
-    assert "people" in sent
+@pytest.mark.parametrize(("kind", "text"), [each[:2] for each in EXAMPLES], ids=EXAMPLE_NAMES)
+@pytest.mark.parametrize("name", ["gemini-3-pro", "gemini-2.5-flash"])
+@pytest.mark.parametrize("tools", [False, True], ids=["alone", "with tools"])
+def test_gemini_accepts_the_schema(kind: Any, text: str, name: str, tools: bool) -> None:
+    """The settings are of the SDK's type, the schema has only documented keywords; else it is described."""
+    body = GeminiModel(name, api_key="k").body(request_for(kind, tools=tools))
+    settings = GEMINI_SETTINGS.model_validate(body.get("generationConfig", {}))
+    told = body["systemInstruction"]["parts"][0]["text"]
+    if kind is Tree or (tools and name == "gemini-2.5-flash"):
+        assert settings.response_json_schema is settings.response_mime_type is None
+        assert "Your final answer must be one JSON value" in told
+        return
+    assert settings.response_mime_type == "application/json"
+    assert told == "Be brief."
+    jsonschema.validate(msgspec.json.decode(text), settings.response_json_schema)
+    assert keywords_of(settings.response_json_schema) <= GEMINI_KEYWORDS
+
+
+def keywords_of(schema: Any) -> set[str]:
+    """The keywords of a schema and of those in it."""
+    if not isinstance(schema, dict):
+        assert isinstance(schema, bool)
+        return set()
+    inner = [*schema.get("properties", {}).values(), *schema.get("anyOf", ()), *schema.get("prefixItems", ())]
+    inner += [schema[key] for key in ("items", "additionalProperties") if key in schema]
+    return schema.keys() | {key for each in inner for key in keywords_of(each)}
+
+
+def test_gemini_is_told_what_it_does_not_enforce() -> None:
+    """A keyword that its schemas do not have is part of the description."""
+    schema = GeminiModel("gemini-3-pro").body(request_for(Person))["generationConfig"]["responseJsonSchema"]
+    assert schema["properties"]["name"] == {"type": "string", "title": "Name", "description": "(minLength: 2)"}
+
+
+def test_own_settings_of_gemini_stand_beside_ours() -> None:
+    """`extra={"generationConfig": ...}` adds to what is sent, or replaces it key by key."""
+    request = request_for(City, generationConfig={"topK": 3, "temperature": None})
+    request = msgspec.structs.replace(
+        request, settings=msgspec.structs.replace(request.settings, temperature=0.5, seed=7)
+    )
+    with FakeProvider(answer("{}")) as provider:
+        ask(model_for("gemini", provider), request)
+        sent = provider.requests[0].body["generationConfig"]
+    assert (sent["topK"], sent["seed"], "temperature" in sent) == (3, 7, False)
+    assert sent["responseMimeType"] == "application/json"
 
 
 @pytest.mark.parametrize("kind", [City, Tree, *LOOSE])

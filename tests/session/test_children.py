@@ -65,6 +65,19 @@ def test_another_agent_does_a_part(kind: str) -> None:
         assert said(childs.history) == ["your part"]
 
 
+def test_the_parents_log_has_the_calls_of_a_child() -> None:
+    """Whoever watches the parent sees what its child works on, call by call."""
+    child = agent_of(DELETE, "done", tools=[delete], approve="auto")
+    agent = agent_of(call("hand_over"), "ok", tools=[delegating(child)])
+    with agent.session(None, MemoryStore()) as session:
+        session.run("x")
+        started = data_of(session, "child.started")[0]
+        kinds_of_children = [kind for kind in kinds(session.events()) if kind.startswith("child.")]
+        [progress] = data_of(session, "child.progress")
+    assert kinds_of_children == ["child.started", "child.progress", "child.finished"]
+    assert (progress.session, progress.tool) == (started.session, "delete")
+
+
 @pytest.mark.parametrize(("how", "status"), [("yes", "completed"), ("no", "denied"), ("stop", "interrupted")])
 def test_a_childs_call_is_approved_where_somebody_listens(how: str, status: str) -> None:
     """Nobody listens to a child's session: what it has to ask is asked in its parent's, and withdrawn there."""

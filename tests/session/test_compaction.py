@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from halter import Agent, Compaction, Session, tool
-from halter.events import ContextCompacted
-from halter.models import Message, ProviderError, ToolMessage, UserMessage
+from halter import Agent, Compaction, Limits, Session, tool
+from halter.events import ContextCompacted, RequestFinished
+from halter.models import Message, ProviderError, ToolMessage, Usage, UserMessage
 from halter.session.compacted_prefix import shorten
 from halter.session.log import SessionState, SessionView
 from halter.stores import MemoryStore, SQLiteStore, Store
 from halter.testing import Gate, ScriptedModel
 from tests.support.looped import looped
-from tests.support.sessions import call, data_of, replay, said
+from tests.support.sessions import call, data_of, kinds, replay, said
 from tests.support.valid_history import judge, judge_messages
 from tests.support.windowed_model import WindowedModel, keep_facts
 
@@ -288,7 +288,8 @@ async def test_a_stop_ends_compact_and_changes_nothing() -> None:
         assert await work is None
         assert await receipt.settled_async()
         assert model.streams[-1].state == "cancelled"
-        assert (session.history, session.last_event) == (before, events)
+        assert session.history == before
+        assert kinds(session.events(events)) == ["context.summary_discarded"]
         assert (await session.arun("third")).status == "done"
 
 
@@ -446,3 +447,49 @@ def test_settings_that_make_no_sense_are_refused(options: dict[str, Any]) -> Non
     """With a text that says what they mean."""
     with pytest.raises(ValueError, match=r"must be|is a part"):
         Compaction(**options)
+
+
+def test_a_summary_that_was_stopped_is_counted() -> None:
+    """What it has used is in the turn and the session, in memory and after a reload; the same between two turns."""
+    store = MemoryStore()
+    asked = threading.Event()
+
+    def stop(_: str) -> str:
+        asked.set()
+        session.stop()
+        return "half of a note"
+
+    model = WindowedModel(WINDOW, context_window=WINDOW, write_note=stop)
+    session = agent_with(model).session("s", store)
+    with session:
+        before = session.usage
+        while not asked.is_set():
+            turn = session.run("look")
+        (discarded,) = data_of(session, "context.summary_discarded")
+        assert (turn.status, discarded.reason) == ("interrupted", "stop")
+        assert discarded.usage.input_tokens > WINDOW // 4
+        assert not compactions(session)
+        requests = [each.answer.usage for each in data_of(session, "request.finished")]
+        assert session.usage == sum([*requests, discarded.usage], before)
+        of_turn = [event.data for event in session.events() if event.turn == turn.id]
+        own = [each.answer.usage for each in of_turn if isinstance(each, RequestFinished) and each.answer]
+        assert turn.usage == sum([*own, discarded.usage], before)
+        assert session.compact() is None
+        (_, again) = data_of(session, "context.summary_discarded")
+        assert session.usage == sum([*requests, discarded.usage, again.usage], before)
+        total = session.usage
+    with agent_with(model).session("s", store) as session:
+        assert session.usage == total
+
+
+def test_summaries_count_for_the_limit_of_the_turn() -> None:
+    """A turn that compacts again and again reaches its limit of tokens by the summaries alone."""
+    model = WindowedModel(WINDOW, context_window=WINDOW)
+    with agent_with(model, limits=Limits(tokens=20_000, steps=1_000)).session() as session:
+        turn = session.run("look in 1000 steps")
+        assert (turn.status, turn.reason) == ("failed", "token_limit")
+        requests = sum((each.answer.usage for each in data_of(session, "request.finished")), Usage())
+        summaries = sum((each.usage for each in compactions(session)), Usage())
+        assert summaries.input_tokens > 0
+        assert turn.usage.input_tokens == requests.input_tokens + summaries.input_tokens
+        assert turn.usage.input_tokens + turn.usage.output_tokens >= 20_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from typing import Any
@@ -15,7 +16,7 @@ from halter.stores import Store
 from halter.testing import Gate
 from tests.support.background import Background, RunningTurn
 from tests.support.ctrl_c import CtrlC
-from tests.support.hooked_store import waiting_in
+from tests.support.hooked_store import HookedStore, waiting_in
 from tests.support.looped import looped
 from tests.support.paused_writer import WriterPaused
 from tests.support.sessions import agent_of, call, data_of, model_of, said, session_of, wait_for
@@ -146,6 +147,27 @@ async def test_a_steer_that_is_removed_after_it_broke_the_request() -> None:
         assert "no, wait" not in str(second)
         await session.arun("next")
         assert said(session.history)[-1] == "next"
+        judge_session(session, model_of(session).requests)
+
+
+def test_a_steer_that_is_removed_after_it_has_kept_the_turn_from_its_end() -> None:
+    """The turn ends with the answer that it has: no request is made that ends in the model's own words."""
+    store = HookedStore()
+    with agent_of("the answer", "never asked for").session(store=store) as session:
+
+        def remove() -> None:
+            with contextlib.suppress(RuntimeError):  # it cannot be waited for in the writer's thread
+                session.inbox.remove("m")
+
+        def steer() -> None:
+            session.post("no, wait", "steer", id="m")
+            store.once("request.finished", remove)
+
+        store.once("text.delta", steer)
+        turn = session.run("go")
+        assert (turn.status, turn.text) == ("done", "the answer")
+        assert session.receipt("m").state == "removed"
+        assert len(model_of(session).requests) == 1
         judge_session(session, model_of(session).requests)
 
 

@@ -7,16 +7,19 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from halter import CancellationToken, NothingToDo, SessionBusy
-from halter.errors import LeaseLost, StoreFull
+from halter.errors import LeaseLost, StoreError, StoreFull
 from halter.models import ReasoningDelta, TextDelta
 from halter.models.errors import ProviderError
+from halter.stores import SQLiteStore
 from halter.testing import Gate
 from tests.support.hooked_store import HookedStore, waiting_in
 from tests.support.looped import looped
+from tests.support.paused_writer import WriterPaused
 from tests.support.sessions import agent_of, data_of, kinds, next_event, said, session_of
 from tests.support.valid_history import judge_session
 
@@ -386,3 +389,54 @@ def test_without_asyncio_the_error_names_the_other_way() -> None:
             coroutine.send(None)
         assert not session.inbox
         assert session.run("hello").status == "done"
+
+
+@looped
+async def test_a_message_whose_write_seemed_to_fail_is_applied_once() -> None:
+    """The store had written it, and only its answer was lost: sent again, it is found, told of, and starts its turn."""
+    store = HookedStore()
+    session = agent_of("An answer.").session("s", store)
+    serving = asyncio.create_task(session.serve())
+
+    def lose_answer() -> None:
+        raise StoreError("no answer")
+
+    store.once("message.accepted", lose_answer)
+    with session.subscribe() as subscription:
+        with pytest.raises(StoreError, match="no answer"):
+            await session.apost("Hello.", id="m1")
+        receipt = await session.apost("Hello.", id="m1")
+        seen = []
+        async for event in subscription:
+            seen.append(event.kind)
+            if event.kind == "turn.finished":
+                break
+    assert seen.count("message.accepted") == 1
+    assert receipt.state == "applied"
+    await session.aclose()
+    await serving
+
+
+@looped
+async def test_a_receipt_names_no_turn_that_never_began(tmp_path: Path) -> None:
+    """A second stop met a turn whose messages the first one held before it could begin: clients looked for its id."""
+    with SQLiteStore(tmp_path / "sessions.db") as store:
+        session = agent_of("Never said.").session("s", store)
+        await session.apost("Hello.", id="m1")
+        with WriterPaused(session):
+            first = asyncio.create_task(session.astop())
+            await asyncio.sleep(0)
+            serving = asyncio.create_task(session.serve())
+            while session._log.control is None:  # noqa: ASYNC110  (set by serve(), which tells nobody)
+                await asyncio.sleep(0)
+            turn = session._log.control.turn
+            second = session.astop()
+        assert not (await first).stopped
+        receipt = await second
+        await turn.ended.wait_async()
+        assert receipt.stopped
+        assert receipt.turn_id == ""
+        assert "turn.started" not in kinds(session.events())
+        assert [each.state for each in session.inbox] == ["held"]
+        await session.aclose()
+        await serving

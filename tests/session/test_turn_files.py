@@ -91,6 +91,28 @@ def test_a_running_turn_is_stopped_and_rolled_back_with_its_files(root: Path, ch
         assert (root / "a.txt").read_text() == "old\n"
 
 
+@pytest.mark.parametrize("files", [False, True])
+def test_a_rollback_that_expects_another_turn_does_nothing(files: bool, root: Path, checkpoints: Checkpoints) -> None:
+    """Neither a running turn is stopped by it, nor the last one removed, nor a file restored."""
+    gate = Gate()
+    model = ScriptedModel(call("a.txt", "new"), "Done.", ["More", gate])
+    with Agent(model, writing(root, checkpoints)).session() as session:
+        first = session.run("Go.").id
+        assert session.rollback(files=files, expect_turn="other").note == "turn other is not the last one any more"
+        running = RunningTurn(session)
+        gate.wait_reached()
+        receipt = session.rollback(files=files, expect_turn=first)
+        assert (receipt.stopped, receipt.note) == (False, f"turn {first} is not the last one any more")
+        gate.open()
+        second = running.end()
+        assert second.status == "done"
+        assert not any(isinstance(each.data, TurnRolledBack) for each in session.events())
+        assert (root / "a.txt").read_text() == "new"
+        assert session.rollback(files=files, expect_turn=second.id).note == ""
+        assert session.rollback(files=files, expect_turn=first).note == ""
+        assert (root / "a.txt").read_text() == ("old\n" if files else "new")
+
+
 def test_without_changes_only_the_conversation_is_rolled_back(root: Path, checkpoints: Checkpoints) -> None:
     """A turn that has changed no files is rolled back as before; without a turn the receipt says so."""
     with Agent(ScriptedModel("Hello."), writing(root, checkpoints)).session() as session:
@@ -146,7 +168,7 @@ class History:
     def tidy(self) -> None:
         pass
 
-    def diff(self, session: str, turn: str) -> FileDiff:
+    def diff(self, session: str, *turns: str) -> FileDiff:
         return FileDiff()
 
     def restore(self, session: str, turn: str) -> RestoredFiles:

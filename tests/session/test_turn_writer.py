@@ -9,9 +9,13 @@ import pytest
 
 from halter import Agent, Session, tool
 from halter.errors import StoreError, WriteRefused
+from halter.events import RequestStarted, TurnStarted
 from halter.models import ReasoningDelta, TextDelta, ToolCall
+from halter.session.log import EventLog, Transaction
+from halter.session.turn_writer import _Pieces
 from halter.stores import MemoryStore, Write
 from halter.testing import Gate, ScriptedModel
+from tests.support.looped import looped
 
 
 class CountingStore(MemoryStore):
@@ -122,3 +126,39 @@ def test_text_of_a_commit_that_is_tried_again_is_not_lost() -> None:
     assert (turn.status, store.refused) == ("done", 1)
     words = [event.data.text for event in store.read("s") if isinstance(event.data, TextDelta)]
     assert "".join(words) == "one two three"
+
+
+def test_text_is_written_once_if_an_effect_has_more_of_it_written() -> None:
+    """An effect of a batch may wait for a command; a piece of text that this batch has written is not written again."""
+    store = MemoryStore()
+    first, second = (EventLog(name, store, store.acquire(name)) for name in ("first", "second"))
+    second.run(lambda tx: tx.write("t", TurnStarted("model"), RequestStarted("model", 1)))
+    pieces = _Pieces(TextDelta, "t")
+    pieces.texts.append("one ")
+
+    def have_more_written() -> None:
+        pieces.texts.append("two")
+        second.run(pieces.write)
+
+    def decide(tx: Transaction) -> None:
+        tx.after_commit(have_more_written)
+
+    first.writer.add(first.command(decide))
+    first.writer.submit(second.command(pieces.write))
+    words = [event.data.text for event in store.read("second") if isinstance(event.data, TextDelta)]
+    assert words == ["one ", "two"]
+    assert second.view.history.text == "one two"
+
+
+@looped
+async def test_astop_stops_when_it_is_called() -> None:
+    """Whoever stops many sessions calls it for each, and then waits: no session goes on until another has answered."""
+    gate = Gate()
+    session = _session(MemoryStore(), ["some ", gate])
+    running = asyncio.ensure_future(session.arun("hi"))
+    await gate.await_reached()
+    assert session.turn is not None
+    held = session.astop(detail="by a test")
+    assert session.turn.token.is_cancelled
+    assert (await held).stopped
+    assert (await running).detail == "by a test"

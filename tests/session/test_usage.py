@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,11 +175,64 @@ def test_a_turn_ends_when_it_has_cost_enough() -> None:
 
 
 def test_the_cost_of_sub_agents_counts() -> None:
-    """What a delegated agent has cost is part of the turn that delegated; without a price there, that is an error."""
-    for prices, reason in ((PRICES, "cost_limit"), (None, "unknown_price")):
-        hand_over = delegating(agent_of(used(), prices=prices))
-        with priced(calling("hand_over"), used(), tools=[hand_over], limits=Limits(cost=0.0015)) as session:
-            assert session.run("x").reason == reason
+    """What a delegated agent has cost is part of the turn that delegated."""
+    hand_over = delegating(agent_of(used(), prices=PRICES))
+    with priced(calling("hand_over"), used(), tools=[hand_over], limits=Limits(cost=0.0015)) as session:
+        assert session.run("x").reason == "cost_limit"
+
+
+def test_a_sub_agent_without_a_price_is_not_asked() -> None:
+    """Below a limit of the cost, its turn fails before its first request; the turn above goes on."""
+    child = agent_of(used())
+    with priced(calling("hand_over"), used(), tools=[delegating(child)], limits=Limits(cost=0.0015)) as session:
+        assert session.run("x").status == "done"
+        assert [each.reason for each in data_of(session, "child.finished")] == ["unknown_price"]
+        assert not child.model.requests  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("limits", [Limits(tokens=5_000), Limits(cost=0.005)], ids=["tokens", "cost"])
+def test_running_sub_agents_count(limits: Limits) -> None:
+    """A sub-agent that would call for ever ends at the limit of the turn above it, and that turn with it."""
+    child = agent_of(*[calling("look")] * 1_000, tools=[look], prices=PRICES, max_steps=1_000)
+    reason = "token_limit" if limits.tokens else "cost_limit"
+    with priced(calling("hand_over"), used(), tools=[delegating(child)], limits=limits) as session:
+        turn = session.run("x")
+        assert (turn.status, turn.reason) == ("failed", reason)
+        assert [each.reason for each in data_of(session, "child.finished")] == [reason]
+        assert turn.usage.input_tokens == session.usage.input_tokens == 5_000
+        judge_session(session)
+
+
+def test_sub_agents_beside_each_other_count_together() -> None:
+    """Four that run at once, and one below another, share the limit of the turn: each may be one request above it."""
+    below = agent_of(*[calling("look")] * 1_000, tools=[look], max_steps=1_000)
+    child = agent_of(*[calling("hand_over")] * 1_000, tools=[delegating(below)], max_steps=1_000)
+
+    @tool
+    async def hand_out(ctx: ToolContext) -> str:
+        turns = await asyncio.gather(*(ctx.delegate(child, "your part") for _ in range(4)))
+        return str([turn.reason for turn in turns])
+
+    with session_of(calling("hand_out"), used(), tools=[hand_out], limits=Limits(tokens=30_000)) as session:
+        turn = session.run("x")
+        assert (turn.status, turn.reason) == ("failed", "token_limit")
+        assert turn.outcomes[0].content == str(["token_limit"] * 4)
+        assert 30_000 <= turn.usage.input_tokens <= 34_000
+
+
+def test_a_sub_agent_in_the_background_keeps_the_limit() -> None:
+    """Its turn has ended, and the limit of that turn still holds for it."""
+    gate = Gate()
+    child = agent_of([gate, *calling("look")], *[calling("look")] * 1_000, tools=[look], name="child", max_steps=1_000)
+    start = call("delegate", arguments='{"tasks": [{"agent": "child", "task": "t"}], "background": true}')
+    script = [[start, Usage(1_000, 0), Finished("tool_calls")], used()]
+    agent = agent_of(*script, tools=[Delegate([child]).delegate], limits=Limits(tokens=4_000))
+    with agent.session() as session:
+        assert session.run("x").status == "done"
+        gate.open()
+        wait_until(lambda: data_of(session, "child.finished"))
+        assert data_of(session, "child.finished")[0].reason == "token_limit"
+        assert session.usage.input_tokens == 4_000
 
 
 def test_a_limit_needs_prices() -> None:

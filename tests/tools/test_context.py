@@ -42,7 +42,7 @@ def test_what_it_says_of_the_call(token: CancellationToken) -> None:
 
 def test_reading_the_token_marks_the_context_as_used(token: CancellationToken) -> None:
     """A call that reads its token gets a grace period after a stop; one that only reports does not."""
-    made = context(token, report=lambda _: None)
+    made = context(token, report=lambda _text, _is_diff: None)
     made.report("x")
     assert not made.was_used
     assert made.token is token
@@ -51,12 +51,13 @@ def test_reading_the_token_marks_the_context_as_used(token: CancellationToken) -
 
 def test_reports_until_the_call_is_over(token: CancellationToken) -> None:
     """Progress is reported while the call runs; reports of a thread that was left behind are dropped."""
-    said: list[str] = []
-    made = context(token, report=said.append)
+    said: list[tuple[str, bool]] = []
+    made = context(token, report=lambda text, is_diff: said.append((text, is_diff)))
     made.report("half")
+    made.report("-a\n+b\n", is_diff=True)
     made.detach()
     made.report("late")
-    assert said == ["half"]
+    assert said == [("half", False), ("-a\n+b\n", True)]
     context(token).report("to nobody")
 
 

@@ -12,6 +12,7 @@ from halter._lazy import lazy_exports
 if TYPE_CHECKING:
     from halter.events.context import CompactionReason as CompactionReason
     from halter.events.context import ContextCompacted as ContextCompacted
+    from halter.events.context import SummaryDiscarded as SummaryDiscarded
     from halter.events.event import Event as Event
     from halter.events.event import EventData as EventData
     from halter.events.event import Missed as Missed
@@ -37,10 +38,12 @@ if TYPE_CHECKING:
     from halter.events.tools import ToolProgress as ToolProgress
     from halter.events.tools import ToolStarted as ToolStarted
     from halter.events.turns import ChildFinished as ChildFinished
+    from halter.events.turns import ChildProgress as ChildProgress
     from halter.events.turns import ChildStarted as ChildStarted
     from halter.events.turns import OutputRejected as OutputRejected
     from halter.events.turns import QuestionAnswered as QuestionAnswered
     from halter.events.turns import QuestionAsked as QuestionAsked
+    from halter.events.turns import SessionChanged as SessionChanged
     from halter.events.turns import SessionCreated as SessionCreated
     from halter.events.turns import TurnFinished as TurnFinished
     from halter.events.turns import TurnRolledBack as TurnRolledBack
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
     {
-        "context": ["CompactionReason", "ContextCompacted"],
+        "context": ["CompactionReason", "ContextCompacted", "SummaryDiscarded"],
         "event": ["Event", "EventData", "Missed", "kind_of"],
         "messages": [
             "MessageAccepted",
@@ -75,10 +78,12 @@ __getattr__, __dir__, __all__ = lazy_exports(
         ],
         "turns": [
             "ChildFinished",
+            "ChildProgress",
             "ChildStarted",
             "OutputRejected",
             "QuestionAnswered",
             "QuestionAsked",
+            "SessionChanged",
             "SessionCreated",
             "TurnFinished",
             "TurnRolledBack",

@@ -1,4 +1,4 @@
-"""The event of a compaction: from here on, less of the conversation is sent to the model."""
+"""The events of a compaction: from here on, less of the conversation is sent to the model; or nothing has changed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from halter.models.types import Usage
 
-__all__ = ["CompactionReason", "ContextCompacted"]
+__all__ = ["CompactionReason", "ContextCompacted", "SummaryDiscarded"]
 
 CompactionReason: TypeAlias = Literal["full", "too_long", "asked"]
 
@@ -34,3 +34,10 @@ class ContextCompacted(Struct, frozen=True, tag="context.compacted"):
     model: str = ""
     error: str = ""  # why there is no summary, if there should be one
     usage: Usage = Usage()  # of the request that wrote the summary
+
+
+class SummaryDiscarded(Struct, frozen=True, tag="context.summary_discarded"):
+    """A summary was asked for and is not used. What is sent to the model is as it was before."""
+
+    reason: str  # of the stop or the steer; empty if the conversation has changed meanwhile, or nothing was gained
+    usage: Usage = Usage()  # of the request for it

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from halter.events.context import ContextCompacted
+from halter.events.context import ContextCompacted, SummaryDiscarded
 from halter.events.messages import (
     MessageAccepted,
     MessageApplied,
@@ -27,10 +27,12 @@ from halter.events.tools import (
 )
 from halter.events.turns import (
     ChildFinished,
+    ChildProgress,
     ChildStarted,
     OutputRejected,
     QuestionAnswered,
     QuestionAsked,
+    SessionChanged,
     SessionCreated,
     TurnFinished,
     TurnRolledBack,
@@ -76,8 +78,11 @@ EventData: TypeAlias = (
     | QuestionAsked
     | QuestionAnswered
     | ChildStarted
+    | ChildProgress
     | ChildFinished
+    | SessionChanged
     | ContextCompacted
+    | SummaryDiscarded
     | Missed
 )
 

@@ -24,6 +24,7 @@ class ToolProgress(Struct, frozen=True, gc=False, tag="tool.progress"):
     call_id: str
     name: str
     text: str
+    is_diff: bool = False  # the text is a unified diff: what the call has changed in files
 
 
 class ToolCancelling(Struct, frozen=True, gc=False, tag="tool.cancelling"):
@@ -62,9 +63,7 @@ class ApprovalAnswered(Struct, frozen=True, gc=False, tag="approval.answered"):
     granted: bool
     note: str  # why; the model is told if it was denied
     by: str = ""  # who answered; empty if not known, or if the policy decided
-    scope: Scope = (
-        "once"  # of a grant: "session" and "always" hold for the session; a face keeps "always" in the settings
-    )
+    scope: Scope = "once"  # of a grant: what else it allows. A face keeps "always" in the settings
 
 
 ToolEvent: TypeAlias = (

@@ -18,6 +18,13 @@ class SessionCreated(Struct, frozen=True, gc=False, tag="session.created"):
     owner: str = ""  # the id of the gateway key that created it, or the name of a chat platform; empty if not known
 
 
+class SessionChanged(Struct, frozen=True, gc=False, tag="session.changed"):
+    """Somebody has renamed the session, or chosen another model for its next turns. What is empty has not changed."""
+
+    title: str = ""
+    model: str = ""
+
+
 class TurnStarted(Struct, frozen=True, gc=False, tag="turn.started"):
     """A turn begins."""
 
@@ -81,6 +88,14 @@ class ChildStarted(Struct, frozen=True, gc=False, tag="child.started"):
     session: str  # the id of the child session
     agent: str  # the name of the other agent
     task: str = ""  # what it was asked to do
+
+
+class ChildProgress(Struct, frozen=True, gc=False, tag="child.progress"):
+    """A child session has started a call of a tool."""
+
+    session: str
+    tool: str
+    arguments: str = ""  # JSON; only its beginning if it is long
 
 
 class ChildFinished(Struct, frozen=True, gc=False, tag="child.finished"):

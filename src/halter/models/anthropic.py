@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
-from halter.models.errors import UNREADABLE, ProviderError, StreamBroken
+from halter.models.errors import ProviderError, StreamBroken
 from halter.models.http.wire import HTTPModel
 from halter.models.output_schema import is_overridden, is_recursive, strict_schema, with_schema
+from halter.models.sanitize import arguments_object
 from halter.models.types import (
     AssistantMessage,
     Audio,
@@ -136,10 +137,7 @@ class AnthropicModel(HTTPModel):
 
     def auth_headers(self) -> dict[str, str]:
         """The headers with the key and the version of the API."""
-        headers = {"anthropic-version": _VERSION}
-        if self._api_key:
-            headers["x-api-key"] = self._api_key
-        return headers
+        return {"anthropic-version": _VERSION, **super().auth_headers()}
 
     def reader(self) -> _Reader:
         """Make a reader for one answer."""
@@ -370,7 +368,8 @@ def _blocks(message: Message) -> list[dict[str, Any]]:
         if message.text.strip():
             blocks.append({"type": "text", "text": message.text})
         return blocks + [
-            {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call)} for call in message.calls
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_object(call)}
+            for call in message.calls
         ]
     content = [block for part in message.parts if (block := _part(part))]
     if isinstance(message, ToolMessage):
@@ -392,15 +391,6 @@ def _thought(thought: Reasoning) -> dict[str, Any] | None:
         return {"type": "thinking", "thinking": thought.text, "signature": thought.signature}
     # Thinking of another provider's model has no signature, and would be refused.
     return None
-
-
-def _input(call: ToolCall) -> dict[str, Any]:
-    """The arguments of a call as an object, which this API requires. Logs of older versions may hold others."""
-    try:
-        arguments = msgspec.json.decode(call.arguments)
-    except UNREADABLE:
-        arguments = None
-    return arguments if isinstance(arguments, dict) else {"unreadable_arguments": call.arguments}
 
 
 def _part(part: Part) -> dict[str, Any] | None:

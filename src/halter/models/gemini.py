@@ -8,15 +8,15 @@ the part that they came with: newer models refuse a call without its own.
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from halter.models.errors import ProviderError, StreamBroken
-from halter.models.gemini_contents import WIRE, write_contents, write_tools
+from halter.models.gemini_contents import WIRE, write_contents, write_schema, write_tools
 from halter.models.http.wire import HTTPModel
-from halter.models.output_schema import with_schema
+from halter.models.output_schema import is_recursive, with_schema
 from halter.models.types import (
     Finished,
     FinishReason,
@@ -35,6 +35,9 @@ from halter.models.types import (
     Usage,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = ["GeminiModel"]
 
 _BLOCKED: Final[FinishReason] = "content_filter"
@@ -51,6 +54,8 @@ _REASONS: Final[dict[str, FinishReason]] = {
 }
 # The model has written something that the API itself could not read. It may do better the next time.
 _MALFORMED: Final = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL"})
+_SETTINGS: Final = "generationConfig"
+_FORMAT_KEYS: Final = frozenset({"responseMimeType", "responseSchema", "responseJsonSchema"})
 _THINKING_TOKENS: Final[dict[ReasoningEffort, int]] = {"minimal": 512, "low": 2048, "medium": 8192, "high": 16384}
 
 
@@ -106,15 +111,12 @@ class GeminiModel(HTTPModel):
     """A model behind Gemini's own API. Without `base_url` and key, the environment variables of the SDK are used."""
 
     default_provider = "gemini"
+    output_key = "responseJsonSchema"
 
     def url(self) -> str:
         """The URL for requests."""
         method = "streamGenerateContent?alt=sse" if self.streaming else "generateContent"
         return f"{self.base_url}/v1beta/models/{self.name}:{method}"
-
-    def auth_headers(self) -> dict[str, str]:
-        """The header with the key."""
-        return {"x-goog-api-key": self._api_key} if self._api_key else {}
 
     def reader(self) -> _Reader:
         """Make a reader for one answer."""
@@ -122,17 +124,45 @@ class GeminiModel(HTTPModel):
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         """The request body for generateContent."""
-        if request.output is not None:
-            request = with_schema(request)  # its own means cannot be combined with tools by all models
+        form = self._output_format(request)
+        if request.output is not None and not form:
+            request = with_schema(request)
         body: dict[str, Any] = {}
         if request.instructions.strip():
             body["systemInstruction"] = {"parts": [{"text": request.instructions}]}
         if request.tools:
             body["tools"] = write_tools(request.tools)
-        if settings := self._settings(request.settings):
-            body["generationConfig"] = settings
+        if settings := self._settings(request.settings) | form:
+            body[_SETTINGS] = settings
         body["contents"] = write_contents(request.messages, wants_signatures=not self._is_old)
         return body
+
+    def _output_format(self, request: ModelRequest) -> dict[str, Any]:
+        """The settings for a typed answer; empty if it can only be described to the model."""
+        if request.output is None or _FORMAT_KEYS & _own_settings(request.settings.extra).keys():
+            return {}
+        if is_recursive(request.output.schema):
+            return {}  # refused where it is required
+        if self._is_old and request.tools:
+            return {}  # these models refuse a schema beside tools
+        return {"responseMimeType": "application/json", self.output_key: write_schema(request.output.schema)}
+
+    def with_extra(self, body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The body with the user's own keys. Those of generationConfig are put beside ours."""
+        settings = body.get(_SETTINGS, {}) | _own_settings(extra)
+        merged = super().with_extra(body, extra)
+        if settings and extra.get(_SETTINGS, settings) is not None:
+            merged[_SETTINGS] = {key: value for key, value in settings.items() if value is not None}
+        return merged
+
+    def has_output_key(self, body: dict[str, Any]) -> bool:
+        """Whether a body has the schema of a typed answer."""
+        return self.output_key in body.get(_SETTINGS, {})
+
+    @property
+    def without_output_key(self) -> dict[str, Any]:
+        """The user's own keys by which the schema of a typed answer is only described."""
+        return {_SETTINGS: super().without_output_key}
 
     @property
     def _is_old(self) -> bool:
@@ -266,6 +296,12 @@ class _Reader:
         if usage != self._usage:
             self._usage = usage
             events.append(usage)
+
+
+def _own_settings(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user has set of generationConfig."""
+    own = extra.get(_SETTINGS)
+    return dict(own) if isinstance(own, dict) else {}
 
 
 def _error(error: object, data: bytes) -> ProviderError:

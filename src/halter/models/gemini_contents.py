@@ -1,7 +1,7 @@
 """Conversation and tools as Gemini's API takes them.
 
 Roles alternate, and the results of one batch come first in the content right after their calls: the API counts them.
-Schemas of tools have only the keywords that it knows.
+Schemas have only the keywords that it knows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from halter.models.errors import UNREADABLE
+from halter.models.sanitize import arguments_object
 from halter.models.types import AssistantMessage, Image, Part, Text, ToolMessage
 
 if TYPE_CHECKING:
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
     from halter.models.types import Message, ToolCall, ToolSpec
 
-__all__ = ["WIRE", "write_contents", "write_tools"]
+__all__ = ["WIRE", "write_contents", "write_schema", "write_tools"]
 
 WIRE: Final = "gemini"
 """The mark of this API's reasoning."""
 
 # The value by which the API lets a call pass that has no signature, because another provider's model made it.
 _NO_SIGNATURE: Final = "skip_thought_signature_validator"
-_KEYWORDS: Final = frozenset(
-    {
-        *("$defs", "$ref", "additionalProperties", "anyOf", "description", "enum", "format", "items", "maxItems"),
-        *("maximum", "minItems", "minimum", "prefixItems", "properties", "required", "title", "type"),
-    }
+# Keywords that are written as they are.
+_PLAIN: Final = frozenset(
+    {"description", "enum", "maxItems", "maximum", "minItems", "minimum", "required", "title", "type"}
 )
+# Keywords that it does not know, and that a model can follow when it is told.
+_TOLD: Final = ("format", "minLength", "maxLength", "pattern", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _FORMATS: Final = frozenset({"date-time", "date", "time", "enum", "int32", "int64", "float", "double"})
 
 
@@ -59,7 +59,7 @@ def write_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
     for tool in tools:
         declaration: dict[str, Any] = {"name": tool.name, "description": tool.description}
         if tool.parameters.get("properties"):
-            declaration["parametersJsonSchema"] = _schema(tool.parameters)
+            declaration["parametersJsonSchema"] = write_schema(tool.parameters)
         declarations.append(declaration)
     return [{"functionDeclarations": declarations}]
 
@@ -91,7 +91,7 @@ def _answer(message: AssistantMessage, *, wants_signatures: bool) -> list[dict[s
 
 
 def _call(call: ToolCall, signature: str) -> dict[str, Any]:
-    part: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": _arguments(call)}}
+    part: dict[str, Any] = {"functionCall": {"id": call.id, "name": call.name, "args": arguments_object(call)}}
     return part | {"thoughtSignature": signature} if signature else part
 
 
@@ -107,15 +107,6 @@ def _result(message: ToolMessage) -> list[dict[str, Any]]:
     return parts
 
 
-def _arguments(call: ToolCall) -> dict[str, Any]:
-    """The arguments of a call as an object, which this API requires. Logs of older versions may hold others."""
-    try:
-        arguments = msgspec.json.decode(call.arguments)
-    except UNREADABLE:
-        arguments = None
-    return arguments if isinstance(arguments, dict) else {"unreadable_arguments": call.arguments}
-
-
 def _part(part: Part) -> dict[str, Any] | None:
     if isinstance(part, Text):
         return {"text": part.text} if part.text.strip() else None
@@ -125,24 +116,30 @@ def _part(part: Part) -> dict[str, Any] | None:
     return {"inlineData": {"mimeType": part.media_type, "data": data}}
 
 
-def _schema(schema: Any) -> Any:  # noqa: ANN401 - JSON
-    """The same schema without the keywords that would be refused. What they ask for is checked before a tool runs."""
+def write_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON
+    """The same schema without the keywords that would be refused. What they ask for is told in the description.
+
+    It is checked when a tool is called, or a typed answer has come.
+    """
     if not isinstance(schema, dict):
         return schema
     written: dict[str, Any] = {}
     for key, value in schema.items():
-        if key in ("properties", "$defs") and isinstance(value, dict):
-            written[key] = {name: _schema(each) for name, each in value.items()}
+        if key in ("properties", "$defs", "definitions") and isinstance(value, dict):
+            written["$defs" if key == "definitions" else key] = {
+                name: write_schema(each) for name, each in value.items()
+            }
         elif key in ("anyOf", "oneOf", "prefixItems") and isinstance(value, list):
-            written["anyOf" if key == "oneOf" else key] = [_schema(each) for each in value]
-        elif key in ("items", "additionalProperties"):
-            written[key] = _schema(value)
-        elif key == "definitions" and isinstance(value, dict):
-            written["$defs"] = {name: _schema(each) for name, each in value.items()}
+            written["anyOf" if key == "oneOf" else key] = [write_schema(each) for each in value]
+        elif key == "additionalProperties" or (key == "items" and value is not False):
+            written[key] = write_schema(value)
         elif key == "$ref" and isinstance(value, str):
             written[key] = value.replace("#/definitions/", "#/$defs/")
         elif key == "const":
             written["enum"] = [value]
-        elif key in _KEYWORDS and (key != "format" or value in _FORMATS):
+        elif key in _PLAIN or (key == "format" and value in _FORMATS):
             written[key] = value
+    told = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in _TOLD if key in schema.keys() - written]
+    if told:
+        written["description"] = f"{written.get('description', '')} ({', '.join(told)})".lstrip()
     return written

@@ -68,7 +68,12 @@ PROVIDERS: Final[dict[str, Provider]] = {
     "openai": _chat("OpenAI", "OPENAI", "https://api.openai.com/v1")._replace(limit="max_completion_tokens"),
     "openai-responses": _chat("OpenAI", "OPENAI", "https://api.openai.com/v1")._replace(wire="responses"),
     "anthropic": Provider(
-        "Anthropic", "anthropic", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "https://api.anthropic.com"
+        "Anthropic",
+        "anthropic",
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_BASE_URL",
+        "https://api.anthropic.com",
+        key_header="x-api-key",
     ),
     "gemini": Provider(
         "Gemini",
@@ -77,6 +82,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
         "GOOGLE_GEMINI_BASE_URL",
         "https://generativelanguage.googleapis.com",
         other_key_variable="GOOGLE_API_KEY",
+        key_header="x-goog-api-key",
     ),
     "openrouter": _chat("OpenRouter", "OPENROUTER", "https://openrouter.ai/api/v1"),
     "groq": _chat("Groq", "GROQ", "https://api.groq.com/openai/v1"),

@@ -38,9 +38,15 @@ def find_model(model: Model | str) -> Model:
         return LocalModel()
     if not name or provider not in PROVIDERS:
         raise ValueError(_unknown(model))
-    module, kind = _CLASSES[PROVIDERS[provider].wire]
-    made: HTTPModel = getattr(import_module(module), kind)(name, provider=provider)
+    made: HTTPModel = model_class(provider)(name, provider=provider)
     return made
+
+
+def model_class(provider: str) -> type[Any]:
+    """The class for models of a provider."""
+    module, kind = _CLASSES[PROVIDERS[provider].wire]
+    found: type[Any] = getattr(import_module(module), kind)
+    return found
 
 
 def _unknown(model: str) -> str:

@@ -8,7 +8,7 @@ So they are replaced here, and what the model really sent is kept beside it, in 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from halter.models.answer import Answer
     from halter.models.types import ModelEvent, UserMessage
 
-__all__ = ["clean_answer", "clean_event", "clean_message", "clean_text"]
+__all__ = ["arguments_object", "clean_answer", "clean_event", "clean_message", "clean_text"]
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _NOT_ALLOWED: Final = re.compile(r"[^a-zA-Z0-9_-]")
@@ -120,6 +120,15 @@ def _clean_name(name: str, tools: Container[str]) -> str:
     cleaned = _NOT_ALLOWED.sub("_", name.strip())[:_MAX_NAME] or "unnamed"
     last = _NAMESPACE.sub("", name.strip())
     return last if cleaned not in tools and last in tools else cleaned
+
+
+def arguments_object(call: ToolCall) -> dict[str, Any]:
+    """The arguments of a call as an object, for an API that takes no text. Logs of older versions may hold others."""
+    try:
+        arguments = msgspec.json.decode(call.arguments)
+    except UNREADABLE:
+        arguments = None
+    return arguments if isinstance(arguments, dict) else {"unreadable_arguments": call.arguments}
 
 
 def _clean_arguments(arguments: str) -> str:

@@ -192,18 +192,23 @@ ReasoningEffort: TypeAlias = Literal["minimal", "low", "medium", "high"]
 class ModelSettings(Struct, frozen=True, kw_only=True):
     """How a model should answer. What is None is left to the provider.
 
-    `reasoning` is how hard the model should think, where it can. `extra` is merged into the provider's request body and
-    wins over what we would send; a `None` in it removes a key. A setting that a provider does not have is not sent to
-    it: Anthropic has no `seed`.
+    A setting that a provider does not have is not sent to it: Anthropic has no `seed`.
     """
 
     temperature: float | None = None
+    """How much the choice of words varies. 0 is the least."""
     top_p: float | None = None
+    """Choose only among the likeliest words that have this probability together."""
     max_output_tokens: int | None = None
+    """The longest answer. One that is cut there ends its turn with reason "output_limit"."""
     reasoning: ReasoningEffort | None = None
+    """How hard the model should think, where it can: "minimal", "low", "medium" or "high"."""
     stop: list[str] = []
+    """Texts that end the answer when the model writes them."""
     seed: int | None = None
+    """The same number and the same request should give the same answer."""
     extra: dict[str, Any] = {}
+    """Merged into the provider's request body, over what Halter would send. A `None` in it removes a key."""
 
     def __post_init__(self) -> None:
         if self.max_output_tokens is not None and self.max_output_tokens < 1:

@@ -7,12 +7,13 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.one_shot_event import OneShotEvent
-from halter.events import ChildFinished, ChildStarted
+from halter.events import ChildFinished, ChildProgress, ChildStarted, ToolStarted
 
 if TYPE_CHECKING:
     from halter.agent import Agent
     from halter.cancel.token import CancellationToken
-    from halter.events import EventData
+    from halter.events import Event, EventData
+    from halter.session.limits import Spending
     from halter.session.log import Transaction
     from halter.session.session import Session
     from halter.session.turn import Turn
@@ -21,6 +22,7 @@ __all__ = ["Child", "Children"]
 
 # A child has to return what it has before the grace of the waiting call is over.
 _SHARE_OF_GRACE: Final = 0.5
+_MAX_ARGUMENTS: Final = 500  # characters, of a child's call
 
 
 class Child:
@@ -49,12 +51,13 @@ class Child:
 
 
 class Children:
-    """Starts and runs the children of one session."""
+    """Starts and runs the children of one turn. What they use counts for its limits, *spending*, as they run."""
 
-    __slots__ = ("_session",)
+    __slots__ = ("_session", "_spending")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, spending: Spending) -> None:
         self._session = session
+        self._spending = spending
 
     async def delegate(self, agent: Agent, text: str, token: CancellationToken) -> Turn:
         """Run another agent on *text* below *token*, and return its turn, also if that was stopped."""
@@ -91,7 +94,7 @@ class Children:
     async def _open(self, agent: Agent, token: CancellationToken, share_of_grace: float) -> Session:
         parent = self._session
         name = f"{parent.id}/{secrets.token_hex(4)}"
-        return await parent._open_child(agent, name, token, parent._grace * share_of_grace)
+        return await parent._open_child(agent, name, token, parent._grace * share_of_grace, self._spending)
 
     async def _run_to_end(self, child: Child, turn_id: str, text: str) -> None:
         """Run a child and close its session. A boundary: errors are kept in `child.error`."""
@@ -106,8 +109,16 @@ class Children:
 
     async def _run(self, child: Session, turn_id: str, text: str) -> Turn:
         self._write(turn_id, ChildStarted(child.id, child.agent.name, text))
+
+        def tell(events: list[Event]) -> None:
+            for event in events:
+                if isinstance(event.data, ToolStarted):
+                    call = event.data
+                    self._write(turn_id, ChildProgress(child.id, call.name, call.arguments[:_MAX_ARGUMENTS]))
+
         try:
-            return await child.arun(text)
+            with child.subscribe(only=(ToolStarted,), on_events=tell):
+                return await child.arun(text)
         finally:
             turn = child.turn
             if turn is not None:

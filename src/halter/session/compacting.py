@@ -12,7 +12,7 @@ from halter.session.turn import Turn
 from halter.session.turn_control import TurnControl
 
 if TYPE_CHECKING:
-    from halter.events import ContextCompacted
+    from halter.events import ContextCompacted, SummaryDiscarded
     from halter.session.history_view import HistoryView
     from halter.session.log import Transaction
     from halter.session.session import Session
@@ -40,10 +40,13 @@ async def compact(session: Session) -> ContextCompacted | None:
 
         return await log.run_async(decide)
 
+    def write_discarded(event: SummaryDiscarded) -> None:
+        log.submit(lambda tx: tx.write("", event))
+
     try:
         with token.bind():
             instructions = await session._instructions.get(token)
-            return await Compactor(session.agent, instructions, log, write).compact(token)
+            return await Compactor(session.agent, instructions, log, write, write_discarded).compact(token)
     except Cancelled as stop:
         if not stop.belongs_to(token):
             raise

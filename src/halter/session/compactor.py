@@ -16,7 +16,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.agent import Compaction
-from halter.events import ContextCompacted
+from halter.events import ContextCompacted, SummaryDiscarded
 from halter.models.context_window import (
     ask_context_window,
     known_context_window,
@@ -81,12 +81,17 @@ class Compactor:
         instructions: str,
         log: EventLog,
         write: Callable[[HistoryView, ContextCompacted], Awaitable[bool]],
+        write_discarded: Callable[[SummaryDiscarded], object],
     ) -> None:
-        """*write* writes the event, unless the conversation is no longer the one that was compacted; then False."""
+        """*write* writes the event, unless the conversation is no longer the one that was compacted; then False.
+
+        *write_discarded* records what a summary has used that is not used itself, without waiting.
+        """
         self._agent = agent
         self._instructions = instructions
         self._log = log
         self._write = write
+        self._write_discarded = write_discarded
         self._usage = _NO_USAGE  # of the requests for summaries since the last record
 
     async def make_room(self, token: CancellationToken) -> None:
@@ -166,6 +171,16 @@ class Compactor:
         self, view: HistoryView, why: CompactionReason, window: _Window, token: CancellationToken
     ) -> ContextCompacted | None:
         """Compact the conversation of *view*; None if there was nothing to gain, or it has changed meanwhile."""
+        try:
+            return await self._try_to_compact(view, why, window, token)
+        finally:
+            unused, self._usage = self._usage, _NO_USAGE
+            if unused.input_tokens or unused.output_tokens:
+                self._write_discarded(SummaryDiscarded(token.reason or "", unused))
+
+    async def _try_to_compact(
+        self, view: HistoryView, why: CompactionReason, window: _Window, token: CancellationToken
+    ) -> ContextCompacted | None:
         agent = self._agent
         before = request_tokens(agent, self._instructions, view)
         estimate = _estimated_tokens(agent, self._instructions, view)

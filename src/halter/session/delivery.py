@@ -24,11 +24,13 @@ if TYPE_CHECKING:
 
     from halter.events import Mode
     from halter.models.types import UserMessage
+    from halter.session.history import History
+    from halter.session.history_view import HistoryView
     from halter.session.log import Transaction
     from halter.session.session import Session
     from halter.session.turn_control import TurnControl
 
-__all__ = ["MODES", "Post", "accept", "hold", "prepared", "release", "roll_back", "take_over"]
+__all__ = ["MODES", "Post", "accept", "hold", "is_last", "not_last", "prepared", "release", "roll_back", "take_over"]
 
 MODES: Final = ("queue", "steer", "interrupt", "rollback")
 
@@ -126,6 +128,17 @@ def roll_back_last(tx: Transaction, turn: str = "") -> bool:
         return False
     tx.write(last.id, TurnRolledBack())
     return True
+
+
+def is_last(history: History | HistoryView, turn: str | None) -> bool:
+    """Whether a turn runs, or is the last one if none does; any turn if it is not named."""
+    last = history.turn or history.last
+    return turn is None or (last is not None and last.id == turn)
+
+
+def not_last(turn: str | None) -> str:
+    """Why nothing was rolled back."""
+    return "there is no turn to roll back" if turn is None else f"turn {turn} is not the last one any more"
 
 
 def take_over(tx: Transaction, prepares: Collection[str]) -> None:

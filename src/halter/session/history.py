@@ -38,6 +38,7 @@ from halter.events import (
     RequestCancelled,
     RequestFinished,
     RequestStarted,
+    SummaryDiscarded,
     ToolFinished,
     ToolFinishedLate,
     ToolStarted,
@@ -372,10 +373,13 @@ class History:
             self._opening += (_ANSWERED.format(text),)
 
     def _compact(self, event: Event, data: ContextCompacted) -> None:
-        if self.turn is not None and event.turn:
-            self.turn = replace(self.turn, usage=self.turn.usage + data.usage)
+        self._count_summary(event, data)
         self._prefixes.append(CompactedPrefix.of(data, self._entries))
         self._measured = (0, 0)
+
+    def _count_summary(self, event: Event, data: ContextCompacted | SummaryDiscarded) -> None:
+        if self.turn is not None and event.turn:
+            self.turn = replace(self.turn, usage=self.turn.usage + data.usage)
 
     # -- sealing -----------------------------------------------------------------------------------------------------
 
@@ -424,4 +428,5 @@ _HANDLERS: Final[dict[type, Any]] = {
     QuestionAsked: History._start_question,
     QuestionAnswered: History._end_question,
     ContextCompacted: History._compact,
+    SummaryDiscarded: History._count_summary,
 }

@@ -214,6 +214,10 @@ class Inbox:
         """The message with this id: waiting, applied or removed."""
         return self._log.view.find(message_id)
 
+    def applied_in(self, turn_id: str) -> list[InboxMessage]:
+        """The messages that a turn has applied. Looks at all that ever were in the inbox."""
+        return self._log.view.applied_in(turn_id)
+
     def ready(self) -> list[InboxMessage]:
         """The messages that the next turn may begin with."""
         return ready(self._log.view.inbox)
@@ -298,11 +302,14 @@ class Receipt:
 
     @property
     def turn_id(self) -> str:
-        """The turn in which the message was applied, or the turn to stop; empty if there is none."""
+        """The turn in which the message was applied, or the turn to stop; empty if there is none.
+
+        Empty as well if the stop came before that turn began, and so it never did: the log has no such turn.
+        """
         message = self.message
         if message is not None:
             return message.turn_id
-        return self._turn.id if self._turn is not None else ""
+        return self._turn.id if self._turn is not None and not self._turn.never_began else ""
 
     @property
     def stopped(self) -> bool:

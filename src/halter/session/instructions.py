@@ -21,6 +21,8 @@ class SessionInstructions:
     It stays as it is until the session is opened again, so providers can cache the beginning of all requests.
     """
 
+    __slots__ = ("_source", "_text")
+
     def __init__(self, source: str | Callable[[], str]) -> None:
         self._source = source
         self._text = source if isinstance(source, str) else None

@@ -27,6 +27,8 @@ from halter.events import (
     MessageRemoved,
     QuestionAnswered,
     QuestionAsked,
+    SessionChanged,
+    SummaryDiscarded,
     TurnFinished,
 )
 from halter.models.types import Usage
@@ -38,7 +40,7 @@ from halter.stores.command import Command
 from halter.stores.writer import writer_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable
 
     from halter.events import EventData
     from halter.session.inbox import InboxMessage
@@ -58,14 +60,16 @@ _OF_REQUEST: Final = ("request.started", "text.delta")
 _OF_MESSAGES: Final = frozenset(
     {MessageAccepted, MessageApplied, MessageEdited, MessageHeld, MessageReleased, MessageRemoved}
 )
+_OF_SUMMARIES: Final = frozenset({ContextCompacted, SummaryDiscarded})
 
 
 class SessionState:
     """The state that follows from the log. Only the writer uses it."""
 
-    __slots__ = ("allowed", "history", "inbox", "last", "questions", "usage")
+    __slots__ = ("allowed", "chosen", "history", "inbox", "last", "questions", "usage")
 
     def __init__(self) -> None:
+        self.chosen = SessionChanged()  # the title and the model that somebody has chosen
         self.allowed: tuple[ApprovalRequest, ...] = ()  # what the user has allowed for the session, as they were asked
         self.inbox = WaitingMessages()
         self.history = History()
@@ -81,6 +85,7 @@ class SessionState:
         if kind in _OF_MESSAGES:
             self._apply_message(event, data)
             return
+        self._apply_choice(data)
         if kind is QuestionAsked:
             self.questions[data.id] = (event.turn, data)
         elif kind is ApprovalAsked:
@@ -96,9 +101,13 @@ class SessionState:
             self.usage += data.usage
         elif kind is ChildFinished and not self.history.is_open(event.turn):
             self.usage += data.usage  # of a child in the background, which its turn has not waited for
-        elif kind is ContextCompacted and not event.turn:  # else it is part of the turn's usage
+        elif kind in _OF_SUMMARIES and not event.turn:  # else it is part of the turn's usage
             self.usage += data.usage
         self.history.apply(event)
+
+    def _apply_choice(self, data: Any) -> None:
+        if type(data) is SessionChanged:
+            self.chosen = SessionChanged(data.title or self.chosen.title, data.model or self.chosen.model)
 
     def _apply_message(self, event: Event, data: Any) -> None:
         if type(data) is MessageApplied and not data.question and self.inbox.is_waiting(data.id):
@@ -110,10 +119,11 @@ class SessionState:
 class SessionView:
     """An immutable snapshot of a session: only what is durable. Any thread may read it, at any time."""
 
-    __slots__ = ("_settled", "allowed", "history", "inbox", "last", "questions", "usage")
+    __slots__ = ("_settled", "allowed", "chosen", "history", "inbox", "last", "questions", "usage")
 
     def __init__(self, state: SessionState) -> None:
         self.allowed = state.allowed
+        self.chosen = state.chosen
         self.inbox: tuple[InboxMessage, ...] = state.inbox.publish()
         self.history = HistoryView(state.history)
         self.questions = tuple(asked for _, asked in state.questions.values()) if state.questions else ()
@@ -128,15 +138,21 @@ class SessionView:
                 return message
         return self._settled.get(message_id)
 
+    def applied_in(self, turn_id: str) -> list[InboxMessage]:
+        """The messages that a turn has applied. Looks at all that ever were in the inbox."""
+        return [message for message in list(self._settled.values()) if message.turn_id == turn_id]
+
 
 class Transaction:
     """What a command works with: it reads the state, writes events, and adds effects for when they are durable."""
 
-    __slots__ = ("_log", "_now", "effects", "events", "state")
+    __slots__ = ("_log", "_now", "effects", "events", "is_durable", "shows", "state")
 
     def __init__(self, log: EventLog, state: SessionState) -> None:
         self.state = state
+        self.is_durable = False  # set by the writer once the events are in the store
         self.events: list[Event] = []
+        self.shows: list[Callable[[], object]] = []
         self.effects: list[Callable[[], object]] = []
         self._log = log
         self._now = time.time()
@@ -177,8 +193,15 @@ class Transaction:
             self.events.append(event)
             self.state.apply(event)
 
+    def show(self, show: Callable[[], object]) -> None:
+        """Call *show* in the writer's thread once the events are durable, together with the view that is replaced.
+
+        It only shows what is durable: readers are woken, nothing is cancelled, and calling it again does nothing.
+        """
+        self.shows.append(show)
+
     def after_commit(self, effect: Callable[[], object]) -> None:
-        """Call *effect* in the writer's thread once the events are durable. It must be quick."""
+        """Call *effect* in the writer's thread once the events are durable and shown. It must be quick."""
         self.effects.append(effect)
 
 
@@ -250,23 +273,21 @@ class EventLog:
         if not self._is_loaded:
             self._state = _load(self.store, self.id)
             self._is_loaded = True
+            if self._state.last > self.view.last:  # a commit was written, though its answer was lost
+                self.publish(self.store.read(self.id, self.view.last))
         return Transaction(self, self._state)
 
     def discard(self) -> None:
         """Mark the state as ahead of the store: it is loaded again before the next transaction."""
         self._is_loaded = False
 
-    def publish(self, events: Sequence[Event]) -> None:
+    def publish(self, events: list[Event]) -> None:
         """Replace the view and tell the subscribers: these events are durable now."""
-        if not events:
-            return
         self.view = SessionView(self._state)
         if self._watched:
             self._wake_watchers(events)
-        if self._subscriptions:
-            batch = list(events)
-            for subscription in list(self._subscriptions):
-                subscription.put(batch)
+        for subscription in tuple(self._subscriptions):
+            subscription.put(events)
 
     def _wake_watchers(self, events: Iterable[Event]) -> None:
         for event in events:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import secrets
 import weakref
@@ -18,13 +19,14 @@ from halter.cancel.context import current_token
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER, CancellationToken
 from halter.errors import SessionBusy, SessionClosed, StoreError
-from halter.events import SessionCreated
+from halter.events import SessionChanged, SessionCreated
 from halter.session import background_loop, closing, compacting, delivery, serving, turn_files
 from halter.session.children import Children
 from halter.session.compactor import ContextUsage, context_usage
 from halter.session.delivery import MODES, Post
 from halter.session.inbox import Inbox, Receipt, to_message
 from halter.session.instructions import SessionInstructions
+from halter.session.limits import Spending
 from halter.session.log import EventLog
 from halter.session.questions import Questions
 from halter.session.turn import Turn
@@ -38,13 +40,13 @@ from halter.tools.run.batch import GRACE, BatchEnvironment
 from halter.tools.run.tool_loop import shared_tool_loop
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection, Generator
+    from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator
     from types import TracebackType
     from typing import Self
 
     from halter.agent import Agent
     from halter.events import ApprovalAsked, ContextCompacted, Event, EventData, Mode, QuestionAsked
-    from halter.models.types import Message, Usage
+    from halter.models.types import Message, Model, Usage
     from halter.session.inbox import Content
     from halter.session.log import Transaction
     from halter.session.subscription import Subscription
@@ -74,6 +76,7 @@ class Session:
         "_questions",
         "_release_lease",
         "_resources",
+        "_spending_above",
         "_turn",
         "agent",
         "deps",
@@ -94,6 +97,7 @@ class Session:
         prepares: Collection[str] = (),
         deps: Any = None,
         files_above: TurnFiles | None = None,
+        spending_above: Spending | None = None,
     ) -> None:
         self.id = id or secrets.token_hex(8)
         self.agent = agent
@@ -121,6 +125,7 @@ class Session:
         self._instructions = SessionInstructions(agent.instructions)
         self._resources = SessionResources()
         self._files = SessionFiles(self.id, files_above)
+        self._spending_above = spending_above
         self._grace = grace
         self._permit = [True]  # popped by run(), arun(), stream() or serve()
         self._turn: Turn | None = None  # the last one that ran here, or that `turn` has returned
@@ -321,7 +326,9 @@ class Session:
         control = self._log.control = TurnControl(turn, asyncio.get_running_loop())  # from here on a stop finds it
         try:
             files = await self._files.begin(turn)
-            runner = TurnRunner(self.agent, self._log, control, self._environment(files), self._instructions)
+            spending = Spending(self.agent, self._spending_above)
+            environment = self._environment(files, spending)
+            runner = TurnRunner(self.agent, self._log, control, environment, self._instructions, spending)
             await runner.run(message, may_continue=may_continue)
         finally:
             if turn.ended.is_set:
@@ -333,8 +340,8 @@ class Session:
             self._log.control = None
         return turn
 
-    def _environment(self, files: TurnFiles) -> BatchEnvironment:
-        children = Children(self)
+    def _environment(self, files: TurnFiles, spending: Spending) -> BatchEnvironment:
+        children = Children(self, spending)
         has_tool_loop = self._has_tool_loop or background_loop.is_background_loop(asyncio.get_running_loop())
         return BatchEnvironment(
             self.agent.tools,
@@ -483,7 +490,7 @@ class Session:
             note = f"queued messages could not be held: {error}"
         return self._stop_receipt("stop", control, stopped=stopped, note=note)
 
-    async def astop(
+    def astop(
         self,
         when: Literal["now", "step"] = "now",
         *,
@@ -491,9 +498,15 @@ class Session:
         reason: str = "stop",
         detail: str = "",
         said_in: str = "",
-    ) -> Receipt:
-        """Stop as `stop()` does, without blocking the event loop. Returns when the hold is durable."""
-        command, control, stopped = self._stop(when, scope, reason, detail, said_in)
+    ) -> Coroutine[Any, Any, Receipt]:
+        """Stop as `stop()` does, without blocking the event loop: `await session.astop()`.
+
+        The call itself stops; what it returns waits until the hold is durable. So several sessions are stopped without
+        waiting for each other: call it for all, and then await all.
+        """
+        return self._held(*self._stop(when, scope, reason, detail, said_in))
+
+    async def _held(self, command: Command[int] | None, control: TurnControl | None, stopped: bool) -> Receipt:  # noqa: FBT001
         note = ""
         try:
             if command is not None:
@@ -527,32 +540,38 @@ class Session:
             self._resources.stop_all()
         return command if self.inbox else None, control, stopped
 
-    def rollback(self, *, files: bool = False) -> Receipt:
+    def rollback(self, *, files: bool = False, expect_turn: str | None = None) -> Receipt:
         """Take the running turn, or if there is none the last one, out of the history. The log keeps it.
+
+        With *expect_turn*, only if it is that turn; else nothing is done, and `receipt.note` says so.
 
         With *files*, the files that the turn has changed are restored first, where nobody else has changed them since;
         `receipt.files` says which. That blocks until it is done, and `undo_rollback()` undoes it.
         """
         if files:
-            return turn_files.roll_back(self)
+            return turn_files.roll_back(self, expect_turn)
         control = self._running()
+        if control is not None and expect_turn not in (None, control.turn.id):
+            return Receipt(self._log, "", "rollback", delivery.not_last(expect_turn), stopped=False, turn=None)
         stopped = control is not None and control.cancel("rollback", by="rollback()")
         begun: list[TurnControl] = []  # a turn that began meanwhile, and was stopped by this call
 
         def decide(tx: Transaction) -> bool:
             running = tx.running
+            if not delivery.is_last(tx.history, expect_turn):
+                return False
             if control is None and running is not None:
                 tx.after_commit(lambda: begun.append(running) if running.cancel("rollback", by="rollback()") else None)
             return delivery.roll_back(tx, control or running)
 
         is_done = self._wait(self._log.submit(decide), otherwise=True)
         turn = control.turn if control is not None else begun[0].turn if begun else None
-        note = "" if is_done else "there is no turn to roll back"
+        note = "" if is_done else delivery.not_last(expect_turn)
         return Receipt(self._log, "", "rollback", note, stopped=stopped or bool(begun), turn=turn)
 
-    async def arollback(self, *, files: bool = False) -> Receipt:
+    async def arollback(self, *, files: bool = False, expect_turn: str | None = None) -> Receipt:
         """Roll back as `rollback()` does, without blocking the event loop."""
-        return await run_blocking_async(lambda: self.rollback(files=files))
+        return await run_blocking_async(lambda: self.rollback(files=files, expect_turn=expect_turn))
 
     def undo_rollback(self) -> RestoredFiles:
         """Bring back the files that the last `rollback(files=True)` has restored, where nobody has changed them since.
@@ -561,9 +580,12 @@ class Session:
         """
         return turn_files.undo_rollback(self)
 
-    def file_changes(self) -> FileDiff:
-        """What the running or the last turn has changed in files, and what a rollback would restore. Blocks."""
-        return turn_files.file_changes(self)
+    def file_changes(self, *, whole: bool = False) -> FileDiff:
+        """What the running or the last turn has changed in files, and what a rollback would restore. Blocks.
+
+        With *whole*, what all turns have changed, from the beginning of the session on.
+        """
+        return turn_files.file_changes(self, whole=whole)
 
     def _roll_back(self, control: TurnControl, by: str) -> bool:
         """Stop a turn and take it out of the history; True if this call stopped it."""
@@ -620,6 +642,20 @@ class Session:
 
         return self._log.run(decide)
 
+    def record_change(self, title: str = "", model: str = "") -> None:
+        """Record another title, or the name of the model that is used from the next turn on; see `use_model()`."""
+        self._log.run(lambda tx: tx.write("", SessionChanged(title, model)))
+
+    def use_model(self, model: Model) -> None:
+        """Ask another model from the next turn on. The agent itself stays as it is."""
+        self.agent = copy.copy(self.agent)
+        self.agent.model = model
+
+    @property
+    def chosen(self) -> SessionChanged:
+        """The title and the model that somebody has chosen for this session; empty where nobody has."""
+        return self._log.view.chosen
+
     def cancel_call(self, call_id: str, reason: str = "stop") -> bool:
         """Stop one call. The turn continues. False if there is no such call, or it had ended."""
         control = self._running()
@@ -634,7 +670,9 @@ class Session:
 
     # -- children ----------------------------------------------------------------------------------------------------
 
-    async def _open_child(self, agent: Agent, name: str, token: CancellationToken, grace: float) -> Session:
+    async def _open_child(
+        self, agent: Agent, name: str, token: CancellationToken, grace: float, spending: Spending
+    ) -> Session:
         files = self._files.running  # what a child changes is this turn's
 
         def open_it() -> Session:
@@ -647,6 +685,7 @@ class Session:
                 above=self._questions,
                 deps=self.deps,
                 files_above=files,
+                spending_above=spending,
             )
 
         return await run_blocking_async(open_it, token=NEVER) if self._log.store.blocks else open_it()

@@ -33,6 +33,20 @@ class Subscription:
     writer's thread, and with an empty list at the end. It has to be quick.
     """
 
+    __slots__ = (
+        "_events",
+        "_has_ended",
+        "_has_missed",
+        "_last",
+        "_last_missed",
+        "_max_queued",
+        "_on_events",
+        "_only",
+        "_read",
+        "_unsubscribe",
+        "_wake",
+    )
+
     def __init__(
         self,
         unsubscribe: Callable[[Subscription], None],
@@ -47,7 +61,7 @@ class Subscription:
         self._max_queued = max_queued
         self._only = frozenset(only)
         self._on_events = on_events
-        self._events: collections.deque[Event] = collections.deque()
+        self._events: collections.deque[Event] | None = collections.deque() if on_events is None else None
         self._last_missed = after
         self._has_missed = False
         self._has_ended = False
@@ -75,23 +89,22 @@ class Subscription:
 
     def put(self, events: list[Event]) -> None:
         """Add events: by the writer, one batch after the other. Never waits, and leaves out what it has already."""
+        last = events[-1].seq
         if events[0].seq <= self._last:
             events = [event for event in events if event.seq > self._last]
-        if events:
-            self._put(events)
-            self._last = events[-1].seq
-
-    def _put(self, events: list[Event]) -> None:
         if self._only:
             events = [event for event in events if type(event.data) in self._only]
-        if not events or self._has_ended:
-            return
-        if self._on_events is not None:
-            self._call(events)
-            return
+        if events and not self._has_ended:
+            if self._events is None:
+                self._call(events)
+            else:
+                self._queue(self._events, events)
+        self._last = last
+
+    def _queue(self, queue: collections.deque[Event], events: list[Event]) -> None:
         for event in events:
-            if not self._has_missed and len(self._events) < self._max_queued:
-                self._events.append(event)
+            if not self._has_missed and len(queue) < self._max_queued:
+                queue.append(event)
             else:
                 self._last_missed = event.seq
                 self._has_missed = True

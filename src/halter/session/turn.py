@@ -74,6 +74,11 @@ class Turn:
         """Whether it is still running and was told to stop."""
         return self.token.is_cancelled and self.status == "running"
 
+    @property
+    def never_began(self) -> bool:
+        """Whether it is over without having begun: its messages were held or removed just before."""
+        return self.ended.is_set and self.status == "running"
+
     def raise_for_error(self) -> Self:
         """Return this turn if it is done. Raises `TurnInterrupted` if it was stopped, `TurnFailed` if it failed."""
         if self.status == "running":

@@ -19,8 +19,9 @@ from halter.cancel.threads import pool
 from halter.cancel.threads.blocking import run_blocking, run_blocking_async
 from halter.cancel.token import NEVER, CancellationToken, Cancelled
 from halter.errors import SessionBusy, SessionClosed
-from halter.events import TurnRolledBack
+from halter.events import TurnRolledBack, TurnStarted
 from halter.session.closing import running_loop
+from halter.session.delivery import is_last, not_last
 from halter.session.inbox import Receipt
 from halter.tools.file_history import FileDiff, RestoredFiles
 
@@ -39,6 +40,11 @@ _log = logging.getLogger(__name__)
 _END_TIMEOUT: Final = 300.0  # seconds for the state at the end of a turn, and for removing old ones
 _CLOSE_TIMEOUT: Final = 2.0  # seconds for it when the session is closed
 _STOP_TIMEOUT: Final = 30.0
+_NONE: Final[frozenset[str]] = frozenset()  # the same one for all sessions: each would take memory
+_NOT_OF_TURNS: Final = (
+    "text.delta", "reasoning.delta", "tool.progress", "tool.started", "tool.cancelling", "tool.finished",
+    "request.started", "request.finished", "message.accepted",
+)  # fmt: skip
 
 
 class TurnFiles:
@@ -80,7 +86,7 @@ class SessionFiles:
         self._above = above
         self._ending: _Ending | None = None  # the state at the end of the last turn is being kept
         self._restoring: OneShotEvent | None = None  # set when the restore is over
-        self._said: frozenset[str] = frozenset()
+        self._said = _NONE
 
     async def begin(self, turn: Turn) -> TurnFiles:
         """Begin a turn, which a stop can already find. Waits while files are being restored, until a stop at most."""
@@ -179,12 +185,17 @@ def histories_of(agent: Agent) -> list[FileHistory]:
     return list(dict.fromkeys(tool.file_history for tool in agent.tools.values() if tool.file_history is not None))
 
 
-def roll_back(session: Session) -> Receipt:
-    """Stop the running turn, if there is one, and take the last turn back: its files, and then out of the history."""
+def roll_back(session: Session, expect_turn: str | None = None) -> Receipt:
+    """Stop the running turn, if there is one, and take the last turn back: its files, and then out of the history.
+
+    With *expect_turn*, only if it is that turn. No turn begins while files are restored, so it stays the last one.
+    """
     _check_thread(session)
     log = session._log
     with session._files.restoring():
         control = log.control
+        if control is not None and expect_turn not in (None, control.turn.id):
+            return Receipt(log, "", "rollback", not_last(expect_turn), stopped=False, turn=None)
         stopped = control is not None and control.cancel(
             "stop", detail="to roll it back with its files", by="rollback()"
         )
@@ -193,8 +204,8 @@ def roll_back(session: Session) -> Receipt:
         session._files.wait_blocking()
         turn = control.turn if control is not None else None
         last = log.view.history.last
-        if last is None:
-            return Receipt(log, "", "rollback", "there is no turn to roll back", stopped=stopped, turn=turn)
+        if last is None or not is_last(log.view.history, expect_turn):
+            return Receipt(log, "", "rollback", not_last(expect_turn), stopped=stopped, turn=turn)
         files = _restore(session, lambda history: history.restore(session.id, last.id))
 
         def decide(tx: Transaction) -> bool:
@@ -217,15 +228,16 @@ def undo_rollback(session: Session) -> RestoredFiles:
         return _restore(session, lambda history: history.undo_restore(session.id))
 
 
-def file_changes(session: Session) -> FileDiff:
-    """What the running or the last turn has changed."""
+def file_changes(session: Session, *, whole: bool = False) -> FileDiff:
+    """What the running or the last turn has changed, or all turns that were not rolled back."""
     past = session._log.view.history
     turn = past.turn or past.last
     if turn is None:
         return FileDiff()
     if past.turn is None:
         session._files.wait_blocking()
-    diffs = [history.diff(session.id, turn.id) for history in histories_of(session.agent)]
+    turns = _turns(session) if whole else [turn.id]
+    diffs = [history.diff(session.id, *turns) for history in histories_of(session.agent)]
     notes = dict.fromkeys(each.note for each in diffs if each.note)
     return FileDiff(
         [file for each in diffs for file in each.files],
@@ -233,6 +245,13 @@ def file_changes(session: Session) -> FileDiff:
         any(each.truncated for each in diffs),
         "; ".join(notes),
     )
+
+
+def _turns(session: Session) -> list[str]:
+    """The turns of a session that were not rolled back, in order."""
+    events = session._log.store.read(session.id, without=_NOT_OF_TURNS)
+    undone = {event.turn for event in events if isinstance(event.data, TurnRolledBack)}
+    return [event.turn for event in events if isinstance(event.data, TurnStarted) and event.turn not in undone]
 
 
 def _restore(session: Session, restore: Callable[[FileHistory], RestoredFiles]) -> RestoredFiles:

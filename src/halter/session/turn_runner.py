@@ -21,7 +21,6 @@ from halter.models.errors import ContextTooLong, ModelError
 from halter.models.model_call import ModelCall
 from halter.models.types import ModelRequest, ReasoningDelta, TextDelta
 from halter.session.compactor import Compactor
-from halter.session.limits import check_cost, check_tokens
 from halter.session.output import OutputCheck
 from halter.session.turn_writer import TurnEnd, TurnWriter
 from halter.tools.run.batch import Batch
@@ -31,10 +30,12 @@ if TYPE_CHECKING:
 
     from halter.agent import Agent
     from halter.cancel.token import CancellationToken
-    from halter.events import RequestEvent
+    from halter.events import ContextCompacted, RequestEvent, SummaryDiscarded
     from halter.models.answer import Answer
     from halter.models.types import ToolCall, UserMessage
+    from halter.session.history_view import HistoryView
     from halter.session.instructions import SessionInstructions
+    from halter.session.limits import Spending
     from halter.session.log import EventLog
     from halter.session.turn_control import TurnControl
     from halter.tools.run.batch import BatchEnvironment
@@ -55,9 +56,11 @@ class TurnRunner:
         control: TurnControl,
         environment: BatchEnvironment,
         instructions: SessionInstructions,
+        spending: Spending,
     ) -> None:
         self._agent = agent
         self._instructions = instructions
+        self._spending = spending
         self._log = log
         self._control = control
         self._turn = control.turn
@@ -87,18 +90,17 @@ class TurnRunner:
 
     async def _run_to_end(self, task: asyncio.Task[object], others: int) -> None:
         is_over = False
-        is_first = True
+        end: TurnEnd | None = None
         while not is_over:
             self._note_foreign(task, others)
             try:
-                end = await self._run_steps(is_first=is_first)
+                end = await self._run_steps(end)
             except BaseException:
                 self._note_foreign(task, others)
                 await self._writer.finish(TurnEnd("failed", "error"))
                 raise
             self._note_foreign(task, others)
             is_over = await self._writer.finish(end)
-            is_first = False
 
     def _note_foreign(self, task: asyncio.Task[object], others: int) -> None:
         if task.cancelling() > others:
@@ -109,12 +111,15 @@ class TurnRunner:
         self._failure = error
         self._control.step.cancel("error", detail=str(error))
 
-    async def _run_steps(self, *, is_first: bool) -> TurnEnd:
-        """Run the steps; returns how the turn should end. A boundary: an error becomes the end of the turn."""
+    async def _run_steps(self, before: TurnEnd | None) -> TurnEnd:
+        """Run the steps; returns how the turn should end. A boundary: an error becomes the end of the turn.
+
+        *before* is how it should have ended before, if it continues because of a steer.
+        """
         turn = self._turn
         try:
             with turn.token.bind():
-                return await self._steps(is_first=is_first)
+                return await self._steps(before)
         except Cancelled as stop:
             if turn.token.is_cancelled:
                 return TurnEnd("interrupted")
@@ -129,13 +134,14 @@ class TurnRunner:
                 _log.exception("turn %s failed", turn.id)
             return TurnEnd("failed", "error", str(error), error)
 
-    async def _steps(self, *, is_first: bool) -> TurnEnd:
+    async def _steps(self, before: TurnEnd | None) -> TurnEnd:
         """Run step after step; returns how the turn should end."""
+        is_first = before is None
         while True:
             self._turn.token.raise_if_cancelled()
-            if not is_first:
-                await self._begin_step()
-            is_first = False
+            if not is_first and not await self._begin_step() and before is not None:
+                return before  # the steer was removed or held meanwhile, and the model has nothing to answer
+            is_first, before = False, None
             answer = await self._request()
             if answer is None:
                 continue  # a steer has ended the request
@@ -153,13 +159,16 @@ class TurnRunner:
             if self._control.wants_pause:
                 return TurnEnd("interrupted", "pause", unless_steered=True)
 
-    async def _begin_step(self) -> None:
+    async def _begin_step(self) -> bool:
+        """Begin a step; True if it began with steers."""
         await self._wait_for_steers()
-        if await self._writer.begin_step(self._turn.token.child("step")):
+        has_steers = await self._writer.begin_step(self._turn.token.child("step"))
+        if has_steers:
             self._steps_left = self._agent.limits.steps
             self._output.reset()
         if self._failure is not None:
             raise self._failure
+        return has_steers
 
     async def _wait_for_steers(self) -> None:
         """Wait while a complete steer is queued behind one in preparation: steers keep their order."""
@@ -180,8 +189,7 @@ class TurnRunner:
             raise LimitReached(
                 f"the turn took {agent.limits.steps} steps and was not done; run() continues it", "step_limit"
             )
-        check_tokens(agent, turn.usage)
-        await check_cost(agent, turn)
+        await self._spending.check(turn.token)
         instructions = await self._instructions.get(turn.token)
         self._steps_left -= 1
         if step.is_cancelled:
@@ -198,7 +206,9 @@ class TurnRunner:
 
     async def _ask_with_room(self, step: CancellationToken, instructions: str) -> Answer:
         """Make room in the model's context if it is full, and ask; again if the provider says that it is too long."""
-        compactor = Compactor(self._agent, instructions, self._log, self._writer.write_compaction)
+        compactor = Compactor(
+            self._agent, instructions, self._log, self._write_compaction, self._write_discarded_summary
+        )
         retries = _MAX_TOO_LONG
         await compactor.make_room(step)
         while True:
@@ -215,6 +225,16 @@ class TurnRunner:
                 raise
             else:
                 return await self._end_request(call.answer)
+
+    async def _write_compaction(self, view: HistoryView, record: ContextCompacted) -> bool:
+        is_written = await self._writer.write_compaction(view, record)
+        if is_written:
+            self._spending.add(record.usage)
+        return is_written
+
+    def _write_discarded_summary(self, event: SummaryDiscarded) -> None:
+        self._spending.add(event.usage)
+        self._writer.write_discarded_summary(event)
 
     def _model_call(self, step: CancellationToken, instructions: str) -> ModelCall:
         agent = self._agent
@@ -248,6 +268,7 @@ class TurnRunner:
         ended, self._ended = self._ended, None
         if ended is None:
             return answer
+        self._spending.add(answer.usage)
         answer = await self._writer.end_request(ended, answer)
         turn = self._turn
         turn.text = answer.text or turn.text

@@ -16,7 +16,6 @@ import contextlib
 import logging
 import secrets
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
         OutputRejected,
         RequestRetry,
         RequestStarted,
+        SummaryDiscarded,
         ToolEvent,
         ToolStarted,
         TurnStatus,
@@ -228,6 +228,10 @@ class TurnWriter:
         self._show_usage()
         return is_written
 
+    def write_discarded_summary(self, event: SummaryDiscarded) -> None:
+        """Record what a summary has used that a stop or a steer has ended. Does not wait."""
+        self._log.submit(self._in_turn(lambda tx: tx.write(self._turn.id, event)), self._on_error)
+
     # -- the calls ---------------------------------------------------------------------------------------------------
 
     async def start_call(self, event: ToolStarted) -> bool:
@@ -303,9 +307,9 @@ class TurnWriter:
             error = "" if end.error is None else str(end.error) or type(end.error).__name__
             finished = TurnFinished(end.status, end.reason, end.detail, error, after=after)
             usage = _write_end(tx, finished, is_rolled_back=control.wants_rollback or end.reason == "rollback")
-            tx.after_commit(lambda: self._show_end(end, usage))
+            tx.show(lambda: self._show_end(end, usage))
         else:
-            tx.after_commit(lambda: self._show_end(end))
+            tx.show(lambda: self._show_end(end))
 
     def _show_end(self, end: TurnEnd, usage: Usage | None = None) -> None:
         turn = self._turn
@@ -360,32 +364,30 @@ class TurnWriter:
 class _Pieces:
     """Pieces of text that wait for the writer."""
 
-    __slots__ = ("_taken", "_turn", "_tx", "is_waiting", "kind", "texts")
+    __slots__ = ("_begin", "_end", "_turn", "_tx", "is_waiting", "kind", "texts")
 
     def __init__(self, kind: type[TextDelta | ReasoningDelta], turn: str) -> None:
         self.kind = kind
-        self.texts: deque[str] = deque()
+        self.texts: list[str] = []
         self.is_waiting = False
         self._turn = turn
-        self._tx: Transaction | None = None
-        self._taken: list[str] = []  # by a transaction that is not durable yet, and may be tried again
+        self._tx: Transaction | None = None  # the last one that wrote some of them:
+        self._begin = 0  # from here on
+        self._end = 0  # up to here
 
     def write(self, tx: Transaction) -> None:
         self.is_waiting = False
-        texts = [] if tx is self._tx else list(self._taken)
-        while self.texts:
-            texts.append(self.texts.popleft())
-            self._taken.append(texts[-1])
-        self._tx = tx
-        tx.after_commit(self._forget)
+        if tx is not self._tx:
+            if self._tx is not None and not self._tx.is_durable:
+                self._end = self._begin  # what that one wrote was refused, and is written again
+            self._begin = self._end
+            self._tx = tx
+        texts = self.texts[self._end :]
+        self._end += len(texts)
         if len(texts) > _MANY:
             texts = _joined(texts)
         if texts and tx.history.is_open(self._turn):
             tx.write(self._turn, *[self.kind(text) for text in texts])
-
-    def _forget(self) -> None:
-        self._tx = None
-        self._taken = []
 
 
 def _joined(texts: list[str]) -> list[str]:

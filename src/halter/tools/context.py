@@ -39,7 +39,7 @@ class ToolContext:
         deps: Any = None,
         is_async: bool,
         loop: asyncio.AbstractEventLoop | None = None,
-        report: Callable[[str], object] | None = None,
+        report: Callable[[str, bool], object] | None = None,
         ask: Callable[[str, list[str] | None], Awaitable[Any]] | None = None,
         delegate: Callable[[Any, str, CancellationToken], Awaitable[Any]] | None = None,
         call: Callable[[Any, str, CancellationToken], Awaitable[ToolOutcome]] | None = None,
@@ -73,10 +73,13 @@ class ToolContext:
         """Whether the tool has ever read the token, asked or delegated through this context."""
         return self._was_used
 
-    def report(self, text: str) -> None:
-        """Report progress. Does nothing once the call is over."""
+    def report(self, text: str, *, is_diff: bool = False) -> None:
+        """Report progress. Does nothing once the call is over.
+
+        *is_diff*: the text is a unified diff, which tells people what the call has changed in files.
+        """
         if self._report is not None and not self._detached.is_set:
-            self._report(clean_text(str(text)))
+            self._report(clean_text(str(text)), is_diff)
 
     def keep(self, make: Callable[[], T], key: Hashable = None) -> T:
         """An object that outlives this call: one for each session, made by *make* when it is first asked for.

@@ -63,8 +63,8 @@ class FileHistory(Protocol):
         """Remove what is too old or too much."""
         ...
 
-    def diff(self, session: str, turn: str) -> FileDiff:
-        """What a turn has changed; changes nothing."""
+    def diff(self, session: str, *turns: str) -> FileDiff:
+        """What turns have changed, from before the first to the end of the last; changes nothing."""
         ...
 
     def restore(self, session: str, turn: str) -> RestoredFiles:

@@ -115,13 +115,29 @@ class HTTPModel(ABC):
     def body(self, request: ModelRequest) -> dict[str, Any]:
         """The request body, for JSON."""
 
+    def with_extra(self, body: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+        """The body with the user's own keys; None removes one."""
+        return {key: value for key, value in (body | dict(extra)).items() if value is not None}
+
+    def has_output_key(self, body: dict[str, Any]) -> bool:
+        """Whether a body has the schema of a typed answer, or what the user has set instead."""
+        return self.output_key in body
+
+    @property
+    def without_output_key(self) -> dict[str, Any]:
+        """The user's own keys by which the schema of a typed answer is only described."""
+        return {self.output_key: None}
+
     @abstractmethod
     def url(self) -> str:
         """The URL for requests."""
 
-    @abstractmethod
     def auth_headers(self) -> dict[str, str]:
-        """The headers with the key."""
+        """The header with the key; private servers often need none."""
+        if not self._api_key:
+            return {}
+        header = self.provider.key_header
+        return {header: f"Bearer {self._api_key}" if header == "authorization" else self._api_key}
 
     @abstractmethod
     def reader(self) -> Reader:
@@ -129,7 +145,7 @@ class HTTPModel(ABC):
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """Answer `request`, event by event."""
-        body = {key: value for key, value in (self.body(request) | request.settings.extra).items() if value is not None}
+        body = self.with_extra(self.body(request), request.settings.extra)
         reply = await self._post(msgspec.json.encode(body))
         try:
             if reply.status >= FIRST_FAILURE:
@@ -172,11 +188,11 @@ class HTTPModel(ABC):
     def _with_advice(self, error: ProviderError, request: ModelRequest, body: dict[str, Any]) -> ProviderError:
         """Say what to do about a server that does not take the schema of a typed answer."""
         key = self.output_key
-        is_about_it = key in error.body or "schema" in error.body
-        if request.output is not None and key in body and error.status in _BAD_REQUEST and is_about_it:
+        is_about_it = any(word in error.body for word in (key, "schema", "response mime type"))
+        if request.output is not None and self.has_output_key(body) and error.status in _BAD_REQUEST and is_about_it:
             error.message += (
-                f". If this server or model does not support {key}, pass ModelSettings(extra={{'{key}': None}}): the "
-                "schema is then part of the instructions, and answers are checked as before"
+                f". If this server or model does not support {key}, pass ModelSettings(extra={self.without_output_key})"
+                ": the schema is then part of the instructions, and answers are checked as before"
             )
         return error
 

@@ -112,13 +112,6 @@ class OpenAIModel(HTTPModel):
             return azure_url(self.base_url, self.name)
         return f"{self.base_url}/chat/completions"
 
-    def auth_headers(self) -> dict[str, str]:
-        """The header with the key; private servers often need none."""
-        if not self._api_key:
-            return {}
-        header = self.provider.key_header
-        return {header: f"Bearer {self._api_key}" if header == "authorization" else self._api_key}
-
     def reader(self) -> _Reader:
         """Make a reader for one answer."""
         return _Reader(self.name)

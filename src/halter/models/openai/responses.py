@@ -105,10 +105,6 @@ class OpenAIResponsesModel(HTTPModel):
         """The URL for requests."""
         return f"{self.base_url}/responses"
 
-    def auth_headers(self) -> dict[str, str]:
-        """The header with the key."""
-        return {"authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-
     def reader(self) -> _Reader:
         """Make a reader for one answer."""
         return _Reader(self.name)

@@ -108,7 +108,7 @@ class Batch:
             msg = "this batch has already run; make a new one for each step"
             raise RuntimeError(msg)
         self._was_run = True
-        guardian.ensure()  # a tool may start processes of its own
+        await guardian.started()  # a tool may start processes of its own
         # The calls may hold the interpreter. Lowered at the stop, and for what follows: what waits for the batch.
         with run_first_on_cancel(self._breakable, lower):
             await self._run_all()

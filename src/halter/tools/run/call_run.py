@@ -152,7 +152,7 @@ class CallRun:
             deps=environment.deps,
             is_async=tool.kind in ("coroutine", "async_generator"),
             loop=asyncio.get_running_loop(),
-            report=lambda text: environment.emit(ToolProgress(self.request.id, tool.name, text)),
+            report=lambda text, is_diff: environment.emit(ToolProgress(self.request.id, tool.name, text, is_diff)),
             ask=environment.ask,
             delegate=environment.delegate,
             call=self._call_inner,
@@ -175,7 +175,8 @@ class CallRun:
         if isinstance(event, ApprovalAnswered):
             self._environment.emit(event)
         elif isinstance(event, ToolProgress) and self.outcome is None:
-            self._environment.emit(ToolProgress(self.request.id, self.request.name, f"{event.name}: {event.text}"))
+            text = event.text if event.is_diff else f"{event.name}: {event.text}"
+            self._environment.emit(ToolProgress(self.request.id, self.request.name, text, event.is_diff))
 
     async def _is_allowed(self, tool: Tool[..., Any], kwargs: dict[str, Any], need: ApprovalNeed) -> bool:
         environment = self._environment
