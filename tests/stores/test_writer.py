@@ -112,6 +112,31 @@ def test_a_batch_is_bounded(watched: Watched) -> None:
     assert ids(log) == [str(number) for number in range(_MAX_BATCH + 1)]
 
 
+@looped
+async def test_a_loop_is_woken_once_for_all_that_a_batch_shows(tmp_path: Path) -> None:
+    """Readers of many sessions in one event loop are woken together: each wake-up costs the writer the interpreter."""
+    loop = asyncio.get_running_loop()
+    woken: list[object] = []
+    wake = loop.call_soon_threadsafe
+
+    def count(call: Callable[..., object], *args: Any, **options: Any) -> asyncio.Handle:
+        woken.append(call)
+        return wake(call, *args, **options)
+
+    with SQLiteStore(tmp_path / "store.db") as store:
+        watched = Watched(store)
+        logs = [watched.log(name) for name in "abcde"]
+        readers = [asyncio.ensure_future(log.watch().wait_async()) for log in logs]
+        await asyncio.sleep(0)  # until they wait
+        loop.call_soon_threadsafe = count  # type: ignore[assignment, method-assign]
+        with Paused(logs[0]):
+            for log in logs:
+                log.submit(says("m"))
+        assert await asyncio.gather(*readers) == [True] * len(logs)
+        assert len(woken) == 1
+        assert watched.commits == [len(logs)]
+
+
 def test_a_job_for_the_store_has_its_place_in_the_order(watched: Watched) -> None:
     """What is for the store alone is done behind what came before it, and its error is its caller's."""
     log = watched.log("a")

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import threading
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from halter.cancel.wake_signal import WakeSignal
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from halter.events import Event
     from halter.stores.base import Lease, Store
@@ -26,8 +27,10 @@ class Transaction(Protocol):
     """What a command is given: see `halter.session.log`."""
 
     events: list[Event]
+    shows: list[Callable[[], object]]
     effects: list[Callable[[], object]]
     waiting: int
+    is_durable: bool
 
 
 class Log(Protocol):
@@ -40,8 +43,8 @@ class Log(Protocol):
         """A transaction. Loads the state from the store first, if an earlier commit has failed."""
         ...
 
-    def publish(self, events: Sequence[Event]) -> None:
-        """Show what is durable now."""
+    def publish(self, events: list[Event]) -> None:
+        """Show what is durable now. Nobody changes the list any more."""
         ...
 
     def discard(self) -> None:
@@ -52,7 +55,7 @@ class Log(Protocol):
 class Command(Generic[R]):
     """A decision about one session, or a job for the store alone. It runs once, in the order of submission."""
 
-    __slots__ = ("_future", "_lock", "_loop", "decide", "error", "is_done", "log", "on_error", "result")
+    __slots__ = ("_future", "_loop", "_woken", "decide", "error", "is_done", "log", "on_error", "result")
 
     def __init__(
         self,
@@ -66,17 +69,15 @@ class Command(Generic[R]):
         self.result: R
         self.error: Exception | None = None
         self.is_done = False
-        self._lock: Any = None
+        self._woken: WakeSignal | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._future: asyncio.Future[None] | None = None
 
     def block(self) -> None:
         """Block this thread until it is done."""
-        lock = threading.Lock()
-        lock.acquire()
-        self._lock = lock
+        woken = self._woken = WakeSignal()
         if not self.is_done:  # set first, then looked: settle() does it the other way round
-            lock.acquire()
+            woken.wait()
 
     async def wait_async(self) -> None:
         """Suspend this task until it is done. It runs also if the task is cancelled."""
@@ -102,9 +103,8 @@ def settle(commands: list[Command[Any]]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for command in commands:
         command.is_done = True
-        lock = command._lock
-        if lock is not None and lock.locked():
-            lock.release()
+        if command._woken is not None:
+            command._woken.set()
         loop, future = command._loop, command._future
         if loop is not None and future is not None:
             by_loop.setdefault(loop, []).append(future)

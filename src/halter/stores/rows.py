@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +26,21 @@ def to_rows(write: Write) -> list[tuple[int, float, str, str, str]]:
     Raises `NotStorable`.
     """
     rows = []
-    for (at, turn), group in itertools.groupby(write.events, key=lambda event: (event.time, event.turn)):
-        events = list(group)
-        kinds = {kind_of(event.data): None for event in events}
-        data = [event.data for event in events]
+    events = write.events
+    start = 0
+    for end, event in enumerate(events, 1):
+        if end < len(events) and events[end].turn == event.turn and events[end].time == event.time:
+            continue
+        data = [each.data for each in events[start:end]]
         try:
-            body = _body(data if len(data) > 1 else data[0])
+            body = _body(data if len(data) > 1 else event.data)
         except (TypeError, ValueError, RecursionError) as error:
-            msg = f"{' or '.join(kinds)} contains something that cannot be stored ({error}); nothing was written"
+            kinds = " or ".join(dict.fromkeys(map(kind_of, data)))
+            msg = f"{kinds} contains something that cannot be stored ({error}); nothing was written"
             raise NotStorable(msg, write.lease.session) from error
-        rows.append((events[-1].seq, at, turn, next(iter(kinds)) if len(kinds) == 1 else "", body))
+        kind = kind_of(event.data) if len(set(map(type, data))) == 1 else ""
+        rows.append((event.seq, event.time, event.turn, kind, body))
+        start = end
     return rows
 
 

@@ -24,6 +24,7 @@ runs, goes on from there: nobody else's command fails by it. So whatever may be 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -31,7 +32,10 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from msgspec.structs import replace
+
 from halter.cancel.fork import after_fork
+from halter.cancel.registration import wake_loops_once
 from halter.cancel.threads import pool
 from halter.errors import StoreError, WriteRefused
 from halter.stores.base import Write
@@ -39,8 +43,9 @@ from halter.stores.command import Command, run_effect, settle
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    from halter.events import Event
     from halter.stores.base import Store
     from halter.stores.command import Log, Transaction
 
@@ -283,11 +288,9 @@ class Writer:
 
     def _finish(self, batch: _Batch) -> None:
         """Publish what was written, and let everybody know."""
-        for log, transaction in batch.transactions.items():
-            if log in batch.refused:
-                log.discard()
-            else:
-                log.publish(transaction.events)
+        # Without a worker thread this may be interrupted, so there each loop is woken at once.
+        with wake_loops_once() if self.on_thread else contextlib.nullcontext():
+            self._publish(batch)
         done = self._give_up(batch) if batch.refused else batch.commands
         self._may_nest = True
         for log, transaction in batch.transactions.items():
@@ -296,6 +299,17 @@ class Writer:
                 del transaction.effects[0]
         settle(done)
         self._may_nest = False
+
+    def _publish(self, batch: _Batch) -> None:
+        for log, transaction in batch.transactions.items():
+            if log in batch.refused:
+                log.discard()
+                continue
+            if transaction.events:
+                transaction.is_durable = True
+                log.publish(transaction.events)
+            for show in transaction.shows:
+                run_effect(show)
 
     def _decide(
         self, command: Command[Any], transactions: dict[Log, Transaction], refused: dict[Log, Exception]
@@ -321,21 +335,25 @@ class Writer:
 
         A boundary: the store may be a user's own, and whatever it raises is what the callers are told.
         """
-        logs = [log for log, transaction in transactions.items() if transaction.events and log not in refused]
-        while logs:
-            writes = [Write(log.lease, transactions[log].events, transactions[log].waiting) for log in logs]
+        writes = {
+            log: Write(log.lease, transaction.events, transaction.waiting)
+            for log, transaction in transactions.items()
+            if transaction.events and log not in refused
+        }
+        while writes:
             try:
-                logs[0].store.commit(writes)
+                next(iter(writes)).store.commit(list(writes.values()))
             except WriteRefused as error:
-                guilty = [log for log in logs if log.lease.session == error.session] or logs
+                guilty = [log for log in writes if log.lease.session == error.session] or list(writes)
                 refused.update(dict.fromkeys(guilty, error))
-                logs = [log for log in logs if log not in refused]
+                for log in guilty:
+                    del writes[log]
             except StoreError as error:
-                refused.update(dict.fromkeys(logs, error))
+                refused.update(dict.fromkeys(writes, error))
                 return
             except Exception as error:  # noqa: BLE001
                 _log.exception("a store raised an error that is not a StoreError")
-                refused.update(dict.fromkeys(logs, StoreError(f"the store failed: {type(error).__name__}: {error}")))
+                refused.update(dict.fromkeys(writes, StoreError(f"the store failed: {type(error).__name__}: {error}")))
                 return
             else:
                 return
@@ -414,6 +432,24 @@ def erase_session(store: Store, session: str) -> None:
 
     writer = writer_of(store)
     writer.run(writer.job(erase))
+
+
+def copy_events(store: Store, session: str, events: Iterable[Event]) -> None:
+    """Add events of another session to one that nobody has open, with their times, and block until that is durable."""
+
+    def copy() -> None:
+        lease = store.acquire(session)
+        try:
+            last = store.read(session)[-1:]
+            start = last[0].seq if last else 0
+            renamed = [replace(each, seq=start + at, session=session) for at, each in enumerate(events, 1)]
+            if renamed:
+                store.commit([Write(lease, renamed, 0)])
+        finally:
+            store.release(lease)
+
+    writer = writer_of(store)
+    writer.run(writer.job(copy))
 
 
 def _after_fork() -> None:

@@ -198,10 +198,9 @@ async def test_a_stop_of_every_session_reaches_those_that_a_start_has_yet_to_wak
     model = ScriptedModel(["One ", gate], "Two.", "Three.", "Four.", "Five.")
     async with gateway_of(model=model, store=store, limits=GatewayLimits(turns=1)) as (gateway, client):
         await gate.await_reached()
+        (waking,) = gateway.registry._waking
         answer = await client.ask("POST", "/v1/stop", {"wait": True})
         assert answer.body == {"stopped": 1, "finished": 1}
-        waking = gateway.registry._waking
-        assert waking is not None
         await asyncio.wait({waking}, timeout=10)
         assert (waking.cancelled(), len(model.requests)) == (True, 1)
         assert sum(info.waiting for info in store.sessions()) == 4
@@ -214,8 +213,7 @@ async def test_a_stop_of_every_session_reaches_one_that_is_being_opened(monkeypa
     """It is just being read when the stop comes: its turn ends, or does not begin, and what waits in it is held."""
     store, reading, waiting, may_go_on = MemoryStore(), asyncio.Event(), asyncio.Event(), threading.Event()
     async with gateway_of(model=ScriptedModel([Gate()]), store=store) as (gateway, client):
-        assert gateway.registry._waking is not None
-        await gateway.registry._waking
+        await asyncio.gather(*gateway.registry._waking)
         with Agent(ScriptedModel()).session("s", store) as session:
             session.post("Go on.", id="m")
         loop, read, loaded = asyncio.get_running_loop(), gateway.registry._read, gateway.registry.loaded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
@@ -12,15 +12,18 @@ from halter.errors import CheckpointFailed, SessionBusy
 from halter.events import ApprovalAsked
 from halter.gateway.http.auth import check_scope
 from halter.gateway.http.errors import Problem
-from halter.gateway.http.peer import ClientSocket, is_agents_process
 from halter.gateway.http.schemas import ReceiptView, StoppedView, view_inbox_message, view_receipt
+from halter.gateway.http.session_schemas import CompactionView, ContextView, SessionBody
+from halter.gateway.sessions.branching import before_turn, opening_message, with_text
 from halter.gateway.sessions.limits import LimitExceeded, per_minute
+from halter.gateway.sessions.views import view_session
 from halter.models.types import Text
 from halter.tools.approval import read_approval
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
+    from halter.gateway.cluster.stop_records import StopRecord
     from halter.gateway.http.keys import Key
     from halter.gateway.http.schemas import (
         EditBody,
@@ -28,14 +31,15 @@ if TYPE_CHECKING:
         MessageBody,
         MessageForm,
         RollbackBody,
-        SessionBody,
         StopAllBody,
         StopBody,
     )
+    from halter.gateway.http.session_schemas import BranchBody, RetryBody, SessionEditBody, SessionView
     from halter.gateway.sessions.live_session import LiveSession
     from halter.gateway.sessions.registry import SessionRegistry
+    from halter.gateway.sessions.spoken_replies import SpokenReplies
     from halter.gateway.token_bucket import TokenBucket
-    from halter.models.types import Part
+    from halter.models.types import Audio, Part
     from halter.session.inbox import InboxMessage, Receipt
     from halter.session.turn import Turn
     from halter.tools.approval import ApprovalRequest
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Commands", "KeepPrefixes"]
 
 _MOMENT: Final = 0.03  # seconds
+_MOST_STOPS: Final = 10_000  # that are known again
 _PLATFORMS: Final = ("telegram",)  # reserved also while none is set up: it may be later
 T = TypeVar("T")
 KeepPrefixes: TypeAlias = "Callable[[Sequence[tuple[str, ...]]], object]"
@@ -54,19 +59,25 @@ class Commands:
     """Messages, stops and answers."""
 
     def __init__(
-        self, registry: SessionRegistry, reserved: Collection[str] = (), keep_prefixes: KeepPrefixes | None = None
+        self,
+        registry: SessionRegistry,
+        speech: SpokenReplies,
+        reserved: Collection[str] = (),
+        keep_prefixes: KeepPrefixes | None = None,
     ) -> None:
         """*reserved* are the names of chat platforms: only they may create the sessions of their chats.
 
         *keep_prefixes* keeps what an admin allows for always; without it nothing is.
         """
         self._registry = registry
+        self._speech = speech
         self._keep_prefixes = keep_prefixes
         self._reserved = tuple(f"{name}-" for name in {*reserved, *_PLATFORMS})
         self._messages: dict[str, TokenBucket] = {}  # of keys
         self._sessions: dict[str, TokenBucket] = {}
+        self._stops: dict[str, ReceiptView] = {}  # of the last stops that had an id
 
-    async def create(self, key: Key, body: SessionBody) -> tuple[LiveSession, bool]:
+    async def create(self, key: Key, body: SessionBody) -> tuple[SessionView, bool]:
         """Create a session, or find it; True if it is new."""
         name = body.id or ""
         if name.startswith(self._reserved) and not (key.scope == "admin" and await self._registry.exists(name)):
@@ -84,7 +95,7 @@ class Commands:
         live, is_new = await self._registry.create(body.id, body.agent, key.id)
         if not key.may_use(live.owner):
             raise Problem(409, f"the name {name!r} is taken", field="id", kind="conflict")
-        return live, is_new
+        return view_session(live), is_new
 
     async def message(self, live: LiveSession, key: Key, body: MessageBody) -> ReceiptView:
         """Accept a message, or raise `Problem`. It is durable when this returns."""
@@ -143,8 +154,20 @@ class Commands:
         live.messages.take()
         ours.take()
 
-    async def stop(self, live: LiveSession, key: Key, body: StopBody) -> ReceiptView:
-        """Stop a turn or a call. It is no error if that has ended or is not running."""
+    async def stop(self, live: LiveSession, key: Key, body: StopBody, stop_id: str = "") -> ReceiptView:
+        """Stop a turn or a call. It is no error if that has ended or is not running. The same *stop_id* stops once."""
+        if stop_id and stop_id in self._stops:
+            return self._stops[stop_id]
+        if stop_id:
+            self._stops[stop_id] = _unstopped(live.session.id, "this stop is being carried out")
+            if len(self._stops) > _MOST_STOPS:
+                del self._stops[next(iter(self._stops))]
+        receipt = await self._stop(live, key, body)
+        if stop_id:
+            self._stops[stop_id] = receipt
+        return receipt
+
+    async def _stop(self, live: LiveSession, key: Key, body: StopBody) -> ReceiptView:
         session = live.session
         if (body.scope == "call") != (body.call_id is not None):
             raise Problem(422, 'call_id goes with scope "call", and only with it', field="call_id", kind="field")
@@ -160,6 +183,28 @@ class Commands:
         if turn is not None:
             await _ended([turn], body.patience)
         return view_receipt(session.id, receipt, finished=turn is not None and turn.ended.is_set)
+
+    async def stop_recorded(self, live: LiveSession, record: StopRecord) -> None:
+        """Carry out a stop that was recorded when the log ended with `record.last`.
+
+        Messages that were accepted until then are held, and a turn with one of them is stopped, whenever it began: its
+        start may have been on its way when the stop was recorded. What was accepted later is not concerned.
+        """
+        if record.id in self._stops:
+            return
+        session = live.session
+        self._stops[record.id] = _unstopped(session.id, "this stop was recorded")
+        if record.turn and (session.turn is None or session.turn.id != record.turn):
+            return
+        turn = session.turn if session.is_running else None
+        if turn is not None and all(each.number > record.last for each in session.inbox.applied_in(turn.id)):
+            return
+        earlier = [each.id for each in session.inbox if each.number <= record.last]
+        if earlier or not len(session.inbox):
+            said_in = earlier[-1] if earlier else ""
+            await session.astop(scope=record.scope, reason=record.reason, detail=record.detail, said_in=said_in)
+        else:  # what waits came later
+            session.interrupt(reason=record.reason, detail=record.detail, by="a recorded stop")
 
     async def stop_all(self, key: Key, body: StopAllBody) -> StoppedView:
         """Stop every session. Messages queued in unloaded sessions wait until somebody asks for the session."""
@@ -177,29 +222,93 @@ class Commands:
             session = live.session
             if live.is_busy or (body.scope == "all" and session.has_resources):
                 stops.append((session.turn, session.astop(scope=body.scope, reason=body.reason, detail=_by(key))))
-        receipts = await asyncio.gather(*(stop for _, stop in stops))
-        pairs = zip((turn for turn, _ in stops), receipts, strict=True)
-        return [turn for turn, receipt in pairs if receipt.stopped and turn is not None]
+        receipts = [(turn, await held) for turn, held in stops]
+        return [turn for turn, receipt in receipts if receipt.stopped and turn is not None]
 
     async def rollback(self, live: LiveSession, body: RollbackBody) -> ReceiptView:
         """Remove the running or the last turn from the history, with its changes of files if that is asked for."""
-        return view_receipt(live.session.id, await _with_files(lambda: live.session.rollback(files=body.files)))
+        roll_back = functools.partial(live.session.rollback, files=body.files, expect_turn=body.expect_turn)
+        receipt = await _with_files(roll_back)
+        if receipt.note and body.expect_turn is not None:
+            raise Problem(409, receipt.note, field="expect_turn", kind="conflict")
+        return view_receipt(live.session.id, receipt)
 
     async def undo_rollback(self, live: LiveSession) -> RestoredFiles:
         """Bring back the files that the last rollback has restored."""
         return await _with_files(live.session.undo_rollback)
 
-    async def changes(self, live: LiveSession) -> FileDiff:
-        """What the running or the last turn has changed in files."""
-        return await _with_files(live.session.file_changes)
+    async def changes(self, live: LiveSession, *, whole: bool = False) -> FileDiff:
+        """What the running or the last turn has changed in files, or with *whole* all turns of the session."""
+        return await _with_files(lambda: live.session.file_changes(whole=whole))
 
-    async def answer(self, live: LiveSession, key: Key, request: str, value: object, client: ClientSocket) -> None:
+    async def look(self, live: LiveSession) -> SessionView:
+        """A loaded session, with how full its context is: that is counted in a thread."""
+        view = view_session(live)
+        used = await _in_thread(lambda: live.session.context)
+        view.context = ContextView(tokens=used.tokens, window=used.window)
+        return view
+
+    async def change(self, live: LiveSession, body: SessionEditBody) -> None:
+        """Rename a session, or choose another model for its next turns."""
+        model = self._registry.models.get(body.model) if body.model is not None else None
+        if body.model is not None and model is None:
+            msg = f"there is no model {body.model!r}; known: {', '.join(self._registry.models)}"
+            raise Problem(422, msg, field="model", kind="field")
+        title = " ".join((body.title or "").split())
+        if title or model is not None:
+            await _in_thread(lambda: live.session.record_change(title, body.model or ""))
+        if title:
+            live.title = title
+        if model is not None:
+            live.session.use_model(model)
+
+    async def compact(self, live: LiveSession) -> CompactionView:
+        """Have the conversation compacted before the next request. A session of the gateway is always served."""
+        await live.session.acompact()
+        used = await _in_thread(lambda: live.session.context)
+        return CompactionView(scheduled=True, tokens=used.tokens)
+
+    async def retry(self, live: LiveSession, key: Key, body: RetryBody) -> ReceiptView:
+        """Remove the last turn, and send the message that began it again, with another text if there is one.
+
+        A turn that begins meanwhile is not touched: the rollback is of the turn with that message, or of none.
+        """
+        session = live.session
+        turn = body.expect_turn or (session.turn.id if session.turn is not None else "")
+        message = await _in_thread(lambda: opening_message(session.events(), turn)) if turn else None
+        if message is None:
+            raise Problem(409, "there is no turn to try again", kind="conflict")
+        self._check(live, key, None)
+        receipt = await _with_files(lambda: session.rollback(files=body.files, expect_turn=turn))
+        if receipt.note:
+            raise Problem(409, receipt.note, field="expect_turn", kind="conflict")
+        return await self._accept(live, key, None, session.apost(with_text(message, body.text), "queue"))
+
+    async def branch(self, live: LiveSession, key: Key, body: BranchBody) -> SessionView:
+        """Create a session from the conversation before a turn, and send that turn's message there."""
+        source = live.session
+        events = await _in_thread(source.events)
+        if body.turn is not None and not any(event.turn == body.turn for event in events):
+            raise Problem(404, f"there is no turn {body.turn!r}", field="turn", kind="no-turn")
+        title = f"{live.title} (branch)" if live.title else ""
+        created, is_new = await self.create(key, SessionBody(id=body.id, agent=live.agent))
+        if not is_new:
+            raise Problem(409, f"there is a session {body.id!r} already", field="id", kind="conflict")
+        made = await self._registry.fill(created.id, before_turn(events, body.turn), title)
+        message = None if body.turn is None else opening_message(events, body.turn)
+        if message is not None:
+            await self._accept(made, key, None, made.session.apost(with_text(message, body.text), "queue"))
+        return view_session(made)
+
+    async def answer(
+        self, live: LiveSession, key: Key, request: str, value: object, is_from_agent: Callable[[], Awaitable[bool]]
+    ) -> None:
         """Answer an approval or a question. Approvals need a scope of their own, and agents' processes give none."""
         approvals = (each.request for each in live.session.questions if isinstance(each, ApprovalAsked))
         approval = next((each for each in approvals if each.id == request), None)
         if approval is not None:
             check_scope(key, "approve")
-            if await _in_thread(lambda: is_agents_process(client)):
+            if await is_from_agent():
                 msg = "a process that an agent started may not answer an approval"
                 raise Problem(403, msg, kind="agents-process")
             if read_approval(value).scope == "always":
@@ -219,6 +328,14 @@ class Commands:
             await _in_thread(lambda: keep(approval.prefixes))
         except (OSError, ValueError) as error:
             raise Problem(409, str(error), kind="not-kept") from error
+
+    async def speak(self, live: LiveSession) -> Audio:
+        """The last answer as speech."""
+        return await self._speech.say(live.session)
+
+    async def erase(self, live: LiveSession) -> None:
+        """Stop and delete a session."""
+        await self._registry.erase(live)
 
     async def edit(self, live: LiveSession, message: str, body: EditBody) -> InboxMessageView:
         """Change the text of a queued message, or release it if it is held. Its other parts stay."""

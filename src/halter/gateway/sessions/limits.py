@@ -12,7 +12,7 @@ import msgspec
 from halter.gateway.http.errors import Problem
 from halter.gateway.token_bucket import TokenBucket
 
-__all__ = ["GatewayLimits", "LimitExceeded", "per_minute"]
+__all__ = ["GatewayLimits", "LimitExceeded", "Overloaded", "per_minute"]
 
 _MINUTE: Final = 60.0
 _PAUSE: Final = 2.0  # seconds after which a turn may have ended
@@ -59,3 +59,10 @@ class LimitExceeded(Problem):
 
     def __init__(self, what: str, field: str, retry_after: float = _PAUSE) -> None:
         super().__init__(429, f"{what}: nothing was accepted", field=field, kind="limit", retry_after=retry_after)
+
+
+class Overloaded(LimitExceeded):
+    """So many turns are running on this gateway that it starts no more. Another one of the cluster may."""
+
+    def __init__(self) -> None:
+        super().__init__("too many turns are running", "turns")

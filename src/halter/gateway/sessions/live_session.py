@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from halter.session.session import Session
     from halter.session.subscription import Subscription
 
-__all__ = ["CLOSING", "LiveSession", "owner_of", "title_of"]
+__all__ = ["CLOSING", "LiveSession", "agent_of", "owner_of", "title_of"]
 
 _log = logging.getLogger(__name__)
 _LONG: Final = 30.0  # seconds of service after which a failure is a new one
 CLOSING: Final = 5.0  # seconds
+_LEASE_LOST: Final = "lease_lost"  # the reason with which a store ends a session that others can take
 _WORDS: Final = 60  # of the first message, in characters
 
 
@@ -59,7 +60,7 @@ class LiveSession:
         self.messages = per_minute(limits.session_messages)
         self.created_at = first[0].time
         self.updated_at = self.created_at
-        self.title = title_of(first)
+        self.title = session.chosen.title or title_of(first)
         self.timer: asyncio.TimerHandle | None = None
         self.idle_since = 0.0
         self._listener: Subscription | None = None
@@ -100,6 +101,8 @@ class LiveSession:
             failures = 0 if time.monotonic() - began > _LONG else failures + 1
             pause = CancellationToken(timeout=UNTIL_IT_WORKS.delay(failures))
             await CancellationToken.any_of(self.session.token, pause).wait_async()
+        if self.session.token.reason == _LEASE_LOST:
+            drop(self)
 
     def see(self, event: Event) -> None:
         """Update what a list shows of the session."""
@@ -116,6 +119,12 @@ class LiveSession:
             await asyncio.wait({self._serving}, timeout=1.0)
         if self._listener is not None:
             self._listener.close()
+
+
+def agent_of(first: list[Event]) -> str:
+    """The name of the agent of a session, from its first events; empty if it is not known."""
+    data = first[0].data if first else None
+    return data.agent if isinstance(data, SessionCreated) else ""
 
 
 def owner_of(first: list[Event]) -> str:

@@ -9,32 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import itertools
 import logging
 import secrets
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from halter.cancel.registration import call_in_loop
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.errors import LeaseLost, SessionOwned
+from halter.errors import LeaseLost, SessionOwned, StoreError
 from halter.events import (
     Event,
     MessageAccepted,
     MessageEdited,
-    SessionCreated,
     TurnFinished,
     TurnStarted,
     TurnStopping,
 )
 from halter.gateway.http.errors import Problem
-from halter.gateway.sessions.limits import LimitExceeded
-from halter.gateway.sessions.live_session import CLOSING, LiveSession, owner_of, title_of
-from halter.stores.writer import erase_session
+from halter.gateway.sessions.limits import LimitExceeded, Overloaded
+from halter.gateway.sessions.live_session import CLOSING, LiveSession, agent_of
+from halter.stores.writer import copy_events, erase_session
 from halter.voice.voice_messages import TRANSCRIBING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
     from types import TracebackType
 
     from halter.agent import Agent
@@ -42,7 +40,8 @@ if TYPE_CHECKING:
     from halter.gateway.http.keys import Key
     from halter.gateway.sessions.limits import GatewayLimits
     from halter.session.session import Session
-    from halter.stores.base import SessionInfo, Store
+    from halter.session.turn import Turn
+    from halter.stores.base import Store
     from halter.voice.voice_messages import VoiceMessages
 
 __all__ = ["SessionLease", "SessionRegistry"]
@@ -92,18 +91,23 @@ class SessionRegistry:
     ) -> None:
         """*watch* is called with the events of messages and turns, and with those of *kinds*."""
         self.agents = agents
+        self.models = {each.name: each for agent in agents.values() for each in (agent.model, *agent.fallbacks)}
         self.store = store
         self.limits = limits
         self.voice_messages = voice_messages
         self.live_sessions: dict[str, LiveSession] = {}
         self.busy: set[LiveSession] = set()
         self.is_draining = False
+        self.before_serving: Callable[[LiveSession], Awaitable[None]] | None = None
+        """Awaited with each session that was loaded, before it is served. If it raises, the session is closed again."""
+        self.released: Callable[[str], None] | None = None
+        """Called with each session that has queued messages and is left while the gateway drains."""
         self._watch = watch
-        self._kinds = (MessageAccepted, MessageEdited, TurnStarted, TurnStopping, TurnFinished, *kinds)
+        self._kinds = frozenset({MessageAccepted, MessageEdited, TurnStarted, TurnStopping, TurnFinished, *kinds})
         self._idle_after = idle_after
         self._loading: dict[str, asyncio.Task[tuple[LiveSession, bool]]] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        self._waking: asyncio.Task[None] | None = None
+        self._waking: set[asyncio.Task[None]] = set()
         self._news: collections.deque[tuple[LiveSession, list[Event]]] = collections.deque()  # not processed yet
         self._will_look = False
         self._freed = asyncio.Event()  # set when a turn ends
@@ -181,6 +185,12 @@ class SessionRegistry:
             await session.aclose()
             self._check_open()
         live = LiveSession(session, agent, first, self.limits)
+        if self.before_serving is not None:
+            try:
+                await self.before_serving(live)
+            except BaseException:
+                await session.aclose()
+                raise
         self.live_sessions[session_id] = live
         self.voice_messages.resume(session)
         if live.is_busy:
@@ -200,10 +210,13 @@ class SessionRegistry:
             first = self.store.read(session_id, limit=2)
         if not first or "/" in session_id:  # child sessions are part of their parent
             raise _no_session(session_id)
-        agent = _agent_of(first)
+        agent = agent_of(first)
         agent = agent if agent in self.agents else next(iter(self.agents))
         session = self.agents[agent].session(session_id, self.store, prepares=[TRANSCRIBING])
         session.use_tool_loop()
+        chosen = self.models.get(session.chosen.model)
+        if chosen is not None:
+            session.use_model(chosen)
         return session, agent, first, is_new
 
     def _check_open(self) -> None:
@@ -251,22 +264,32 @@ class SessionRegistry:
         if len(self.busy) >= min(self.limits.turns, self.limits.key_turns):
             self.busy = {each for each in self.busy if each.is_busy}  # a message may have been removed
         if len(self.busy) >= self.limits.turns:
-            msg = "too many turns are running"
-            raise LimitExceeded(msg, "turns")
+            raise Overloaded
         if len(self.busy) >= self.limits.key_turns:
             own = sum(each.key == key for each in self.busy)
             if own >= self.limits.key_turns:
                 msg = "too many turns of this key are running"
                 raise LimitExceeded(msg, "turns")
 
-    def resume_waiting(self) -> None:
-        """Resume what an earlier gateway process has accepted: open each session with queued messages."""
-        self._waking = asyncio.create_task(self._wake())
+    def resume(self, also: Collection[str] = ()) -> None:
+        """Resume what an earlier gateway process has accepted: open each session with queued messages, and *also*."""
+        if not self.is_draining:
+            self._start(self._wake(also, with_waiting=True))
+
+    def open_soon(self, session_ids: Collection[str]) -> None:
+        """Open sessions that nobody has any more."""
+        if not self.is_draining:
+            self._start(self._wake(session_ids, with_waiting=False))
+
+    def _start(self, waking: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(waking)
+        self._waking.add(task)
+        task.add_done_callback(self._waking.discard)
 
     def cancel_resuming(self) -> None:
         """Open no more sessions with queued messages until somebody asks for one."""
-        if self._waking is not None:
-            self._waking.cancel()
+        for task in self._waking:
+            task.cancel()
 
     async def loaded(self) -> bool:
         """Wait for the sessions that are being opened; False if there are none. Bounded."""
@@ -275,21 +298,30 @@ class SessionRegistry:
             await asyncio.wait(loading, timeout=CLOSING)
         return bool(loading)
 
-    async def _wake(self) -> None:
-        """Open them, within the limit of turns. A boundary: a session that cannot be opened is logged and skipped."""
+    async def _wake(self, session_ids: Collection[str], *, with_waiting: bool) -> None:
+        """Open sessions, within the limit of turns. A boundary: one that cannot be opened is logged and skipped."""
+        found = dict.fromkeys(session_ids)
         try:
-            waiting = [info.id for info in await _in_thread(self.store.sessions) if info.waiting and "/" not in info.id]
+            infos = await _in_thread(self.store.sessions) if with_waiting else []
+        except StoreError as error:
+            _log.warning("sessions with queued messages could not be found: %s", error)
+            return
         except Exception:  # noqa: BLE001
             _log.exception("finding sessions with queued messages failed")
             return
-        for session_id in waiting:
+        found |= {info.id: None for info in infos if info.waiting}
+        for session_id in found:
+            if "/" in session_id:  # child sessions are part of their parent
+                continue
             while len(self.busy) >= self.limits.turns:
                 self._freed.clear()
                 await self._freed.wait()
             try:
                 async with self.lease(session_id):
                     pass
-            except (Problem, SessionOwned) as error:
+            except SessionOwned as error:
+                _log.info("%s", error, extra={"session": session_id})
+            except (Problem, StoreError) as error:
                 _log.warning("%s", error, extra={"session": session_id})
             except Exception:  # noqa: BLE001
                 _log.exception("resuming the session failed", extra={"session": session_id})
@@ -316,15 +348,25 @@ class SessionRegistry:
         else:
             self._leave(live)
 
-    def _leave(self, live: LiveSession, last: Callable[[], object] | None = None) -> asyncio.Task[None]:
+    def _leave(
+        self, live: LiveSession, last: Callable[[], object] | None = None, closing: float = CLOSING
+    ) -> asyncio.Task[None]:
         """Unload it, then do the *last* thing in a thread. Whoever asks for the session meanwhile waits for that."""
         session_id = live.session.id
         self.live_sessions.pop(session_id, None)
         self.busy.discard(live)
-        task = asyncio.create_task(self._close(live, last))
+        task = asyncio.create_task(self._close(live, last, closing))
         self._leaving[session_id] = task
         task.add_done_callback(lambda _: self._has_left(session_id))
         return task
+
+    async def hand_over(self, session_id: str) -> bool:
+        """Unload an idle session, so that another node can have it; False if it has to stay. Its streams end."""
+        live = self.live_sessions.get(session_id)
+        if live is None or live.is_busy or live.session.has_resources:
+            return False
+        await asyncio.shield(self._leave(live))
+        return True
 
     def _drop(self, live: LiveSession) -> None:
         """Unload a session that another process has taken over."""
@@ -341,16 +383,17 @@ class SessionRegistry:
         """Wait until the next session has been unloaded."""
         await self._slept.wait()
 
-    async def _close(self, live: LiveSession, last: Callable[[], object] | None) -> None:
-        await live.close()
+    async def _close(self, live: LiveSession, last: Callable[[], object] | None, closing: float) -> None:
+        await live.close(closing)
         self._look()
+        if self.is_draining and self.released is not None and len(live.session.inbox):
+            self.released(live.session.id)
         if last is not None:
             await _in_thread(last)
 
-    async def erase(self, session_id: str) -> None:
+    async def erase(self, live: LiveSession) -> None:
         """Stop a session and delete it and its children from the store."""
-        async with self.lease(session_id) as live:
-            await asyncio.shield(self._leave(live, lambda: self._erase(session_id)))
+        await asyncio.shield(self._leave(live, lambda: self._erase(live.session.id)))
 
     def _erase(self, session_id: str) -> None:
         below = [info.id for info in self.store.sessions() if info.id.startswith(f"{session_id}/")]
@@ -360,31 +403,37 @@ class SessionRegistry:
     async def drain(self, patience: float, closing: float = CLOSING) -> int:
         """Start no more turns, give running ones *patience* seconds, and stop the rest; returns their number.
 
-        Queued messages stay in their inboxes for the next start.
+        Idle sessions are unloaded at once, others when their turn has ended. Queued messages stay in their inboxes for
+        the next start, or for another node.
         """
         self.is_draining = True
         self.cancel_resuming()
-        live_sessions = list(self.live_sessions.values())
         ends = []
-        for live in live_sessions:
+        for live in list(self.live_sessions.values()):
             turn = live.session.turn if live.session.is_running else None
             if turn is None:
-                live.session.token.cancel("shutdown", detail="the gateway is shutting down")
+                self._leave(live, closing=closing)
             else:
                 # At the moment of its end, so that `serve()` does not start the next one.
                 turn.ended.on_set(_ender(live.session))
-                ends.append(asyncio.ensure_future(turn.ended.wait_async()))
+                ends.append(asyncio.create_task(self._leave_after(live, turn, closing)))
         left = 0
         if ends:
             _, open_ends = await asyncio.wait(ends, timeout=patience)
             left = len(open_ends)
             for each in open_ends:
                 each.cancel()
-        await asyncio.gather(*(live.close(closing) for live in live_sessions), return_exceptions=True)
-        self._look()
+        for live in list(self.live_sessions.values()):
+            self._leave(live, closing=closing)
         if self._leaving:
             await asyncio.wait(self._leaving.values(), timeout=closing)
+        self._look()
         return left
+
+    async def _leave_after(self, live: LiveSession, turn: Turn, closing: float) -> None:
+        await turn.ended.wait_async()
+        if self.live_sessions.get(live.session.id) is live:
+            self._leave(live, closing=closing)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -393,17 +442,15 @@ class SessionRegistry:
         found = await _in_thread(lambda: self.store.read(session_id, number - 1, limit=1)) if number else []
         return found[0] if found and found[0].seq == number else None
 
-    async def list(self, most: int, key: Key) -> list[tuple[SessionInfo, str, str]]:
-        """The last used sessions that *key* may use, each with its agent and its title."""
-        return await _in_thread(lambda: list(itertools.islice(self._list(key), most)))
-
-    def _list(self, key: Key) -> Iterator[tuple[SessionInfo, str, str]]:
-        for info in self.store.sessions():
-            if "/" in info.id:
-                continue
-            first = self.store.read(info.id, limit=2)
-            if key.may_use(owner_of(first)):
-                yield info, _agent_of(first) or next(iter(self.agents)), title_of(first)
+    async def fill(self, session_id: str, events: Sequence[Event], title: str) -> LiveSession:
+        """Give a new session the events of another one, and open it again."""
+        async with self.lease(session_id) as live:
+            await asyncio.shield(self._leave(live, lambda: copy_events(self.store, session_id, events)))
+        live = (await self._load(session_id))[0]
+        if title:
+            await _in_thread(lambda: live.session.record_change(title))
+            live.title = title
+        return live
 
 
 def _ender(session: Session) -> Callable[[], object]:
@@ -416,8 +463,3 @@ def _no_session(session_id: str) -> Problem:
 
 async def _in_thread(fn: Callable[[], T]) -> T:
     return await run_blocking_async(fn, token=NEVER)
-
-
-def _agent_of(first: list[Event]) -> str:
-    data = first[0].data if first else None
-    return data.agent if isinstance(data, SessionCreated) else ""

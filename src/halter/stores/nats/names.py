@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Final, NamedTuple
 
-__all__ = ["Names", "session_of", "token_of"]
+__all__ = ["Names", "process_of", "session_of", "token_of"]
 
 _ESCAPE: Final = "="  # at the beginning of a token: the rest is base64
 
@@ -31,6 +31,11 @@ class Names(NamedTuple):
         return f"{self.prefix}_nodes"
 
     @property
+    def stops(self) -> str:
+        """The bucket of stops that did not reach their node."""
+        return f"{self.prefix}_stops"
+
+    @property
     def logs(self) -> str:
         """All subjects of logs."""
         return f"{self.prefix}.log.*"
@@ -38,6 +43,24 @@ class Names(NamedTuple):
     def log(self, session: str) -> str:
         """The subject of a session's log."""
         return f"{self.prefix}.log.{token_of(session)}"
+
+    @property
+    def stored(self) -> str:
+        """Where the server tells of every message of a log once it is stored. `{{wildcard(1)}}` is the session."""
+        return f"{self.prefix}.stored.{{{{wildcard(1)}}}}"
+
+    def stored_log(self, session: str) -> str:
+        """The subject on which the server tells of what was stored of a session."""
+        return f"{self.prefix}.stored.{token_of(session)}"
+
+    def process(self, name: str) -> str:
+        """The subject of requests to a process."""
+        return f"{self.prefix}.process.{name}"
+
+
+def process_of(node: str) -> str:
+    """The name of the process that a node is, or was, part of."""
+    return node.rpartition("-")[0]
 
 
 def token_of(session: str) -> str:

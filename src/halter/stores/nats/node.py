@@ -26,18 +26,24 @@ from halter.cancel.token import CancellationToken
 if TYPE_CHECKING:
     from nats.js.kv import KeyValue
 
-__all__ = ["Node"]
+__all__ = ["Node", "process_name"]
 
 _log = logging.getLogger(__name__)
 _RENEWALS: Final = 4  # in the time that a lease lasts
 _MARGIN: Final = 0.2  # of that time: for stopping the turns
 
 
+def process_name() -> str:
+    """A name that no other process has, as a token of a subject."""
+    host = "".join(each if each.isalnum() and each.isascii() else "_" for each in socket.gethostname())
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
 class Node:
     """A process, for as long as it keeps its key. Afterwards it needs a new node."""
 
-    def __init__(self, bucket: KeyValue, lease_seconds: float) -> None:
-        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}".replace(".", "_")
+    def __init__(self, node_id: str, bucket: KeyValue, lease_seconds: float) -> None:
+        self.id = node_id
         self.lost = CancellationToken(name="node")
         self._bucket = bucket
         self._seconds = lease_seconds

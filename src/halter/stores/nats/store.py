@@ -15,25 +15,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import re
 import secrets
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import msgspec
 import nats.errors
-import nats.js.errors
 
 from halter._extras import need
 from halter.cancel.loop_thread import LoopClosed, LoopThread
 from halter.cancel.token import NEVER
 from halter.errors import NotStorable, SessionOwned, StoreError
-from halter.events import Event, kind_of
-from halter.stores.base import Lease, SessionInfo
-from halter.stores.nats.names import Names, session_of, token_of
-from halter.stores.nats.node import Node
-from halter.stores.nats.streams import MOST_MESSAGES, Append, Stored, Stream, StreamRefused, WrongSequence
+from halter.stores.base import Lease
+from halter.stores.nats.commits import Held, commit_of, headers_of, to_messages
+from halter.stores.nats.leases import Leases
+from halter.stores.nats.log_reader import LogReader
+from halter.stores.nats.names import Names, process_of
+from halter.stores.nats.node import Node, process_name
+from halter.stores.nats.schema import ANSWER_SECONDS, ask, make_stream, open_bucket
+from halter.stores.nats.streams import MOST_MESSAGES, Append, Stream, StreamRefused, WrongSequence
 from halter.stores.refusals import lease_lost, open_here, out_of_order
-from halter.stores.rows import from_body, to_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -44,49 +44,16 @@ if TYPE_CHECKING:
     from nats.js.kv import KeyValue
 
     from halter.cancel.token import CancellationToken
-    from halter.stores.base import Write
+    from halter.events import Event
+    from halter.stores.base import SessionInfo, Write
+    from halter.stores.nats.leases import Owner
 
 __all__ = ["NATSStore"]
 
 T = TypeVar("T")
 
-_ANSWER_SECONDS: Final = 2.0  # for one request
 _CLOSE_SECONDS: Final = 1.0
 _PAUSE: Final = 0.1  # seconds between two tries
-_HEADER_ROOM: Final = 4_096  # bytes of a message that are not its body
-_FEW: Final = 512  # events of a log that are read rather than searched
-
-_COMMIT: Final = "Halter-Commit"
-_GENERATION: Final = "Halter-Generation"
-_LAST: Final = "Halter-Last"  # the number of the log's last event, with this message
-_INFO: Final = "Halter-Info"  # when the log began and when it was last written, and how many messages are waiting
-_PART: Final = "Halter-Part"  # "2/3", where the body was too large for one message
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[tuple[int, float, str, str, str]]).decode
-
-
-class _Held:
-    """A lease of this store, and where its log ends."""
-
-    __slots__ = ("created_at", "last", "node", "revision", "sequence", "updated_at", "waiting")
-
-    def __init__(self, node: Node, revision: int) -> None:
-        self.node = node
-        self.revision = revision  # of the key in the bucket
-        self.sequence = 0  # of the log's last message
-        self.last = 0  # the number of its last event
-        self.created_at = 0.0
-        self.updated_at = 0.0
-        self.waiting = 0
-
-
-class _Owner(NamedTuple):
-    """What the bucket has for a session."""
-
-    node: str  # empty if it is free
-    generation: int
-    revision: int
 
 
 class NATSStore:
@@ -111,18 +78,22 @@ class NATSStore:
     ) -> None:
         need("cluster", "nats")
         self._servers = servers
-        self._names = Names(prefix)
-        self._replicas = replicas
-        self._lease_seconds = lease_seconds
+        self.names = Names(prefix)
+        self.process = process_name()
+        """The name under which other processes know this one."""
+        self.lease_seconds = lease_seconds
+        self.replicas = replicas
         self._patience = patience  # for a commit that is not answered
         self._options = options
         self._home = LoopThread("halter-nats")
-        self._held: dict[Lease, _Held] = {}
+        self._held: dict[Lease, Held] = {}
         self._client: Client
         self._stream: Stream
-        self._leases: KeyValue
+        self._logs: LogReader
+        self._leases: Leases
         self._nodes: KeyValue
         self._node: Node | None = None
+        self._count = 0  # of nodes that this process was
         self._former: set[str] = set()  # nodes of this store that lost their sessions
         self._is_closed = False
         try:
@@ -159,18 +130,62 @@ class NATSStore:
         self, session: str, after: int = 0, *, limit: int | None = None, without: Collection[str] = ()
     ) -> list[Event]:
         """The events with higher numbers than *after*."""
-        return self._run(lambda: self._patiently(lambda: self._read(session, max(after, 0), limit, without)))
+        return self._run(lambda: self._patiently(lambda: self._logs.read(session, max(after, 0), limit, without)))
 
     def sessions(self) -> list[SessionInfo]:
         """All sessions, the most recently used first."""
-        return self._run(lambda: self._patiently(self._sessions))
+        return self._run(lambda: self._patiently(self._logs.sessions))
+
+    def join(self) -> CancellationToken:
+        """Be a node that others see, also without a session. The token is cancelled when this node is lost."""
+
+        async def join() -> CancellationToken:
+            return (await self._living_node()).lost
+
+        return self._run(lambda: self._patiently(join))
+
+    def last_number(self, session: str) -> int:
+        """The number of a session's last event; 0 if there is no such session."""
+        return self._run(lambda: self._patiently(lambda: self._logs.last_number(session)))
+
+    def owners(self) -> dict[str, Owner]:
+        """The sessions that are open anywhere, and by which nodes. Nodes may be dead; `nodes()` has those that live."""
+        return self._run(lambda: self._patiently(self._leases.taken))
+
+    def nodes(self) -> dict[str, dict[str, object]]:
+        """The nodes that are alive."""
+        return self._run(lambda: self._patiently(self._leases.nodes))
+
+    def state(self) -> dict[str, Any]:
+        """What the servers say about the stream of all logs."""
+        subject = f"$JS.API.STREAM.INFO.{self.names.stream}"
+        return self._run(lambda: self._patiently(lambda: ask(self._client, subject, {})))
+
+    async def connect(self, name: str, **callbacks: Any) -> Client:
+        """One more connection to the same servers, on the loop that is running. Raises an error of `nats`."""
+        import nats
+
+        async def note(error: Exception) -> None:
+            """The client tells of errors that it deals with itself; it prints them if nobody takes them."""
+
+        return await nats.connect(
+            self._servers,
+            name=name,
+            error_cb=note,
+            connect_timeout=2,
+            reconnect_time_wait=_PAUSE,
+            max_reconnect_attempts=-1,
+            allow_reconnect=True,
+            **callbacks,
+            **self._options,
+        )
 
     def close(self) -> None:
         """Release every lease and disconnect."""
         if not self._is_closed:
             self._is_closed = True
             with contextlib.suppress(LoopClosed, TimeoutError, StoreError):
-                self._home.do_blocking(self._close, _ANSWER_SECONDS)
+                self._home.do_blocking(self._close, ANSWER_SECONDS)
             self._home.close()
 
     def __enter__(self) -> Self:
@@ -202,55 +217,33 @@ class NATSStore:
 
     def _unreachable(self, error: BaseException) -> StoreError:
         why = str(error) or type(error).__name__
-        return StoreError(f"NATS at {self._servers} does not answer ({why}); is it running, with JetStream?")
+        return StoreError(
+            f"NATS at {_without_secrets(self._servers)} does not answer ({why}); is it running, with JetStream?"
+        )
 
     # -- on the loop of the connection -------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        import nats
         from nats.js.api import KeyValueConfig, StorageType
-
-        async def note(error: Exception) -> None:
-            """The client tells of errors that it deals with itself; it prints them if nobody takes them."""
 
         async def note_broken() -> None:
             self._stream.fail_requests()
 
-        self._client = await nats.connect(
-            self._servers,
-            name="halter",
-            error_cb=note,
-            disconnected_cb=note_broken,
-            connect_timeout=2,
-            reconnect_time_wait=_PAUSE,
-            max_reconnect_attempts=-1,
-            allow_reconnect=True,
-            **self._options,
-        )
-        js = self._client.jetstream(timeout=_ANSWER_SECONDS)
-        names, replicas = self._names, self._replicas
-        # With the server's own words: the client's type does not know atomic batches yet.
-        await self._ask(
-            f"$JS.API.STREAM.CREATE.{names.stream}",
-            {
-                "name": names.stream,
-                "subjects": [names.logs],
-                "storage": "file",
-                "retention": "limits",
-                "discard": "new",
-                "num_replicas": replicas,
-                "allow_direct": True,
-                "allow_atomic": True,
-            },
-        )
-        self._stream = Stream(self._client, names.stream, _ANSWER_SECONDS)
+        self._client = await self.connect("halter", disconnected_cb=note_broken)
+        js = self._client.jetstream(timeout=ANSWER_SECONDS)
+        names = self.names
+        await make_stream(self._client, names, self.replicas)
+        self._stream = Stream(self._client, names.stream, ANSWER_SECONDS)
+        self._logs = LogReader(self._stream, names)
         # Not direct: what another node just wrote has to be seen, so the leader answers.
-        kept = KeyValueConfig(names.leases, storage=StorageType.FILE, replicas=replicas, direct=False)
-        self._leases = await js.create_key_value(kept)
+        kept = KeyValueConfig(names.leases, storage=StorageType.FILE, replicas=self.replicas, direct=False)
         passing = KeyValueConfig(
-            names.nodes, storage=StorageType.FILE, replicas=replicas, direct=False, ttl=self._lease_seconds
+            names.nodes, storage=StorageType.FILE, replicas=self.replicas, direct=False, ttl=self.lease_seconds
         )
-        self._nodes = await js.create_key_value(passing)
+        self._nodes = await open_bucket(js, passing)
+        # Of the bucket as it is: it decides when the keys of all nodes expire.
+        self.lease_seconds = (await self._nodes.status()).ttl or self.lease_seconds
+        self._leases = Leases(await open_bucket(js, kept), self._nodes)
 
     async def _patiently(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Try something again while NATS does not answer, for a while."""
@@ -263,12 +256,6 @@ class NATSStore:
                 if loop.time() > until:
                     raise
                 await asyncio.sleep(_PAUSE)
-
-    async def _ask(self, subject: str, body: dict[str, Any]) -> None:
-        answer = await self._client.request(subject, json.dumps(body).encode(), _ANSWER_SECONDS)
-        error = json.loads(answer.data).get("error")
-        if error is not None:
-            raise StreamRefused(f"{error['description']} ({error.get('err_code', '?')})")
 
     async def _close(self) -> None:
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):  # then the leases end by time
@@ -286,16 +273,17 @@ class NATSStore:
     async def _acquire(self, session: str) -> Lease:
         node = await self._living_node()
         while True:
-            owner = await self._owner(session)
+            owner = await self._leases.owner(session)
             lease = Lease(session, owner.generation + 1)
             if owner.node == node.id and Lease(session, owner.generation) in self._held:
                 raise open_here(session)
-            if owner.node not in {"", node.id, *self._former} and await self._is_alive(owner.node):
+            if owner.node not in {"", node.id, *self._former} and await self._leases.is_alive(owner.node):
                 raise SessionOwned(
                     f"session {session!r} is open on node {owner.node}; ask there, or wait until it is closed or its "
-                    "lease has ended"
+                    "lease has ended",
+                    process_of(owner.node),
                 )
-            held = _Held(node, await self._take(session, node, lease.generation, owner.revision))
+            held = Held(node, await self._leases.take(session, node, lease.generation, owner.revision))
             if held.revision and await self._fence(lease, held):
                 self._held[lease] = held
                 return lease
@@ -306,44 +294,22 @@ class NATSStore:
             if self._node is not None:
                 self._former.add(self._node.id)
                 await self._node.end()
-            node = Node(self._nodes, self._lease_seconds)
+            self._count += 1
+            node = Node(f"{self.process}-{self._count}", self._nodes, self.lease_seconds)
             await node.start()
             self._node = node
         return self._node
 
-    async def _owner(self, session: str) -> _Owner:
-        try:
-            entry = await self._leases.get(token_of(session))
-        except nats.js.errors.NotFoundError:
-            return _Owner("", 0, 0)
-        found = json.loads(entry.value or b"{}")
-        return _Owner(found["node"], found["generation"], entry.revision or 0)
-
-    async def _is_alive(self, node: str) -> bool:
-        try:
-            await self._nodes.get(node)
-        except nats.js.errors.NotFoundError:
-            return False
-        return True
-
-    async def _take(self, session: str, node: Node | None, generation: int, revision: int) -> int:
-        """Change who has a session, if nobody else has meanwhile; gives the new revision, or 0."""
-        body = json.dumps({"node": node.id if node is not None else "", "generation": generation}).encode()
-        try:
-            return await self._leases.update(token_of(session), body, last=revision)
-        except nats.js.errors.KeyWrongLastSequenceError:
-            return 0
-
-    async def _fence(self, lease: Lease, held: _Held) -> bool:
+    async def _fence(self, lease: Lease, held: Held) -> bool:
         """Append an empty message, after which the server refuses older owners; False if the lease was taken away."""
-        subject = self._names.log(lease.session)
+        subject = self.names.log(lease.session)
         while True:
             end = await self._stream.last(subject)
             if end is not None:
-                _learn(held, end)
-            if (await self._owner(lease.session)).revision != held.revision:
+                held.learn(end)
+            if (await self._leases.owner(lease.session)).revision != held.revision:
                 return False
-            message = Append(subject, b"", _headers(lease, held, secrets.token_hex(8)), held.sequence)
+            message = Append(subject, b"", headers_of(lease, held, secrets.token_hex(8)), held.sequence)
             with contextlib.suppress(WrongSequence):  # the owner before has written just now
                 held.sequence = await self._stream.append([message])
                 return True
@@ -351,9 +317,9 @@ class NATSStore:
     async def _release(self, lease: Lease) -> None:
         held = self._held.pop(lease, None)
         if held is not None and held.node.is_alive:
-            await self._take(lease.session, None, lease.generation, held.revision)
+            await self._leases.take(lease.session, None, lease.generation, held.revision)
 
-    def _own(self, lease: Lease) -> _Held:
+    def _own(self, lease: Lease) -> Held:
         held = self._held.get(lease)
         if held is None or not held.node.is_alive:
             raise lease_lost(lease)
@@ -364,12 +330,13 @@ class NATSStore:
     async def _commit(self, writes: Sequence[Write]) -> None:
         commit = secrets.token_hex(8)
         messages: list[Append] = []
-        ends: dict[Lease, tuple[_Held, int]] = {}  # what is held afterwards, and its last message in the batch
+        ends: dict[Lease, tuple[Held, int]] = {}  # what is held afterwards, and its last message in the batch
         for write in writes:
             held = self._own(write.lease)
             before, _ = ends.get(write.lease, (held, 0))
-            after = _after(write, before)
-            parts = self._messages(write, _headers(write.lease, after, commit))
+            after = before.after(write)
+            subject = self.names.log(write.lease.session)
+            parts = to_messages(subject, write, headers_of(write.lease, after, commit), self._client.max_payload)
             if before is held:
                 parts[0] = parts[0]._replace(expected=held.sequence)
             messages += parts
@@ -381,19 +348,6 @@ class NATSStore:
             after.sequence = last - len(messages) + number
             self._held[lease] = after
 
-    def _messages(self, write: Write, headers: dict[str, str]) -> list[Append]:
-        """A write as messages: one, or several if it is too large."""
-        body = _encode(to_rows(write))
-        size = max(self._client.max_payload - _HEADER_ROOM, 1)
-        subject = self._names.log(write.lease.session)
-        if len(body) <= size:
-            return [Append(subject, body, headers, None)]
-        parts = [body[start : start + size] for start in range(0, len(body), size)]
-        return [
-            Append(subject, part, headers | {_PART: f"{number}/{len(parts)}"}, None)
-            for number, part in enumerate(parts, 1)
-        ]
-
     async def _append(self, messages: list[Append], commit: str, writes: Sequence[Write]) -> int:
         """Append; gives the last sequence. Raises `WriteRefused` if one of the writes is at fault."""
         first = messages[0]
@@ -401,7 +355,7 @@ class NATSStore:
             return await self._stream.append(messages)
         except WrongSequence:
             end = await self._stream.last(first.subject)
-            if end is not None and end.headers.get(_COMMIT) == commit:  # an earlier try was written after all
+            if end is not None and commit_of(end.headers) == commit:  # an earlier try was written after all
                 place = max(number for number, each in enumerate(messages, 1) if each.subject == first.subject)
                 return end.sequence - place + len(messages)
             await self._blame(writes)
@@ -411,115 +365,30 @@ class NATSStore:
         """Find the write that is at fault, and learn where its log ends now."""
         for lease, events, _ in writes:
             held = self._own(lease)
-            end = await self._stream.last(self._names.log(lease.session))
+            end = await self._stream.last(self.names.log(lease.session))
             if end is None or end.sequence == held.sequence:
                 continue
-            if (await self._owner(lease.session)).revision != held.revision:
+            if (await self._leases.owner(lease.session)).revision != held.revision:
                 del self._held[lease]
                 raise lease_lost(lease)
-            _learn(held, end)
+            held.learn(end)
             raise out_of_order(lease, events[0].seq, held.last)
 
     async def _erase(self, lease: Lease) -> None:
         held = self._own(lease)
-        empty = _Held(held.node, held.revision)
+        empty = Held(held.node, held.revision)
         empty.sequence = held.sequence
-        subject = self._names.log(lease.session)
+        subject = self.names.log(lease.session)
         try:
-            message = Append(subject, b"", _headers(lease, empty, secrets.token_hex(8)), held.sequence)
+            message = Append(subject, b"", headers_of(lease, empty, secrets.token_hex(8)), held.sequence)
             empty.sequence = await self._stream.append([message])
         except WrongSequence:
             raise lease_lost(lease) from None
         self._held[lease] = empty
         await self._stream.purge(subject, before=empty.sequence)  # what is before such a message counts as erased
 
-    # Reading
 
-    async def _read(self, session: str, after: int, limit: int | None, without: Collection[str]) -> list[Event]:
-        subject = self._names.log(session)
-        end = await self._stream.last(subject)
-        if end is None or (last := int(end.headers[_LAST])) <= after:
-            return []
-        sequence = await self._find(subject, after, end.sequence) if after and last > _FEW else 1
-        events: list[Event] = []
-        parts: list[bytes] = []
-        while sequence <= end.sequence:
-            page = await self._stream.read(subject, sequence)
-            if not page:  # a replica that is behind the leader has answered
-                await asyncio.sleep(_PAUSE)
-            for message in page:
-                sequence = message.sequence + 1
-                if int(message.headers[_LAST]) == 0:  # erased
-                    events, parts = [], []
-                    continue
-                parts.append(message.body)
-                number, _, of = message.headers.get(_PART, "1/1").partition("/")
-                if number == of:
-                    events += _events(session, b"".join(parts), after, without)
-                    parts = []
-            if limit is not None and len(events) >= limit:
-                break
-        return events if limit is None else events[:limit]
-
-    async def _find(self, subject: str, after: int, last: int) -> int:
-        """The sequence of the first message with a higher number than *after*, by bisection."""
-        low, high = 1, last
-        while low < high:
-            middle = (low + high) // 2
-            found = await self._stream.next(subject, middle)
-            if found is None or int(found.headers[_LAST]) > after:
-                high = middle
-            else:
-                low = found.sequence + 1
-        return low
-
-    async def _sessions(self) -> list[SessionInfo]:
-        found = []
-        for end in await self._stream.last_of_all(self._names.logs):
-            created, updated, waiting = end.headers[_INFO].split()
-            events = int(end.headers[_LAST])
-            if events:
-                session = session_of(end.subject.rpartition(".")[2])
-                found.append(SessionInfo(session, float(created), float(updated), events, int(waiting)))
-        return sorted(found, key=lambda info: info.updated_at, reverse=True)
-
-
-def _after(write: Write, held: _Held) -> _Held:
-    """What is held once a write is done. Raises `WriteRefused`."""
-    lease, events, waiting = write
-    if (events[0].seq, events[-1].seq) != (held.last + 1, held.last + len(events)):
-        raise out_of_order(lease, events[0].seq, held.last)
-    new = _Held(held.node, held.revision)
-    new.last = events[-1].seq
-    new.created_at = held.created_at or events[0].time
-    new.updated_at = events[-1].time
-    new.waiting = waiting
-    return new
-
-
-def _headers(lease: Lease, held: _Held, commit: str) -> dict[str, str]:
-    return {
-        _COMMIT: commit,
-        _GENERATION: str(lease.generation),
-        _LAST: str(held.last),
-        _INFO: f"{held.created_at!r} {held.updated_at!r} {held.waiting}",
-    }
-
-
-def _learn(held: _Held, end: Stored) -> None:
-    """Take over where a log ends."""
-    created, updated, waiting = end.headers[_INFO].split()
-    held.sequence = end.sequence
-    held.last = int(end.headers[_LAST])
-    held.created_at, held.updated_at, held.waiting = float(created), float(updated), int(waiting)
-
-
-def _events(session: str, body: bytes, after: int, without: Collection[str]) -> list[Event]:
-    """The events of one commit."""
-    found: list[Event] = []
-    for last, at, turn, kind, text in _decode(body) if body else ():
-        data = from_body(session, last, kind, text)
-        for seq, each in enumerate(data, last - len(data) + 1):
-            if seq > after and not (without and kind_of(each) in without):
-                found.append(Event(seq, at, session, turn, each))
-    return found
+def _without_secrets(servers: str | list[str]) -> str:
+    """Addresses as they may be shown: without users, passwords and tokens."""
+    addresses = servers.split(",") if isinstance(servers, str) else servers
+    return ", ".join(re.sub(r"//.*@", "//", each) for each in addresses)

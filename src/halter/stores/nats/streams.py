@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.js.client import JetStreamContext
 
-__all__ = ["Append", "Stored", "Stream", "WrongSequence"]
+__all__ = ["MOST_MESSAGES", "Append", "Stored", "Stream", "StreamRefused", "WrongSequence"]
 
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_SEQUENCE: Final = frozenset({10071, 10164})  # the server's numbers of these errors
@@ -53,7 +53,11 @@ class WrongSequence(Exception):
 
 
 class StreamRefused(Exception):
-    """The server has refused an append for another reason, which the text says. Nothing was written."""
+    """The server has refused something: why, and the server's number of the error. Nothing was written."""
+
+    def __init__(self, why: str, code: int = 0) -> None:
+        super().__init__(f"{why} ({code})" if code else why)
+        self.code = code
 
 
 class Stream:
@@ -77,6 +81,8 @@ class Stream:
 
         Raises `WrongSequence`, `StreamRefused`, or an error of `nats`: then it is not known whether they were written.
         """
+        if not self._client.is_connected:  # the client would send them later, when nobody waits for the answer any more
+            raise nats.errors.ConnectionReconnectingError
         batch = secrets.token_hex(8)
         for number, message in enumerate(messages, 1):
             headers = dict(message.headers)
@@ -112,7 +118,7 @@ class Stream:
             return int(found["seq"])
         if error.get("err_code") in _WRONG_SEQUENCE:
             raise WrongSequence(error["description"])
-        raise StreamRefused(f"{error.get('description', error)} ({error.get('err_code', '?')})")
+        raise StreamRefused(str(error.get("description", error)), error.get("err_code", 0))
 
     async def last(self, subject: str) -> Stored | None:
         """The last message of a subject, as the stream's leader has it."""
@@ -129,9 +135,9 @@ class Stream:
         found = await self._page(subject, sequence, 1)
         return found[0] if found else None
 
-    async def read(self, subject: str, sequence: int) -> list[Stored]:
+    async def read(self, subject: str, sequence: int, most: int | None = None) -> list[Stored]:
         """The next messages of a subject from this sequence on, at most a page; none if there are no more."""
-        return await self._page(subject, sequence, _PAGE)
+        return await self._page(subject, sequence, _PAGE if most is None else min(most, _PAGE))
 
     async def _page(self, subject: str, sequence: int, most: int) -> list[Stored]:
         """Ask for several messages at once: they come one by one, and then a message with a status."""

@@ -68,8 +68,8 @@ __all__ = ["SQLiteStore"]
 _DEAD_OWNER_TIMEOUT = 1.0  # seconds that a dead owner's last child may take to begin its own program
 _PAUSE = 0.005
 
-# What a person was told, which has to survive a power cut.
-_TOLD = {MessageAccepted, MessageEdited, MessageRemoved}
+# What a person may have been told, which has to survive a power cut.
+_TOLD = {MessageAccepted, MessageEdited, MessageRemoved, QuestionAnswered, ApprovalAnswered}
 
 
 class SQLiteStore:
@@ -150,8 +150,8 @@ class SQLiteStore:
             if first.seq != before + 1:
                 raise out_of_order(lease, first.seq, before)
             updates.append((number, last.seq, waiting, first.time, last.time, lease.generation, before))
-            rows += [((number << 32) + seq, *columns) for seq, *columns in to_rows(write)]
-        durable = any(_is_told(event.data) for write in writes for event in write.events)
+            rows += [((number << 32) + seq, at, turn, kind, body) for seq, at, turn, kind, body in to_rows(write)]
+        durable = any(type(event.data) in _TOLD and _is_told(event.data) for write in writes for event in write.events)
 
         def append(connection: sqlite3.Connection) -> None:
             updated = 0
@@ -236,10 +236,10 @@ class SQLiteStore:
 
 
 def _is_told(data: EventData) -> bool:
-    """Whether a person was told of this event, so that it has to survive a power cut."""
+    """Whether a person was told of this event of `_TOLD`."""
     if isinstance(data, QuestionAnswered):
         return not data.withdrawn
-    return type(data) in _TOLD or (isinstance(data, ApprovalAnswered) and data.granted)
+    return not isinstance(data, ApprovalAnswered) or data.granted
 
 
 def _take_over(values: tuple[str, str, int, str | None], connection: sqlite3.Connection) -> int:

@@ -1,0 +1,1 @@
+"""Gateways that share their sessions: requests between nodes, logs of other nodes, stops that everyone hears."""

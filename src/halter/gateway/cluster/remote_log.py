@@ -1,0 +1,231 @@
+"""The events of sessions that other nodes have, as the servers tell of them once they are stored.
+
+What the servers tell may be lost on the way, as everything in core NATS. Events are numbered, so whoever follows them
+sees a gap and reads the log. What comes after the lost one shows the gap; if nothing comes, it is looked for: shortly
+after the subscription, which the other servers learn of a little later; after each new connection; after each election
+of the stream's leader, who tells; and after a time of silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+import nats.errors
+
+from halter.cancel.registration import call_in_loop
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
+from halter.events import Event, Missed
+from halter.gateway.http.errors import Problem
+from halter.gateway.sessions.live_session import owner_of
+from halter.stores.nats.commits import events_of, is_part, last_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Self
+
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+    from halter.gateway.http.keys import Key
+    from halter.stores.nats.store import NATSStore
+
+__all__ = ["RemoteLog", "RemoteLogs"]
+
+_log = logging.getLogger(__name__)
+_SOON: Final = 0.5  # seconds until every server knows of a subscription
+_SILENCE: Final = 10.0  # seconds after which the log is looked at
+_BEYOND: Final = 1 << 62  # the number of an event that no log has
+
+
+class RemoteLogs:
+    """The logs that clients of this node follow. Everything here runs on the loop of the connection."""
+
+    def __init__(self, client: Client, store: NATSStore) -> None:
+        self._client = client
+        self._store = store
+        self._open: dict[str, RemoteLog] = {}
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Look for what was lost, from now on."""
+        stream = self._store.names.stream
+        await self._client.subscribe(f"$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.{stream}", cb=self._on_leader)
+        self._watching = asyncio.create_task(self._watch())
+
+    async def close(self) -> None:
+        """End all subscriptions."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+        for log in list(self._open.values()):
+            log.end()
+
+    async def open(self, session_id: str, key: Key) -> RemoteLog:
+        """The log of a session. Raises `Problem` if there is none, or if it is not one that *key* may use."""
+        first = await run_blocking_async(lambda: self._store.read(session_id, limit=1), token=NEVER)
+        if not first or "/" in session_id or not key.may_use(owner_of(first)):
+            raise Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")
+        log = self._open.get(session_id)
+        if log is None:
+            log = self._open[session_id] = RemoteLog(session_id, asyncio.get_running_loop(), self._forget)
+        log.users += 1
+        try:
+            await log.follow(self._client, self._store.names.stored_log(session_id))
+            log.last_event = await run_blocking_async(lambda: self._store.last_number(session_id), token=NEVER)
+        except BaseException:
+            log.release()
+            raise
+        return log
+
+    def look_again(self) -> None:
+        """Have everybody who follows a log read it: events may be lost."""
+        for log in list(self._open.values()):
+            log.look_again()
+
+    def _forget(self, log: RemoteLog) -> None:
+        if self._open.get(log.id) is log:
+            del self._open[log.id]
+
+    async def _on_leader(self, _message: Msg) -> None:
+        self.look_again()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(_SILENCE)
+            until = time.monotonic() - _SILENCE
+            for log in list(self._open.values()):
+                if log.heard_at < until:
+                    log.look_again()
+
+
+class RemoteLog:
+    """An `EventSource`: the log of a session that another node has."""
+
+    def __init__(self, session_id: str, loop: asyncio.AbstractEventLoop, forget: Callable[[RemoteLog], None]) -> None:
+        self.id = session_id
+        self.last_event = 0
+        self.users = 0
+        self.heard_at = time.monotonic()
+        self._loop = loop
+        self._forget = forget
+        self._feeds: set[_RemoteFeed] = set()
+        self._has_subscribed: asyncio.Task[Subscription] | None = None
+
+    async def follow(self, client: Client, subject: str) -> None:
+        """Subscribe, once for all who follow it."""
+        if self._has_subscribed is None:
+            self._has_subscribed = asyncio.create_task(self._subscribe(client, subject))
+            self._loop.call_later(_SOON, self.look_again)
+        try:
+            await asyncio.shield(self._has_subscribed)
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            msg = "the cluster cannot be reached: events cannot be followed"
+            raise Problem(503, msg, kind="cluster", retry_after=1.0) from error
+
+    async def _subscribe(self, client: Client, subject: str) -> Subscription:
+        subscription = await client.subscribe(subject, cb=self._on_message, pending_msgs_limit=0, pending_bytes_limit=0)
+        await client.flush(2)
+        return subscription
+
+    def subscribe(self, *, on_events: Callable[[list[Event]], object]) -> _RemoteFeed:
+        """Have a function called with each batch of events. It has to be quick."""
+        feed = _RemoteFeed(self, on_events)
+        self._feeds.add(feed)
+        return feed
+
+    def remove(self, feed: _RemoteFeed) -> None:
+        """Call a feed no more. From any thread."""
+        call_in_loop(self._loop, lambda: self._feeds.discard(feed))
+
+    def release(self) -> None:
+        """Count one user less; the last one ends it."""
+        self.users -= 1
+        if not self.users:
+            self.end()
+
+    def end(self) -> None:
+        """Tell all feeds that this is the end, and unsubscribe."""
+        self._forget(self)
+        for feed in list(self._feeds):
+            feed.end()
+        self._feeds.clear()
+        if self._has_subscribed is not None:
+            self._has_subscribed.add_done_callback(_unsubscribe)
+            self._has_subscribed = None
+
+    def look_again(self) -> None:
+        """Tell of an event far beyond the log: whoever follows it sees a gap, and reads the log."""
+        self.heard_at = time.monotonic()
+        self._tell([Event(_BEYOND, 0.0, self.id, "", Missed(0, 0))])
+
+    async def _on_message(self, message: Msg) -> None:
+        """Take a stored commit. A boundary: what cannot be read here, readers of the log are told of."""
+        self.heard_at = time.monotonic()
+        headers = message.headers or {}
+        try:
+            if last_of(headers) == 0:
+                self.end()  # it was deleted
+            elif is_part(headers)[0]:
+                if is_part(headers)[1]:
+                    self.look_again()
+            elif message.data:
+                self._tell(events_of(self.id, message.data))
+        except Exception:  # noqa: BLE001
+            _log.exception("a stored commit could not be read", extra={"session": self.id})
+            self.look_again()
+
+    def _tell(self, events: list[Event]) -> None:
+        for feed in list(self._feeds):
+            feed.on_events(events)
+
+
+class _RemoteFeed:
+    """One subscription to a `RemoteLog`."""
+
+    def __init__(self, log: RemoteLog, on_events: Callable[[list[Event]], object]) -> None:
+        self._log = log
+        self.on_events = on_events
+        self._has_ended = False
+
+    def close(self) -> None:
+        """Unsubscribe. From any thread."""
+        self.end()
+        self._log.remove(self)
+
+    def end(self) -> None:
+        """Say that nothing more will come."""
+        if not self._has_ended:
+            self._has_ended = True
+            self.on_events([])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _unsubscribe(done: asyncio.Task[Subscription]) -> None:
+    if done.cancelled() or done.exception() is not None:
+        return
+    subscription = done.result()
+
+    async def unsubscribe() -> None:
+        with contextlib.suppress(nats.errors.Error, OSError):  # the connection is closed
+            await subscription.unsubscribe()
+
+    task = asyncio.ensure_future(unsubscribe())
+    _ending.add(task)
+    task.add_done_callback(_ending.discard)
+
+
+_ending: set[asyncio.Task[None]] = set()

@@ -1,0 +1,118 @@
+"""Stops that did not reach their node, in a bucket.
+
+The node finds them there when it can be reached again, or the next node does, before it runs anything in the session.
+A record names the last event that the log had. Messages that were accepted later are not concerned: they are not held,
+and a turn that has only such messages is not stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+import nats.errors
+import nats.js.errors
+from msgspec import Struct
+from nats.js.api import KeyValueConfig, StorageType
+
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
+from halter.stores.nats.names import session_of, token_of
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from nats.aio.client import Client
+    from nats.js.kv import KeyValue
+
+    from halter.stores.nats.store import NATSStore
+
+__all__ = ["StopRecord", "StopRecords"]
+
+_log = logging.getLogger(__name__)
+_DAY: Final = 86_400.0
+_ANSWER_SECONDS: Final = 2.0
+
+
+class StopRecord(Struct, frozen=True):
+    """A stop of a session, as it was asked for when the log ended with event *last*."""
+
+    id: str
+    last: int
+    scope: Literal["turn", "all"]
+    reason: str
+    detail: str
+    turn: str = ""  # stop only this one
+
+
+class StopRecords:
+    """The bucket. Everything here runs on the loop of the connection."""
+
+    def __init__(self, client: Client, store: NATSStore) -> None:
+        self._js = client.jetstream(timeout=_ANSWER_SECONDS)
+        self._store = store
+        self._bucket: KeyValue
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self, carry_out: Callable[[str, StopRecord], Awaitable[bool]]) -> None:
+        """Have *carry_out* called with each record of a session; True if that is done and the record can go."""
+        name = self._store.names.stops
+        config = KeyValueConfig(name, storage=StorageType.FILE, replicas=self._store.replicas, direct=False, ttl=_DAY)
+        try:
+            self._bucket = await self._js.create_key_value(config)
+        except nats.js.errors.BadRequestError:  # it exists, with other settings
+            self._bucket = await self._js.key_value(name)
+        self._watching = asyncio.create_task(self._watch(carry_out))
+
+    async def close(self) -> None:
+        """Take no more."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait({self._watching})
+
+    async def write(self, session: str, record: StopRecord) -> None:
+        """Keep a stop durably. Raises an error of `nats`."""
+        await self._bucket.put(token_of(session), msgspec.json.encode(record))
+
+    async def find(self, session: str) -> StopRecord | None:
+        """The stop that waits for a session. Raises an error of `nats`."""
+        try:
+            entry = await self._bucket.get(token_of(session))
+        except nats.js.errors.NotFoundError:
+            return None
+        return msgspec.json.decode(entry.value or b"", type=StopRecord)
+
+    async def remove(self, session: str, record: StopRecord) -> None:
+        """Remove a record that was carried out, unless there is a newer one. Bounded; else it expires."""
+        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+            entry = await self._bucket.get(token_of(session))
+            if msgspec.json.decode(entry.value or b"", type=StopRecord).id == record.id:
+                await self._bucket.delete(token_of(session), last=entry.revision)
+
+    async def last_number(self, session: str) -> int:
+        """The number of the last event in a session's log."""
+        return await run_blocking_async(lambda: self._store.last_number(session), token=NEVER)
+
+    async def _watch(self, carry_out: Callable[[str, StopRecord], Awaitable[bool]]) -> None:
+        """Watch the bucket. A boundary: a record that fails is logged, and a broken watch is begun again."""
+        while True:
+            try:
+                watcher = await self._bucket.watchall(ignore_deletes=True)
+                try:
+                    async for entry in watcher:
+                        if entry is not None and entry.value:
+                            session = session_of(entry.key)
+                            record = msgspec.json.decode(entry.value, type=StopRecord)
+                            if await carry_out(session, record):
+                                await self.remove(session, record)
+                finally:
+                    with contextlib.suppress(nats.errors.Error, OSError):
+                        await watcher.stop()  # type: ignore[no-untyped-call]
+            except (nats.errors.Error, OSError, TimeoutError) as error:
+                _log.warning("stops cannot be watched for; trying again: %s", error or type(error).__name__)
+            except Exception:  # noqa: BLE001
+                _log.exception("watching for stops failed; trying again")
+            await asyncio.sleep(_ANSWER_SECONDS)

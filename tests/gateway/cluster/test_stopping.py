@@ -1,0 +1,128 @@
+"""A stop reaches its turn from any node; one that cannot be delivered is carried out before anything else runs."""
+
+from __future__ import annotations
+
+import signal
+
+from halter.gateway.cluster.stop_records import StopRecord
+from halter.testing import Gate, ScriptedModel
+from tests.support.gateway_client import kinds
+from tests.support.looped import looped
+from tests.support.nats_server import NATSServer
+from tests.support.node_processes import NodeProcess
+from tests.support.nodes import node_of
+from tests.support.waiting import until
+
+
+@looped
+async def test_a_stop_on_one_node_ends_a_turn_on_another(nats_server: NATSServer, prefix: str) -> None:
+    """The model's stream is closed, queued messages are held, and the receipt says that the turn is over."""
+    gate = Gate()
+    model = ScriptedModel(["Wait", gate])
+    async with node_of(nats_server, prefix, model) as one, node_of(nats_server, prefix) as two:
+        await one.client.create()
+        await two.client.post("Go.")
+        await gate.await_reached()
+        await two.client.post("Later.", id="later")
+        receipt = await two.client.stop(wait=True)
+        assert (receipt.body["stopped"], receipt.body["finished"]) == (True, True)
+        assert model.streams[0].state in ("closed", "cancelled")
+        inbox = await two.client.ask("GET", "/v1/sessions/s/inbox")
+        assert [(each["id"], each["state"]) for each in inbox.body] == [("later", "held")]
+        again = await two.client.stop()
+        assert (again.status, again.body["stopped"]) == (200, False)
+
+
+@looped
+async def test_a_stop_of_every_session_reaches_every_node(nats_server: NATSServer, prefix: str) -> None:
+    """`POST /v1/stop` on any node stops the turns of all nodes, and counts them."""
+    gates = [Gate(), Gate()]
+    async with (
+        node_of(nats_server, prefix, ScriptedModel(["One", gates[0]])) as one,
+        node_of(nats_server, prefix, ScriptedModel(["Two", gates[1]])) as two,
+        node_of(nats_server, prefix) as three,
+    ):
+        for node, name in ((one, "a"), (two, "b")):
+            await node.client.create(name)
+            await node.client.post("Go.", name)
+        for gate in gates:
+            await gate.await_reached()
+        answer = await three.client.ask("POST", "/v1/stop", {"wait": True})
+        assert answer.body == {"stopped": 2, "finished": 2}
+
+
+@looped
+async def test_a_stop_with_an_id_is_done_once(nats_server: NATSServer, prefix: str) -> None:
+    """A record of a stop that was delivered after all does not stop the turn after it."""
+    gates = [Gate(), Gate()]
+    model = ScriptedModel(["One", gates[0]], ["Two", gates[1], "."])
+    async with node_of(nats_server, prefix, model) as one, node_of(nats_server, prefix) as two:
+        await one.client.create()
+        await two.client.post("Go.")
+        await gates[0].await_reached()
+        await two.client.stop(wait=True)
+        last = one.gateway.registry.live_sessions["s"].session.last_event
+        await two.client.post("Next.")
+        await gates[1].await_reached()
+        records = two.gateway._cluster._records  # type: ignore[union-attr]
+
+        async def is_seen() -> bool:
+            return await records.find("s") is None
+
+        await records.write("s", StopRecord("late", last, "turn", "stop", "a client"))
+        async with one.client.events() as stream:
+            await until(is_seen)
+            gates[1].open()
+            events = await stream.until("turn.finished", 2)
+        assert events[-1]["data"]["status"] == "done"
+
+
+@looped
+async def test_a_stop_for_a_suspended_node_is_recorded_and_carried_out_there(
+    nats_server: NATSServer, prefix: str
+) -> None:
+    """The node wakes before its lease ends: it stops the turn, once, and goes on with what comes then."""
+    async with (
+        node_of(nats_server, prefix, lease_seconds=20.0) as here,
+        NodeProcess(nats_server.url, prefix, lease_seconds=20.0) as there,
+    ):
+        async with there.client() as client:
+            await client.create()
+            await client.post("wait 60")
+            async with client.events() as stream:
+                await stream.until("text.delta", 3)
+        there.signal(signal.SIGSTOP)
+        receipt = await here.client.stop()
+        assert (receipt.status, receipt.body["state"]) == (200, "accepted"), receipt
+        there.signal(signal.SIGCONT)
+        events = await here.client.finished()
+        assert (events[-1]["data"]["status"], events[-1]["data"]["reason"]) == ("interrupted", "stop")
+        await here.client.post("Next.")
+        events = await here.client.finished(turns=2)
+        assert events[-1]["data"]["status"] == "done"
+
+
+@looped
+async def test_a_stop_for_a_node_that_died_is_carried_out_by_the_next(nats_server: NATSServer, prefix: str) -> None:
+    """What was queued before the stop is held by the node that takes the session over, and is not started."""
+    async with (
+        NodeProcess(nats_server.url, prefix, lease_seconds=1.5) as there,
+        node_of(nats_server, prefix, ScriptedModel("Released."), lease_seconds=1.5) as here,
+    ):
+        async with there.client() as client:
+            await client.create()
+            await client.post("wait 60")
+            async with client.events() as stream:
+                await stream.until("text.delta", 3)
+            await client.post("Queued.", id="queued")
+        there.signal(signal.SIGKILL)
+        receipt = await here.client.stop()
+        assert (receipt.status, receipt.body["state"]) == (200, "accepted"), receipt
+        async with here.client.events() as stream:
+            events = await stream.until("message.held")
+        ends = [each["data"] for each in events if each["data"]["type"] == "turn.finished"]
+        assert [(end["status"], end["reason"]) for end in ends] == [("interrupted", "crash")]
+        assert kinds(events).count("turn.started") == 1
+        released = await here.client.ask("PATCH", "/v1/sessions/s/inbox/queued", {"state": "accepted"})
+        assert released.status == 200
+        assert (await here.client.finished(turns=2))[-1]["data"]["status"] == "done"
