@@ -18,7 +18,7 @@ def question(command: str, **fields: object) -> Question:
 
 def test_the_reason_comes_first() -> None:
     """Then the tool, and all arguments."""
-    assert approval_pages(question("a\nb")) == ["it may change something. Allow terminal?\ncommand: a\nb"]
+    assert approval_pages(question("a\nb")) == ["it may change something. Run this command?\ncommand: a\nb"]
 
 
 @given(st.text(max_size=8000))

@@ -24,7 +24,9 @@ from halter.gateway.http.sse import EventStreams
 from halter.gateway.observe import logs
 from halter.gateway.observe.metrics import Metrics
 from halter.gateway.observe.tracing import Tracing
+from halter.gateway.sessions.commands import Commands
 from halter.gateway.sessions.limits import GatewayLimits
+from halter.gateway.sessions.placement import Sessions
 from halter.gateway.sessions.registry import SessionRegistry
 from halter.gateway.sessions.spoken_replies import SpokenReplies
 from halter.voice.transcriber import Transcriber
@@ -32,6 +34,7 @@ from halter.voice.voice_messages import VoiceMessages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from socket import socket
     from types import TracebackType
     from typing import Self
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 
     from halter.events import Event
     from halter.gateway.chat.adapter import ChatAdapter
+    from halter.gateway.cluster.cluster import Cluster
     from halter.gateway.http.keys import Keys
     from halter.gateway.sessions.commands import KeepPrefixes
     from halter.gateway.sessions.live_session import LiveSession
@@ -59,7 +63,8 @@ class Gateway:
     with TLS, *public_name* is the host of the public address. A session that is idle for *idle_after* seconds is
     unloaded. *voice_messages* transcribes recordings and is closed with the gateway; by default that is done on this
     machine. *platforms* are chat platforms. *keep_prefixes* is called with the prefixes of commands that an admin
-    allows for always. *notices* are told to every user at the start, as that there is no sandbox.
+    allows for always. *notices* are told to every user at the start, as that there is no sandbox. *sockets* are
+    listening already, instead of *host* and *port*.
     """
 
     def __init__(  # noqa: PLR0913  (each is the user's to set, and most have a default)
@@ -78,6 +83,7 @@ class Gateway:
         platforms: Sequence[ChatAdapter] = (),
         keep_prefixes: KeepPrefixes | None = None,
         notices: Sequence[str] = (),
+        sockets: Sequence[socket] | None = None,
     ) -> None:
         if (public_name or not is_loopback(host)) and not keys.are_explicit:
             msg = f"{public_name or host} can be reached from other machines: set or create a key first"
@@ -98,22 +104,18 @@ class Gateway:
             idle_after=idle_after,
         )
         speech = SpokenReplies(is_on=spoken_replies)
-        names = [each.name for each in platforms]
+        commands = Commands(self.registry, speech, [each.name for each in platforms], keep_prefixes)
+        self._cluster = _cluster_of(store, self.registry, commands)
+        self._sessions = Sessions(self.registry, commands, self._cluster)
         self._handlers = Handlers(
-            self.registry,
-            self.streams,
-            self.metrics,
-            self._tracing,
-            speech,
-            reserved=names,
-            keep_prefixes=keep_prefixes,
-            notices=notices,
+            self.registry, self._sessions, self.streams, self.metrics, self._tracing, notices=notices
         )
         self._bridges = [ChatBridge(platform, self.registry, speech, notices) for platform in platforms]
         self._guard = Authenticator(keys, host, public_name)
         self._connections = Connections(connection_limit(limits.connections))
         self._host = host
         self._port = port
+        self._sockets = sockets
         self._runner: web.AppRunner | None = None
 
     @property
@@ -130,8 +132,10 @@ class Gateway:
             app.router.add_route(route.method, route.path, handle)
         app.router.add_route("*", "/{nowhere:.*}", self._answering("none", _refuse))
         limits = self.registry.limits
+        if self._cluster is not None:
+            await self._cluster.start(self._sessions)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=limits.header_timeout)
-        sockets = bind(self._host, self._port)
+        sockets = bind(self._host, self._port) if self._sockets is None else self._sockets
         try:
             await runner.setup()
             self._watch_connections(runner)
@@ -146,7 +150,7 @@ class Gateway:
         self._runner = runner
         self._port = runner.addresses[0][1]
         self.streams.begin()
-        self.registry.resume_waiting()
+        self.registry.resume()
         for bridge in self._bridges:
             bridge.start()
 
@@ -182,6 +186,8 @@ class Gateway:
         await self.voice_messages.close()
         await asyncio.gather(*(bridge.close(closing * _FLUSH_SHARE) for bridge in self._bridges))
         await self.streams.end()
+        if self._cluster is not None:
+            await self._cluster.close()
         if self._runner is not None:
             await self._runner.cleanup()
         return left
@@ -258,6 +264,17 @@ class Gateway:
         if problem.kind == "store":
             _log.warning("%s", error, extra={"route": route})
         return problem
+
+
+def _cluster_of(store: Store, registry: SessionRegistry, commands: Commands) -> Cluster | None:
+    """The cluster that the store belongs to, if it does."""
+    if getattr(store, "process", None) is None:
+        return None
+    from halter.gateway.cluster.cluster import Cluster
+    from halter.stores import NATSStore
+
+    assert isinstance(store, NATSStore)
+    return Cluster(store, registry, commands)
 
 
 async def _refuse(request: web.Request) -> web.StreamResponse:

@@ -11,14 +11,22 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from halter.views.diff_text import patch_counts, patch_tones
 from halter.views.text import make_visible
 
 if TYPE_CHECKING:
     from halter.views.items import Question
 
-__all__ = ["ApprovalAnswer", "approval_answers", "approval_pages", "approval_title", "session_text"]
+__all__ = ["ApprovalAnswer", "approval_answers", "approval_pages", "approval_title", "page_tones", "session_text"]
 
 _TAB: Final = 4
+_ASKED: Final = {
+    "terminal": "Run this command?",
+    "execute_code": "Run this code?",
+    "patch": "Make these changes?",
+    "write_file": "Write this file?",
+}
+_CHANGING: Final = frozenset({"patch", "write_file"})
 _PAGE_LINES: Final = 20
 _PAGE_LENGTH: Final = 1500  # characters: they fit on a small screen, and into a message of a chat platform
 
@@ -34,7 +42,34 @@ class ApprovalAnswer(NamedTuple):
 def approval_title(question: Question) -> str:
     """The question in one line. The reason comes first: it is what must be read."""
     reason = f"{make_visible(question.text)}. " if question.text else ""
-    return f"{reason}Allow {make_visible(question.tool)}?"
+    asked = _ASKED.get(question.tool) or f"Allow {make_visible(question.tool)}?"
+    return f"{reason}{asked}{_counts(question)}"
+
+
+def _counts(question: Question) -> str:
+    """The files and counts of a change that a call wants to make, as far as its arguments say them."""
+    path = question.arguments.get("path")
+    name = f" {make_visible(path)}" if isinstance(path, str) and question.tool in _CHANGING else ""
+    changes = question.arguments.get("changes") if question.tool == "patch" else None
+    if question.tool == "write_file":
+        content = str(question.arguments.get("content", ""))
+        return f"{name} +{content.count(chr(10)) + (not content.endswith(chr(10)))}"
+    return f"{name} {patch_counts(changes.split(chr(10)))}".rstrip() if isinstance(changes, str) else name
+
+
+def page_tones(question: Question, pages: list[str]) -> list[list[str]]:
+    """How the lines of the pages look: a change as a diff, anything else as a warning."""
+    lines = [line for page in pages for line in page.split("\n")]
+    tones: list[str]
+    if question.tool == "patch":
+        tones = [tone or "warn" for tone in patch_tones(lines)]
+    elif question.tool == "write_file":
+        first = next((at for at, line in enumerate(lines) if line.startswith("content: ")), len(lines))
+        tones = ["warn"] * first + ["added"] * (len(lines) - first)
+    else:
+        tones = ["warn"] * len(lines)
+    found = iter(tones)
+    return [[next(found) for _ in page.split("\n")] for page in pages]
 
 
 def approval_pages(question: Question) -> list[str]:

@@ -1,4 +1,4 @@
-"""Changed and restored files, as text."""
+"""Restored files, as text."""
 
 from __future__ import annotations
 
@@ -7,20 +7,11 @@ from typing import TYPE_CHECKING, Final
 from halter.views.text import count
 
 if TYPE_CHECKING:
-    from halter.tools.file_history import FileDiff, RestoredFiles
+    from halter.tools.file_history import RestoredFiles
 
-__all__ = ["show_diff", "show_restored"]
+__all__ = ["show_restored"]
 
-_MAX_LINES: Final = 80
 _MAX_FILES: Final = 20
-
-
-def show_diff(diff: FileDiff) -> str:
-    """The files that a turn has changed, the start of the diff, and what is not covered."""
-    files = [f"{each.change:8} {each.path}{f'  (kept: {each.kept})' if each.kept else ''}" for each in diff.files]
-    lines = diff.text.splitlines()
-    parts = [*_first(files, _MAX_FILES, "files"), "", *_first(lines, _MAX_LINES, "lines")]
-    return "\n".join([*parts, *([f"({diff.note})"] if diff.note else [])])
 
 
 def show_restored(files: RestoredFiles) -> str:

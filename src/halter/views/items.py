@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 QuestionState: TypeAlias = Literal["open", "granted", "denied", "answered", "withdrawn"]
+_FAILED: Final = frozenset({"failed", "timed_out", "denied", "abandoned"})
 _UNFINISHED: Final = frozenset({"planned", "needs approval", "running", "stopping"})
 
 
@@ -130,6 +131,8 @@ class CallItem:
     started: float | None = None
     ended: float | None = None
     progress: str = ""
+    diff: str = ""  # what it has changed in files, as a unified diff
+    exit_code: int | str | None = None  # of a command; the name of the signal if one has ended it
     reason: str = ""
     detail: str = ""
     after: float | None = None  # seconds from the stop to its end
@@ -142,6 +145,11 @@ class CallItem:
         """Whether it has its outcome."""
         return self.state not in _UNFINISHED
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it did not do what it was asked for; a command that ended with an error has not."""
+        return self.state in _FAILED or (self.state == "completed" and self.exit_code not in (None, 0))
+
 
 @dataclass(slots=True)
 class ChildItem:
@@ -152,6 +160,9 @@ class ChildItem:
     task: str = ""
     state: str = "running"
     reason: str = ""
+    calls: int = 0  # that it has started
+    tool: str = ""  # of the last of them
+    arguments: str = ""
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ reducer in JavaScript (`gateway/web/session_view.js`); both pass `tests/views/fi
 from __future__ import annotations
 
 import collections
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -35,6 +36,7 @@ from halter.views.items import (
 if TYPE_CHECKING:
     from halter.events import (
         ChildFinished,
+        ChildProgress,
         ChildStarted,
         ContextCompacted,
         Event,
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
         MessageRemoved,
         QuestionAnswered,
         QuestionAsked,
+        SessionChanged,
         SessionCreated,
+        SummaryDiscarded,
         TurnFinished,
         TurnRolledBack,
         TurnStarted,
@@ -65,12 +69,14 @@ if TYPE_CHECKING:
     from halter.models.answer import Answer
     from halter.models.types import ReasoningDelta, TextDelta, UserMessage
     from halter.session.inbox import InboxMessage
+    from halter.tools.outcome import ToolOutcome
 
 __all__ = ["SessionDisplay", "Shown", "State"]
 
 State: TypeAlias = Literal["idle", "running", "needs you", "stopping"]
 Shown: TypeAlias = TurnDisplay | Item | QueuedMessage | None
 _Handler: TypeAlias = Callable[[Any, Any, float], Shown]
+_EXIT: Final = re.compile(r"\[(?:exit code (\d+)|was ended by (\w+))")
 _MAX_PROGRESS: Final = 20_000  # characters of a call's progress; the latest are kept
 
 
@@ -80,7 +86,7 @@ class SessionDisplay:
     def __init__(self, max_turns: int | None = None) -> None:
         self.seq = 0
         self.agent = ""
-        self.title = ""  # the text of the first message
+        self.title = ""  # the text of the first message, or what somebody has called it
         self.turns: collections.deque[TurnDisplay] = collections.deque(maxlen=max_turns)
         self.running: TurnDisplay | None = None
         self.queue: dict[str, QueuedMessage] = {}
@@ -146,6 +152,9 @@ class SessionDisplay:
 
     def _on_session_created(self, _turn: TurnDisplay | None, data: SessionCreated, _at: float) -> None:
         self.agent = data.agent
+
+    def _on_session_changed(self, _turn: TurnDisplay | None, data: SessionChanged, _at: float) -> None:
+        self.title = data.title or self.title
 
     def _on_message_accepted(self, _turn: TurnDisplay | None, data: MessageAccepted, at: float) -> QueuedMessage:
         message = QueuedMessage(data.id, data.message.text, data.mode, at, note=data.note, preparing=data.preparing)
@@ -289,13 +298,23 @@ class SessionDisplay:
         if turn is None:
             return None
         turn.end_text()
-        if turn is self.running:
-            turn.usage += data.usage
-        else:
-            self._past_usage += data.usage
+        self._count_summary(turn, data.usage)
         item = CompactionItem(data.how, data.before, data.after)
         turn.items.append(item)
         return item
+
+    def _on_context_summary_discarded(
+        self, turn: TurnDisplay | None, data: SummaryDiscarded, _at: float
+    ) -> TurnDisplay | None:
+        if turn is not None:
+            self._count_summary(turn, data.usage)
+        return turn
+
+    def _count_summary(self, turn: TurnDisplay, usage: Usage) -> None:
+        if turn is self.running:
+            turn.usage += usage
+        else:
+            self._past_usage += usage
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
@@ -314,6 +333,9 @@ class SessionDisplay:
 
     def _on_tool_progress(self, turn: TurnDisplay, data: ToolProgress, _at: float) -> CallItem:
         call = self._call(turn, data.call_id, data.name)
+        if data.is_diff:
+            call.diff += data.text
+            return call
         between = "" if not call.progress or call.progress.endswith("\n") else "\n"
         call.progress = f"{call.progress}{between}{data.text}"[-_MAX_PROGRESS:]
         return call
@@ -329,6 +351,7 @@ class SessionDisplay:
         call.state, call.reason, call.detail = outcome.status, outcome.reason or "", outcome.detail
         call.started = outcome.started_at if outcome.started_at is not None else call.started
         call.ended, call.after, call.late, call.outcome = outcome.ended_at, data.after, outcome.late, outcome
+        call.exit_code = _exit_code(outcome)
         if outcome.reason == "steer" and outcome.status != "not_started":
             turn.interrupted.append(outcome.name)
         return call
@@ -386,6 +409,12 @@ class SessionDisplay:
         turn.items.append(item)
         return item
 
+    def _on_child_progress(self, turn: TurnDisplay | None, data: ChildProgress, _at: float) -> ChildItem | None:
+        item = turn.children.get(data.session) if turn is not None else None
+        if item is not None:
+            item.calls, item.tool, item.arguments = item.calls + 1, data.tool, data.arguments
+        return item
+
     def _on_child_finished(self, _turn: TurnDisplay | None, data: ChildFinished, _at: float) -> ChildItem | None:
         found = (turn.children[data.session] for turn in reversed(self.turns) if data.session in turn.children)
         item = next(found, None)
@@ -400,6 +429,16 @@ def _end_request(turn: TurnDisplay, answer: Answer | None) -> TurnDisplay:
     if answer is not None:
         turn.usage += answer.usage
     return turn
+
+
+def _exit_code(outcome: ToolOutcome) -> int | str | None:
+    """How a command ended: the last line of the result of the tool `terminal` says so."""
+    if outcome.name != "terminal" or not isinstance(outcome.content, str):
+        return None
+    found = _EXIT.match(outcome.content.rpartition("\n")[2])
+    if found is None:
+        return None
+    return int(found[1]) if found[1] else found[2]
 
 
 def _has_audio(message: UserMessage) -> bool:

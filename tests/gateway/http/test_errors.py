@@ -238,7 +238,7 @@ async def test_a_session_that_another_has_taken_is_let_go(tmp_path: Path) -> Non
 
 @looped
 async def test_a_session_that_another_process_has_open(tmp_path: Path) -> None:
-    """409: it is not ours to serve."""
+    """409: it is not ours to serve, and the answer says how gateways share sessions."""
     with sqlite(tmp_path) as other, sqlite(tmp_path) as store:
         async with gateway_of(store=store) as (gateway, client):
             await client.create()
@@ -249,5 +249,6 @@ async def test_a_session_that_another_process_has_open(tmp_path: Path) -> None:
                 store.acquire("s")
             answer = await client.post("x")
             assert (answer.status, answer.body["type"]) == (409, "urn:halter:problem:session-owned")
+            assert "--cluster" in answer.body["detail"]
             other.release(lease)
             assert (await client.ask("GET", "/v1/sessions/s")).status == 200

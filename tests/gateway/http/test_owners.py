@@ -17,6 +17,8 @@ from halter.cancel import run_process
 from halter.gateway import Gateway, KeyFile, Keys
 from halter.gateway.http.peer import ClientSocket, is_agents_process
 from halter.gateway.http.routes import ROUTES
+from halter.gateway.http.schemas import AnswerBody, EditBody, MessageBody
+from halter.gateway.http.session_schemas import SessionEditBody
 from halter.models import ToolCall
 from halter.stores import MemoryStore
 from halter.testing import ScriptedModel
@@ -33,6 +35,12 @@ async def remove(path: str) -> str:
 
 
 CALL = [ToolCall("c1", "remove", '{"path": "x"}')]
+BODIES: dict[type, dict[str, object]] = {
+    MessageBody: {"text": "x"},
+    EditBody: {"text": "x"},
+    AnswerBody: {"value": True},
+    SessionEditBody: {"title": "x"},
+}
 
 
 @contextlib.asynccontextmanager
@@ -58,7 +66,7 @@ async def test_only_its_key_and_an_admin_see_a_session(tmp_path: Path) -> None:
         routes = [route for route in ROUTES if "{session}" in route.path and route.scope != "admin"]
         assert len(routes) > 10
         for route in routes:
-            body = {"text": "x", "value": True} if route.takes is not None else None
+            body = BODIES.get(route.takes) if isinstance(route.takes, type) else None
             answer = await second.ask(route.method, place(route).replace("/x", "/1"), body)
             assert (answer.status, answer.body["field"]) == (404, "session"), (route, answer)
             assert answer.body == (await second.ask(route.method, place(route).replace("/x", "/1"), body)).body

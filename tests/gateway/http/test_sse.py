@@ -164,6 +164,19 @@ async def test_a_number_from_another_life_of_the_session_begins_anew() -> None:
 
 
 @looped
+async def test_a_stream_says_how_much_has_happened() -> None:
+    """The header has the number of the last event when the stream began: behind it, events are news."""
+    async with gateway_of("One.") as (gateway, client):
+        await client.create()
+        await client.post("a")
+        last = (await client.finished())[-1]["seq"]
+        url = f"{gateway.url}/v1/sessions/s/events"
+        headers = {"Authorization": f"Bearer {OWN}"}
+        async with aiohttp.ClientSession() as http, http.get(url, headers=headers) as answer:
+            assert answer.headers["Halter-Last-Event"] == str(last)
+
+
+@looped
 async def test_after_is_a_number() -> None:
     """What is none is refused, and the field is named; both ways of saying it work."""
     async with gateway_of("One.") as (_, client):

@@ -79,10 +79,10 @@ def tab(browser: Browser, ordinary: Tab) -> Iterator[Callable[..., Tab]]:
 
     yield make
     wrong = [complaint for each in tabs for complaint in each.wrong]
-    ordinary.wrong = []
     for each in tabs:
         if each is ordinary:
             each.page.goto("about:blank")
         else:
             each.page.close()
+    ordinary.wrong = []  # also of requests that leaving the page has cut off: they are not the next test's
     assert not wrong

@@ -75,9 +75,9 @@ def test_a_reload_in_the_middle_of_a_turn_shows_everything_again(house: MakeHous
     there = house(ToolCall("d", "dig", "{}"), ["I have **dug** ", gate, "enough."], tools=[dig])
     page = tab(there.address())
     page.say("dig")
-    expect(page.calls.locator(".progress")).to_have_text("digging")
+    expect(page.calls.locator(".tail")).to_have_text("digging")
     page.page.reload()
-    expect(page.calls.locator(".progress")).to_have_text("digging")
+    expect(page.calls.locator(".tail")).to_have_text("digging")
     page.say("faster", "Steer")
     expect(page.answers).to_have_text("I have dug")
     page.say("later", "Queue")
@@ -114,14 +114,12 @@ def test_pictures_and_sounds_are_fetched_when_they_come_into_sight(house: MakeHo
     for _ in range(2):
         expect(page.answers).to_have_text("Painted.")
         expect(page.messages.locator("img")).to_have_js_property("naturalWidth", 40)
-        expect(page.calls.locator("img")).to_have_js_property("naturalWidth", 0)
-        page.calls.locator("summary").first.click()
         expect(page.calls.locator("img")).to_have_js_property("naturalWidth", 30)
         expect(page.calls.locator("audio")).to_have_js_property("duration", 2)
         page.page.reload()
     page.page.route("**/media/**", lambda route: route.abort())
     page.page.reload()
-    expect(page.messages).to_contain_text("could not be fetched")
+    expect(page.page.get_by_text("could not be fetched")).to_have_count(3)
     page.wrong.clear()  # that is what the browser complains of, and should
 
 
@@ -285,7 +283,7 @@ def test_what_a_model_or_a_person_writes_is_never_run(house: MakeHouse, tab: Mak
     page = tab(there.address())
     page.say(_EVIL)
     expect(page.calls.locator("b")).to_have_text([re.compile("^_img_src_x_onerror_"), "echo"])
-    expect(page.calls.last.locator(".result")).to_have_text(_EVIL)
+    expect(page.calls.last.locator(".result pre")).to_have_text(_EVIL)
     expect(page.answers.last).to_have_text(_EVIL)
     assert page.page.evaluate("window.hit") is None
     assert page.page.locator("#turns :is(img, script, iframe, [onerror])").count() == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +9,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import halter.gateway
-from halter.testing import Gate
+from halter import Agent
+from halter.gateway.http.static_files import StaticFiles
+from halter.stores import MemoryStore
+from halter.testing import Gate, ScriptedModel
 from tests.support.waiting import wait_until
 from tests.support.web_page import House, Tab, context_of
 
@@ -68,11 +70,22 @@ last **words
 """
 
 
-def test_every_module_is_fetched_at_once() -> None:
-    """The page names all its modules, so that a browser needs not go from one to the next to find them."""
+def test_every_module_comes_in_one_script(house: Callable[..., House], browser: Browser) -> None:
+    """A browser takes milliseconds for each file, so it is sent four, whatever the number of modules is."""
+    context = context_of(browser)
+    opened = context.new_page()
+    fetched: list[str] = []
+    opened.on("request", lambda request: fetched.append(request.url.rpartition("/")[2]))
+    opened.goto(house().address())
+    opened.locator("#text").wait_for()
+    context.close()
+    assert sorted({each for each in fetched if "." in each}) == ["icon.svg", "main.js", "styles.css", "theme.js"]
     folder = Path(halter.gateway.__file__).parent / "web"
-    named = re.findall(r'(?:href|src)="/page/(.+?\.js)"', (folder / "index.html").read_text())
-    assert sorted(named) == sorted(path.name for path in folder.glob("*.js"))
+    text = StaticFiles()._files["main.js"].data.decode()
+    for path in folder.glob("*.js"):
+        assert path.name in ("main.js", "theme.js") or text.count(f"const ${path.stem} =") == 1, path.name
+    styles = StaticFiles()._files["styles.css"].data.decode()
+    assert all(path.name == "styles.css" or path.read_text() in styles for path in folder.glob("*.css"))
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +217,58 @@ def test_an_event_that_comes_again_changes_nothing(page: Page) -> None:
         }"""
     )
     assert texts == ["ab", "a"]
+
+
+def test_a_stream_is_live_when_all_that_had_happened_has_come(page: Page) -> None:
+    """The gateway says how many events there are; what comes before the last of them is history, not news."""
+    heard = page.evaluate(
+        """async () => {
+          const { EventStream } = await import("/page/stream.js");
+          const heard = [];
+          let send;
+          const body = new ReadableStream({ start: (stream) => { send = stream; } });
+          const api = { events: async () => new Response(body, { headers: { "Halter-Last-Event": "2" } }) };
+          const stream = new EventStream(api, "s", {
+            onEvents: (events) => heard.push(...events.map((each) => each.seq)),
+            onState: (state) => heard.push(state),
+            onClock: () => {},
+          });
+          const seen = async (what) => { while (!heard.includes(what)) await new Promise((go) => setTimeout(go)); };
+          stream.run();
+          for (const seq of [1, 2, 3]) {
+            await seen(seq === 1 ? "joining" : seq === 2 ? 1 : "live");
+            send.enqueue(new TextEncoder().encode(`data: {"seq":${seq}}\\n\\n`));
+          }
+          await seen(3);
+          stream.close();
+          return heard;
+        }"""
+    )
+    assert heard == ["joining", 1, 2, "live", 3]
+
+
+def test_a_long_session_is_drawn_from_its_end(house: MakeHouse, browser: Browser) -> None:
+    """Nobody sees the first turns pass by; those before the last are drawn later, all of them, in their order."""
+    store = MemoryStore()
+    with Agent(ScriptedModel(*["Answer."] * 400)).session("long", store) as session:
+        for number in range(400):
+            session.run(f"Message {number}.")
+    context = context_of(browser)
+    opened = context.new_page()
+    opened.add_init_script(
+        """new MutationObserver((_, self) => {
+          const shown = [...document.querySelectorAll(".turn")];
+          if (!shown.length) return;
+          self.disconnect();
+          window.first = shown.map((each) => each.textContent);
+        }).observe(document, { subtree: true, childList: true });"""
+    )
+    opened.goto(house(store=store).address("long"))
+    expect(opened.locator(".turn")).to_have_count(400)
+    first = opened.evaluate("first")
+    assert "Message 399." in first[-1]
+    assert len(first) < 400
+    assert opened.locator(".message p").all_text_contents() == [f"Message {number}." for number in range(400)]
+    expect(opened.locator("article.turn .undo:visible")).to_have_count(1)
+    expect(opened.locator("article.turn").last.get_by_role("button", name="Undo")).to_be_visible()
+    context.close()

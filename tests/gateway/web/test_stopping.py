@@ -105,7 +105,7 @@ def test_a_steer_breaks_a_tool_and_the_turn_goes_on(house: MakeHouse, tab: MakeT
     page = tab(there.address())
     page.say("find the treasure")
     digging = page.calls.filter(has_text="dig")
-    expect(digging.locator(".progress")).to_contain_text("digging in the garden")
+    expect(digging.locator(".tail")).to_contain_text("digging in the garden")
     expect(page.calls.filter(has_text="add")).to_have_attribute("data-state", "completed")
     page.shoot("tools")
     page.say("No, in the cellar.", "Steer")

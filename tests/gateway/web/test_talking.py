@@ -146,7 +146,7 @@ def test_an_approval_is_given_or_refused_in_place(house: MakeHouse, tab: MakeTab
     two.get_by_role("button", name="Deny").click()
     expect(page.answers).to_have_text("So be it.")
     expect(one).to_have_attribute("data-state", "completed")
-    expect(one.locator(".result")).to_have_text("/one is gone")
+    expect(one.locator(".result pre")).to_have_text("/one is gone")
     expect(two).to_have_attribute("data-state", "denied")
     expect(page.button("Allow")).to_have_count(0)
 
@@ -215,7 +215,7 @@ def test_a_question_is_answered_by_a_choice_a_line_or_a_message(house: MakeHouse
     expect(page.answers).to_have_text("Thank you.")
     expect(page.page.locator(".question .said")).to_have_text(["tea", "with milk", "and sugar"])
     expect(page.messages).to_have_count(1)
-    expect(page.calls.locator(".result")).to_have_text(["picked tea", "heard with milk", "heard and sugar"])
+    expect(page.calls.locator(".result pre")).to_have_text(["picked tea", "heard with milk", "heard and sugar"])
 
 
 def test_a_voice_message_is_recorded_and_sent(house: MakeHouse, tab: MakeTab) -> None:
@@ -360,14 +360,14 @@ def test_undo_shows_the_changed_files_first(house: MakeHouse, tab: MakeTab, tmp_
     expect(page.answers).to_have_text("Done.")
     dialog = page.page.get_by_role("dialog")
     page.button("Undo").click()
-    expect(dialog.locator(".diff")).to_contain_text("+new")
+    expect(dialog.locator(".diff ins")).to_have_text("new")
     dialog.get_by_role("button", name="Cancel").click()
     assert file.read_text() == "new\n"
     page.button("Undo").click()
     dialog.get_by_role("button", name="Restore the files").click()
     expect(page.ends).to_contain_text("Removed from the conversation")
     assert file.read_text() == "old\n"
-    expect(page.page.locator("#said")).to_have_text("1 files restored.")
+    expect(page.page.locator("#said")).to_have_text("1 file restored.")
     with page.page.expect_response("**/rollback/undo"):
         page.button("Bring the files back").click()
     assert file.read_text() == "new\n"

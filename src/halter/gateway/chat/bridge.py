@@ -68,7 +68,7 @@ class ChatBridge:
         self._platform = platform
         self._registry = registry
         self._notices = notices
-        self._commands = Commands(registry)
+        self._commands = Commands(registry, speech)
         self._key = Key(platform.name, platform.name, "write", "")
         self._phrases = StopPhrases(platform.stop_phrases)
         self._conversations = Conversations(platform)

@@ -211,7 +211,7 @@ def _render(item: Item) -> str:
         return _call_line(item)
     if isinstance(item, ChildItem):
         return (
-            f"⑂ {item.agent}: {item.state}" if not item.task else f"⑂ {item.agent} ({_line(item.task)}): {item.state}"
+            f"◇ {item.agent}: {item.state}" if not item.task else f"◇ {item.agent} ({_line(item.task)}): {item.state}"
         )
     return f"🔁 {_line(item.error)}; trying again" if isinstance(item, RetryItem) else ""
 

@@ -111,6 +111,10 @@ def problem_of_status(error: web.HTTPException) -> Problem:
     return Problem(error.status, error.text or error.reason)
 
 
+_OWNED: Final = (
+    "another process has this session open: use that one, or end it. Gateways that are to share sessions need the same "
+    "--cluster, or have to be --workers of one"
+)
 _STORE: Final = {
     StoreFull: "the store is full",
     StoreReadOnly: "the store is read-only",
@@ -123,7 +127,7 @@ def problem_of_error(error: Exception) -> Problem | None:
     if isinstance(error, (HttpProcessingError, web.RequestPayloadError)):
         return Problem(400, "the body is malformed", field="body", kind="body")
     if isinstance(error, SessionOwned):
-        return Problem(409, "another process has this session open", kind="session-owned", retry_after=_SOON)
+        return Problem(409, _OWNED, kind="session-owned", retry_after=_SOON)
     if isinstance(error, SessionClosed):
         return Problem(503, "the session is being closed: try again", kind="closed", retry_after=_SOON)
     if isinstance(error, StoreError):

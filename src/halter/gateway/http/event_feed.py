@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import logging
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.registration import call_in_loop
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
+from halter.errors import StoreError
 from halter.gateway.http.media import replace_media
 
 if TYPE_CHECKING:
@@ -26,11 +28,12 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from halter.events import Event
-    from halter.session.session import Session
+    from halter.gateway.sessions.placement import EventSource
     from halter.stores.base import Store
 
-__all__ = ["EventFeed", "FeedDispatcher", "read_log"]
+__all__ = ["EventFeed", "FeedDispatcher", "log_failure", "read_log"]
 
+_log = logging.getLogger(__name__)
 _AT_ONCE: Final = 200  # events of a piece of the log
 _IN_ONE_READ: Final = 20  # events; must divide _AT_ONCE
 _IN_ONE_WRITE: Final = 16  # events
@@ -51,6 +54,14 @@ def read_log(store: Store, session_id: str, after: int) -> list[Event]:
             break
         after = some[-1].seq
     return events
+
+
+def log_failure(error: Exception, session_id: str) -> None:
+    """Log why a feed has ended. A store that cannot be read is one line: the fault is not here, and clients resume."""
+    if isinstance(error, StoreError):
+        _log.warning("an event stream has ended: %s", error, extra={"session": session_id})
+    else:
+        _log.error("an event stream has failed", exc_info=error, extra={"session": session_id})
 
 
 class FeedDispatcher:
@@ -86,7 +97,7 @@ class EventFeed:
     def __init__(
         self,
         request: web.Request,
-        session: Session,
+        session: EventSource,
         store: Store,
         after: int,
         *,
@@ -105,6 +116,7 @@ class EventFeed:
         self._first: list[Event] = []
         self._is_kept = False  # live events are kept; else they are dropped, as the log will be read
         self._is_live = False  # live events are sent
+        self._is_slow = False  # as of the last write
         self._is_over = False
         self._failure: Exception | None = None
         self._wake = asyncio.Event()  # wakes run() while it is live
@@ -159,6 +171,7 @@ class EventFeed:
         """Send live events until the client is too slow, an event is missing, or the session is closed."""
         self._wake.clear()
         self._is_live = True
+        self._is_slow = False  # the log was read after it had taken everything
         try:
             self.send()  # what came while the log was read
             await self._wake.wait()
@@ -188,33 +201,27 @@ class EventFeed:
         is_whole = not fresh or (fresh[0].seq == self._last + 1 and fresh[-1].seq == self._last + len(fresh))
         if fresh and is_whole:
             self._send_some(fresh)
-        if self._is_over or not is_whole or self._is_slow():
+        if self._is_over or not is_whole or self._is_slow:
             self._wake.set()
 
     def _send_some(self, events: list[Event]) -> int:
         """Send events until the client is slow; returns how many."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError
         sent = 0
-        while sent < len(events):
-            self._send(events[sent : sent + _IN_ONE_WRITE])
-            sent = min(sent + _IN_ONE_WRITE, len(events))
-            if self._is_slow():
-                break
+        self._is_slow = False
+        while sent < len(events) and not self._is_slow:
+            some = events[sent : sent + _IN_ONE_WRITE]
+            transport.write(self._pack(some))
+            self._last = some[-1].seq
+            self._is_slow = transport.get_write_buffer_size() > _MOST_BUFFERED
+            sent += len(some)
+        self.is_silent = False
+        self._dispatcher.sent += sent
         return sent
 
     def fail(self, error: Exception) -> None:
         """Let `run()` raise it."""
         self._failure = error
         self._wake.set()
-
-    def _send(self, events: list[Event]) -> None:
-        transport = self._request.transport
-        if transport is None or transport.is_closing():
-            raise ConnectionResetError
-        transport.write(self._pack(events))
-        self._last = events[-1].seq
-        self.is_silent = False
-        self._dispatcher.sent += len(events)
-
-    def _is_slow(self) -> bool:
-        transport = self._request.transport
-        return transport is not None and transport.get_write_buffer_size() > _MOST_BUFFERED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from aiohttp import web
@@ -11,28 +11,53 @@ from halter.gateway.http.errors import Problem
 from halter.gateway.http.keys import Key
 from halter.gateway.http.media import find_media, is_sound
 from halter.gateway.http.openapi import document
+from halter.gateway.http.pdf_text import PdfReader
 from halter.gateway.http.peer import client_of
 from halter.gateway.http.schemas import (
     AnswerBody,
-    AnswerView,
     EditBody,
     MessageBody,
     RollbackBody,
-    SessionBody,
-    SessionList,
-    SessionView,
     StopAllBody,
     StopBody,
-    TurnView,
     read_body,
+    read_file,
     read_form,
-    view_inbox_message,
+)
+from halter.gateway.http.session_schemas import (
+    AgentList,
+    BranchBody,
+    RetryBody,
+    SessionBody,
+    SessionEditBody,
+    SessionList,
+    SessionView,
 )
 from halter.gateway.http.static_files import StaticFiles
 from halter.gateway.http.websocket import SessionWebSocket
 from halter.gateway.observe.metrics import CONTENT_TYPE_LATEST, Metrics
-from halter.gateway.sessions.commands import Commands
+from halter.gateway.sessions.catalog import Catalog
 from halter.gateway.sessions.limits import LimitExceeded
+from halter.gateway.sessions.requests import (
+    AnswerQuestion,
+    BranchSession,
+    ChangeSession,
+    CompactContext,
+    EditMessage,
+    EraseSession,
+    PostMedia,
+    PostMessage,
+    ReadChanges,
+    ReadInbox,
+    ReadSession,
+    RemoveMessage,
+    RetryTurn,
+    Rollback,
+    Speak,
+    StopTurn,
+    UndoRollback,
+)
+from halter.gateway.sessions.views import add_live, view_agent
 from halter.models.image_types import IMAGE_TYPES
 
 if TYPE_CHECKING:
@@ -40,16 +65,16 @@ if TYPE_CHECKING:
 
     from halter.gateway.http.sse import EventStreams
     from halter.gateway.observe.tracing import Tracing
-    from halter.gateway.sessions.commands import KeepPrefixes
-    from halter.gateway.sessions.live_session import LiveSession
-    from halter.gateway.sessions.registry import SessionLease, SessionRegistry
-    from halter.gateway.sessions.spoken_replies import SpokenReplies
+    from halter.gateway.sessions.placement import FollowedSession, Sessions
+    from halter.gateway.sessions.registry import SessionRegistry
+    from halter.gateway.sessions.requests import SessionRequest
 
 __all__ = ["KEY", "Handlers"]
 
 KEY: Final = web.RequestKey("key", Key)
 _MOST_LISTED: Final = 1_000
 _LISTED: Final = 100
+_LONGEST_SEARCH: Final = 200
 _MOST_EVENTS: Final = 0xFFFFFFFF
 _UNKNOWN: Final = "application/octet-stream"
 # Media are for the page only, and must not run as a page themselves. Deleted media must not stay in a browser's cache,
@@ -69,23 +94,22 @@ class Handlers:
     def __init__(
         self,
         registry: SessionRegistry,
+        sessions: Sessions,
         streams: EventStreams,
         metrics: Metrics,
         tracing: Tracing,
-        speech: SpokenReplies,
         *,
-        reserved: Collection[str] = (),
-        keep_prefixes: KeepPrefixes | None = None,
         notices: Collection[str] = (),
     ) -> None:
         self._registry = registry
+        self._sessions = sessions
         self._notices = list(notices)
         self._streams = streams
         self._metrics = metrics
         self._tracing = tracing
-        self._speech = speech
-        self._commands = Commands(registry, reserved, keep_prefixes)
         self._page = StaticFiles()
+        self._pdfs = PdfReader()
+        self._catalog = Catalog(registry.store)
         self._document = b""
         self.sockets = 0
 
@@ -100,6 +124,8 @@ class Handlers:
     async def health(self, _request: web.Request) -> web.Response:
         if self._registry.is_draining:
             raise Problem(503, "the gateway is shutting down", kind="draining", retry_after=5.0)
+        if not self._sessions.is_connected:
+            raise Problem(503, "the servers of the cluster cannot be reached", kind="cluster", retry_after=1.0)
         return web.json_response({"status": "ok"})
 
     async def openapi(self, _request: web.Request) -> web.Response:
@@ -121,17 +147,22 @@ class Handlers:
 
     async def create(self, request: web.Request) -> web.Response:
         body: SessionBody = await read_body(request, SessionBody, self._registry.limits, may_be_empty=True)
-        live, is_new = await self._commands.create(request[KEY], body)
-        return _json(_view(live), status=201 if is_new else 200)
+        view, is_new = await self._sessions.create(request[KEY], body)
+        return _json(view, status=201 if is_new else 200)
 
     async def sessions(self, request: web.Request) -> web.Response:
         most = _number(request.query.get("limit"), "limit", _LISTED, _MOST_LISTED)
+        words = request.query.get("search", "")
+        if len(words) > _LONGEST_SEARCH:
+            raise Problem(422, f"at most {_LONGEST_SEARCH} characters", field="search", kind="field")
+        found = await self._catalog.search(words, request[KEY], most) if words.strip() else None
         views = []
-        for info, agent, title in await self._registry.list(most, request[KEY]):
+        elsewhere = await self._sessions.states()
+        for info, agent, title in await self._catalog.list(most, request[KEY], found):
             live = self._registry.live_sessions.get(info.id)
             view = SessionView(
                 id=info.id,
-                agent=agent,
+                agent=agent or next(iter(self._registry.agents)),
                 state="asleep",
                 title=title,
                 waiting=info.waiting,
@@ -140,16 +171,41 @@ class Handlers:
                 updated_at=info.updated_at,
             )
             if live is not None:
-                view.state, view.turn = _state(live), _turn(live)
+                add_live(view, live)
+            elif info.id in elsewhere:
+                other = elsewhere[info.id]
+                view.state, view.turn = "running" if other.is_running else "idle", other.turn
             views.append(view)
-        return _json(SessionList(sessions=views, notices=self._notices))
+        return _json(SessionList(sessions=views, notices=self._notices, found=found or {}))
+
+    async def agents(self, _request: web.Request) -> web.Response:
+        registry = self._registry
+        agents = [view_agent(name, agent) for name, agent in registry.agents.items()]
+        return _json(AgentList(agents=agents, models=list(registry.models)))
+
+    async def pdf(self, request: web.Request) -> web.Response:
+        return _json(await self._pdfs.read(await read_file(request, "application/pdf", self._registry.limits)))
+
+    async def change(self, request: web.Request) -> web.Response:
+        body: SessionEditBody = await read_body(request, SessionEditBody, self._registry.limits)
+        return await self._do(request, ChangeSession(body=body))
+
+    async def retry(self, request: web.Request) -> web.Response:
+        body: RetryBody = await read_body(request, RetryBody, self._registry.limits, may_be_empty=True)
+        return await self._do(request, RetryTurn(body=body), status=202)
+
+    async def branch(self, request: web.Request) -> web.Response:
+        body: BranchBody = await read_body(request, BranchBody, self._registry.limits, may_be_empty=True)
+        return await self._do(request, BranchSession(body=body), status=201)
+
+    async def compact(self, request: web.Request) -> web.Response:
+        return await self._do(request, CompactContext(), status=202)
 
     async def session(self, request: web.Request) -> web.Response:
-        async with self._lease(request) as live:
-            return _json(_view(live))
+        return await self._do(request, ReadSession())
 
     async def erase(self, request: web.Request) -> web.Response:
-        await self._registry.erase(request.match_info["session"])
+        await self._sessions.do(request.match_info["session"], request[KEY], EraseSession())
         return web.Response(status=204)
 
     # -- messages ----------------------------------------------------------------------------------------------------
@@ -157,69 +213,61 @@ class Handlers:
     async def message(self, request: web.Request) -> web.Response:
         if request.content_type == "multipart/form-data":
             return await self.media_message(request)
-        async with self._lease(request) as live:
-            body: MessageBody = await read_body(request, MessageBody, self._registry.limits)
-            body = self._tracing.continue_trace(request.headers, live.session.id, body)
-            return _json(await self._commands.message(live, request[KEY], body), status=202)
+        body: MessageBody = await read_body(request, MessageBody, self._registry.limits)
+        body = self._tracing.continue_trace(request.headers, request.match_info["session"], body)
+        return await self._do(request, PostMessage(body=body), status=202)
 
     async def media_message(self, request: web.Request) -> web.Response:
-        async with self._lease(request) as live:
+        async with self._follow(request):  # before the upload: nobody sends one to a session that does not exist
             form, parts = await read_form(request, self._registry.limits)
-            form = self._tracing.continue_trace(request.headers, live.session.id, form)
-            return _json(await self._commands.message_with_media(live, request[KEY], form, parts), status=202)
+            form = self._tracing.continue_trace(request.headers, request.match_info["session"], form)
+            return await self._do(request, PostMedia(form=form, parts=parts), status=202)
 
     async def inbox(self, request: web.Request) -> web.Response:
-        async with self._lease(request) as live:
-            return _json([view_inbox_message(pending) for pending in live.session.inbox])
+        return await self._do(request, ReadInbox())
 
     async def edit(self, request: web.Request) -> web.Response:
-        async with self._lease(request) as live:
-            body: EditBody = await read_body(request, EditBody, self._registry.limits)
-            return _json(await self._commands.edit(live, request.match_info["message"], body))
+        body: EditBody = await read_body(request, EditBody, self._registry.limits)
+        return await self._do(request, EditMessage(message=request.match_info["message"], body=body))
 
     async def remove(self, request: web.Request) -> web.Response:
-        async with self._lease(request) as live:
-            return _json(await self._commands.remove(live, request.match_info["message"]))
+        return await self._do(request, RemoveMessage(message=request.match_info["message"]))
 
     async def stop(self, request: web.Request) -> web.Response:
-        async with self._lease(request) as live:
-            body: StopBody = await read_body(request, StopBody, self._registry.limits, may_be_empty=True)
-            return _json(await self._commands.stop(live, request[KEY], body))
+        body: StopBody = await read_body(request, StopBody, self._registry.limits, may_be_empty=True)
+        return await self._do(request, StopTurn(body=body))
 
     async def stop_all(self, request: web.Request) -> web.Response:
         body: StopAllBody = await read_body(request, StopAllBody, self._registry.limits, may_be_empty=True)
-        return _json(await self._commands.stop_all(request[KEY], body))
+        return _json(await self._sessions.stop_all(request[KEY], body))
 
     async def rollback(self, request: web.Request) -> web.Response:
-        async with self._lease(request) as live:
-            body: RollbackBody = await read_body(request, RollbackBody, self._registry.limits, may_be_empty=True)
-            return _json(await self._commands.rollback(live, body))
+        body: RollbackBody = await read_body(request, RollbackBody, self._registry.limits, may_be_empty=True)
+        return await self._do(request, Rollback(body=body))
 
     async def undo_rollback(self, request: web.Request) -> web.Response:
-        async with self._lease(request) as live:
-            return _json(await self._commands.undo_rollback(live))
+        return await self._do(request, UndoRollback())
 
     async def changes(self, request: web.Request) -> web.Response:
-        async with self._lease(request) as live:
-            return _json(await self._commands.changes(live))
+        scope = request.query.get("scope", "turn")
+        if scope not in ("turn", "session"):
+            raise Problem(422, "must be turn or session", field="scope", kind="field")
+        return await self._do(request, ReadChanges(whole=scope == "session"))
 
     async def answer(self, request: web.Request) -> web.Response:
-        async with self._lease(request) as live:
-            body: AnswerBody = await read_body(request, AnswerBody, self._registry.limits)
-            client = client_of(request)
-            await self._commands.answer(live, request[KEY], request.match_info["request"], body.value, client)
-            return _json(AnswerView(answered=True))
+        body: AnswerBody = await read_body(request, AnswerBody, self._registry.limits)
+        asked, client = request.match_info["request"], client_of(request)
+        return await self._do(request, AnswerQuestion(request=asked, value=body.value, client=client))
 
     async def speech(self, request: web.Request) -> web.Response:
-        async with self._lease(request) as live:
-            sound = await self._speech.say(live.session)
-            return web.Response(body=sound.data, content_type=sound.media_type)
+        sound = await self._sessions.do(request.match_info["session"], request[KEY], Speak())
+        return web.Response(body=sound.data, content_type=sound.media_type)
 
     async def media(self, request: web.Request) -> web.Response:
         place = request.match_info
         event, number = (_number(place[name], name, 0, _MOST_EVENTS) for name in ("event", "number"))
-        async with self._lease(request) as live:
-            found = await self._registry.read(live.session.id, event)
+        async with self._follow(request) as source:
+            found = await self._registry.read(source.id, event)
         medium = find_media(found, number) if found is not None else None
         if medium is None:
             raise Problem(404, "there is no such image or recording", field="number", kind="no-media")
@@ -230,22 +278,26 @@ class Handlers:
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         after = self._after(request)
-        async with self._lease(request) as live:
-            return await self._streams.send(request, live.session, after)
+        async with self._follow(request) as source:
+            return await self._streams.send(request, source, after)
 
     async def socket(self, request: web.Request) -> web.StreamResponse:
         after = self._after(request)
-        async with self._lease(request) as live:
+        async with self._follow(request) as source:
             self.sockets += 1
             try:
-                socket = SessionWebSocket(request, live, request[KEY], self._registry, self._commands, self._streams)
+                socket = SessionWebSocket(request, source, request[KEY], self._registry, self._sessions, self._streams)
                 return await socket.serve(after)
             finally:
                 self.sockets -= 1
 
-    def _lease(self, request: web.Request) -> SessionLease:
-        """The session of the request, if its key may use it."""
-        return self._registry.lease(request.match_info["session"], request[KEY])
+    async def _do(self, request: web.Request, asked: SessionRequest, status: int = 200) -> web.Response:
+        """Do something to the session of the request, if its key may use it."""
+        return _json(await self._sessions.do(request.match_info["session"], request[KEY], asked), status)
+
+    def _follow(self, request: web.Request) -> FollowedSession:
+        """The events of the session of the request, if its key may use it."""
+        return self._sessions.follow(request.match_info["session"], request[KEY])
 
     def _after(self, request: web.Request) -> int:
         """The number of the last event that the client has; checks the limit of streams."""
@@ -268,34 +320,3 @@ def _number(text: str | None, field: str, default: int, most: int) -> int:
 
 def _json(view: object, status: int = 200) -> web.Response:
     return web.Response(body=_encode(view), status=status, content_type="application/json")
-
-
-def _state(live: LiveSession) -> Literal["running", "idle"]:
-    return "running" if live.session.is_running else "idle"
-
-
-def _turn(live: LiveSession) -> TurnView | None:
-    turn = live.session.turn
-    if turn is None:
-        return None
-    return TurnView(
-        id=turn.id,
-        status=turn.status,
-        stopping=turn.is_stopping,
-        reason=turn.reason or "",
-        detail=turn.detail,
-        text=live.session.text if turn.status == "running" else turn.text,
-    )
-
-
-def _view(live: LiveSession) -> SessionView:
-    return SessionView(
-        id=live.session.id,
-        agent=live.agent,
-        state=_state(live),
-        title=live.title,
-        waiting=len(live.session.inbox),
-        created_at=live.created_at,
-        updated_at=live.updated_at,
-        turn=_turn(live),
-    )

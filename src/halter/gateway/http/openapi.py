@@ -54,7 +54,10 @@ def _operation(route: Route) -> dict[str, Any]:
     }
     if route.scope is not None:
         operation["description"] = f"Needs a key of scope `{route.scope}`."
-    if route.takes is not None:
+    if isinstance(route.takes, str):
+        body = {"schema": {"type": "string", "format": "binary"}}
+        operation["requestBody"] = {"required": True, "content": {route.takes: body}}
+    elif route.takes is not None:
         # One type for each address: generators of clients do not handle two. `messages` takes forms as well.
         kind = "multipart/form-data" if route.takes is MessageForm else _JSON
         content = {kind: {"schema": _ref(route.takes)}}
@@ -73,6 +76,9 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
         found.append({"name": "Last-Event-ID", "in": "header", "schema": number})
     if route.name == "sessions":
         found.append({"name": "limit", "in": "query", "schema": number | {"maximum": 1000}})
+        found.append({"name": "search", "in": "query", "schema": {"type": "string", "maxLength": 200}})
+    if route.name == "changes":
+        found.append({"name": "scope", "in": "query", "schema": {"enum": ["turn", "session"]}})
     return found
 
 

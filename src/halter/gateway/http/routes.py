@@ -13,12 +13,20 @@ from halter.gateway.http.schemas import (
     MessageForm,
     ReceiptView,
     RollbackBody,
-    SessionBody,
-    SessionList,
-    SessionView,
     StopAllBody,
     StopBody,
     StoppedView,
+)
+from halter.gateway.http.session_schemas import (
+    AgentList,
+    BranchBody,
+    CompactionView,
+    PdfText,
+    RetryBody,
+    SessionBody,
+    SessionEditBody,
+    SessionList,
+    SessionView,
 )
 from halter.tools.file_history import FileDiff, RestoredFiles
 
@@ -40,7 +48,7 @@ class Route(NamedTuple):
     scope: Scope | None
     status: int = 200
     gives: type[Struct] | str | None = None  # a struct as JSON, or a media type
-    takes: type[Struct] | None = None
+    takes: type[Struct] | str | None = None  # the same
     may_be_empty: bool = False
     is_many: bool = False  # gives a list of it
 
@@ -61,7 +69,11 @@ ROUTES: Final = (
     Route(
         "POST", "/v1/sessions", "create", "Create a session", "write", 201, SessionView, SessionBody, may_be_empty=True
     ),
-    Route("GET", "/v1/sessions", "sessions", "List sessions, last used first", "read", gives=SessionList),
+    Route("GET", "/v1/sessions", "sessions", "List or search sessions, last used first", "read", gives=SessionList),
+    Route(
+        "POST", "/v1/pdf", "pdf", "The text of a PDF, for a message", "write", gives=PdfText, takes="application/pdf"
+    ),
+    Route("GET", "/v1/agents", "agents", "List the agents and models", "read", gives=AgentList),
     Route(
         "POST",
         f"{_SESSION}/stop",
@@ -77,6 +89,9 @@ ROUTES: Final = (
         "POST", "/v1/stop", "stop_all", "Stop every session", "admin", 200, StoppedView, StopAllBody, may_be_empty=True
     ),
     Route("GET", _SESSION, "session", "Get a session", "read", gives=SessionView),
+    Route(
+        "PATCH", _SESSION, "change", "Rename a session or change its model", "write", 200, SessionView, SessionEditBody
+    ),
     Route("DELETE", _SESSION, "erase", "Stop and delete a session", "admin", 204),
     Route("POST", f"{_SESSION}/messages", "message", "Send a message", "write", 202, ReceiptView, MessageBody),
     Route(
@@ -127,6 +142,29 @@ ROUTES: Final = (
         "write",
         gives=RestoredFiles,
     ),
+    Route(
+        "POST",
+        f"{_SESSION}/retry",
+        "retry",
+        "Remove the last turn and send its message again, changed or not",
+        "write",
+        202,
+        ReceiptView,
+        RetryBody,
+        may_be_empty=True,
+    ),
+    Route(
+        "POST",
+        f"{_SESSION}/branch",
+        "branch",
+        "Create a session from the conversation before a turn",
+        "write",
+        201,
+        SessionView,
+        BranchBody,
+        may_be_empty=True,
+    ),
+    Route("POST", f"{_SESSION}/compact", "compact", "Compact the conversation", "write", 202, CompactionView),
     Route("GET", f"{_SESSION}/changes", "changes", "Files that the last turn has changed", "read", gives=FileDiff),
     Route("GET", f"{_SESSION}/speech", "speech", "The last answer as speech", "read", gives="audio/ogg"),
     Route("GET", f"{_SESSION}/media/{{event}}/{{number}}", "media", "An image or recording", "read", gives="*/*"),

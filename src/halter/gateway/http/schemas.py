@@ -29,6 +29,7 @@ __all__ = [
     "AnswerBody",
     "AnswerCommand",
     "AnswerView",
+    "Body",
     "Command",
     "EditBody",
     "EditCommand",
@@ -36,20 +37,19 @@ __all__ = [
     "MessageBody",
     "MessageCommand",
     "MessageForm",
+    "Name",
     "ReceiptView",
     "RemoveCommand",
     "RollbackBody",
     "RollbackCommand",
-    "SessionBody",
-    "SessionList",
-    "SessionView",
     "StopAllBody",
     "StopBody",
     "StopCommand",
     "StoppedView",
-    "TurnView",
+    "Word",
     "decode",
     "read_body",
+    "read_file",
     "read_form",
     "view_inbox_message",
     "view_receipt",
@@ -62,18 +62,11 @@ _MAX_PARTS: Final = 100  # of one form
 _UNKNOWN: Final = frozenset({"", "application/octet-stream"})
 
 
-class _Body(Struct, forbid_unknown_fields=True, kw_only=True):
+class Body(Struct, forbid_unknown_fields=True, kw_only=True):
     """A request body. Unknown fields are errors."""
 
 
-class SessionBody(_Body):
-    """A new session: under this name, or one that is found; with this agent, or the first."""
-
-    id: Name | None = None
-    agent: Word | None = None
-
-
-class MessageForm(_Body):
+class MessageForm(Body):
     """The fields of a message with parts: its text may be missing."""
 
     text: str = ""
@@ -82,7 +75,7 @@ class MessageForm(_Body):
     expect_turn: Word | None = None
 
 
-class MessageBody(_Body):
+class MessageBody(Body):
     """A message. The same `id` again is the same message. `expect_turn` names the turn that is meant."""
 
     text: Annotated[str, Meta(min_length=1)]
@@ -91,7 +84,7 @@ class MessageBody(_Body):
     expect_turn: Word | None = None
 
 
-class _AnyStop(_Body):
+class _AnyStop(Body):
     """What every stop may say.
 
     `wait`: answer when the turn is over; true for as long as that takes (a minute at the most), or so many seconds.
@@ -122,20 +115,24 @@ class StopAllBody(_AnyStop):
     scope: Literal["turn", "all"] = "turn"
 
 
-class RollbackBody(_Body):
-    """A rollback. With `files`, the files that the turn has changed are restored, where nobody changed them since."""
+class RollbackBody(Body):
+    """A rollback. With `files`, the files that the turn has changed are restored, where nobody changed them since.
+
+    `expect_turn` names the turn that is meant: if another one is the last, nothing is done.
+    """
 
     files: bool = False
+    expect_turn: Word | None = None
 
 
-class EditBody(_Body):
+class EditBody(Body):
     """A change of a message that waits: another text, or that it is held no longer."""
 
     text: Annotated[str, Meta(min_length=1)] | None = None
     state: Literal["accepted"] | None = None
 
 
-class AnswerBody(_Body):
+class AnswerBody(Body):
     """The answer to an approval or to a question.
 
     An approval takes true or "yes", "session", "always" (admins only), false, "no" or {"deny": "why"}.
@@ -176,7 +173,7 @@ class EditCommand(EditBody, tag="edit", kw_only=True):
     ref: Any = None
 
 
-class RemoveCommand(_Body, tag="remove", kw_only=True):
+class RemoveCommand(Body, tag="remove", kw_only=True):
     """A message to be taken out, over a WebSocket."""
 
     message: str
@@ -200,11 +197,15 @@ class ReceiptView(Struct, kw_only=True):
     files: RestoredFiles | None = None  # what a rollback with files has done to them
 
 
-class StoppedView(Struct, kw_only=True):
-    """How many turns a stop of every session has stopped, and how many of them are over."""
+class StoppedView(Struct, kw_only=True, omit_defaults=True):
+    """How many turns a stop of every session has stopped, and how many of them are over.
+
+    `recorded`: how many sessions are on nodes that do not answer. They are stopped before anything else runs in them.
+    """
 
     stopped: int
     finished: int
+    recorded: int = 0
 
 
 class InboxMessageView(Struct, kw_only=True):
@@ -221,38 +222,6 @@ class InboxMessageView(Struct, kw_only=True):
     preparing: str
     note: str
     accepted_at: float
-
-
-class TurnView(Struct, kw_only=True):
-    """A turn, the running one or the last."""
-
-    id: str
-    status: Literal["running", "done", "interrupted", "failed"]
-    stopping: bool
-    reason: str = ""
-    detail: str = ""
-    text: str = ""
-
-
-class SessionView(Struct, kw_only=True):
-    """A session. `events`, in lists, is the number of its last event."""
-
-    id: str
-    agent: str
-    state: Literal["running", "idle", "asleep"]
-    title: str
-    waiting: int
-    created_at: float
-    updated_at: float
-    events: int | None = None
-    turn: TurnView | None = None
-
-
-class SessionList(Struct, kw_only=True):
-    """Sessions, the latest used first."""
-
-    sessions: list[SessionView]
-    notices: list[str] = []  # what users are told at the start
 
 
 class AnswerView(Struct, kw_only=True):
@@ -319,18 +288,27 @@ async def read_body(request: web.Request, kind: type[Any], limits: GatewayLimits
         raise Problem(415, f"send application/json, not {request.content_type}", field="Content-Type", kind="media")
     if (request.content_length or 0) > limits.body:
         raise _too_large(limits.body)
-    data = await _read(request.content, limits) if request.body_exists else b""
+    data = await _read(request.content, limits.body, limits.body_timeout) if request.body_exists else b""
     return kind() if may_be_empty and not data else decode(data, kind)
 
 
-async def _read(content: StreamReader, limits: GatewayLimits) -> bytes:
+async def read_file(request: web.Request, kind: str, limits: GatewayLimits) -> bytes:
+    """A body that is a file of this media type. Raises `Problem`."""
+    if request.content_type != kind:
+        raise Problem(415, f"send {kind}, not {request.content_type}", field="Content-Type", kind="media")
+    if (request.content_length or 0) > limits.upload:
+        raise _too_large(limits.upload)
+    return await _read(request.content, limits.upload, limits.upload_timeout)
+
+
+async def _read(content: StreamReader, most: int, seconds: float) -> bytes:
     data = bytearray()
     try:
-        async with asyncio.timeout(limits.body_timeout):
+        async with asyncio.timeout(seconds):
             async for piece in content.iter_any():
                 data += piece
-                if len(data) > limits.body:
-                    raise _too_large(limits.body)
+                if len(data) > most:
+                    raise _too_large(most)
     except TimeoutError as error:
         raise _too_slow() from error
     return bytes(data)

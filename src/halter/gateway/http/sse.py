@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import HttpVersion11, web
 
-from halter.gateway.http.event_feed import EventFeed, FeedDispatcher
+from halter.gateway.http.event_feed import EventFeed, FeedDispatcher, log_failure
 from halter.gateway.http.media import replace_media
 from halter.views.event_json import encode_event
 
 if TYPE_CHECKING:
     from halter.events import Event
-    from halter.session.session import Session
+    from halter.gateway.sessions.placement import EventSource
     from halter.stores.base import Store
 
 __all__ = ["EventStreams"]
 
-_log = logging.getLogger(__name__)
 _BEAT: Final = 15.0  # seconds of silence before a heartbeat
+_FRAME: Final = b"id: %d\nevent: %b\ndata: %b\n\n"
 _HEADERS: Final = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-store",
@@ -59,12 +58,12 @@ class EventStreams:
         if stream is not None:
             stream.feed.end()
 
-    async def send(self, request: web.Request, session: Session, after: int) -> web.StreamResponse:
+    async def send(self, request: web.Request, session: EventSource, after: int) -> web.StreamResponse:
         """Send the session's events until it is closed or the client disconnects. That stops no turn.
 
         A boundary: an error is logged, and the connection is closed, as the response has begun; the client may resume.
         """
-        response = web.StreamResponse(headers=_HEADERS)
+        response = web.StreamResponse(headers=_HEADERS | {"Halter-Last-Event": str(session.last_event)})
         is_chunked = request.version >= HttpVersion11
         if is_chunked:
             response.enable_chunked_encoding()
@@ -78,8 +77,8 @@ class EventStreams:
             await feed.run()
         except ConnectionError:
             pass  # the client has disconnected
-        except Exception:  # noqa: BLE001
-            _log.exception("an event stream failed", extra={"session": session.id})
+        except Exception as error:  # noqa: BLE001
+            log_failure(error, session.id)
             if request.transport is not None:
                 request.transport.close()
         finally:
@@ -114,12 +113,7 @@ class _Stream:
 
 
 def _pack(events: list[Event]) -> bytes:
-    return b"".join(
-        [
-            b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, event.kind.encode(), encode_event(replace_media(event)))
-            for event in events
-        ]
-    )
+    return b"".join([_FRAME % (each.seq, each.kind.encode(), encode_event(replace_media(each))) for each in events])
 
 
 def _pack_chunk(events: list[Event]) -> bytes:

@@ -1,6 +1,7 @@
 """The files of the web page, read once, and sent with headers that restrict what the page may do.
 
-`/` is `web/index.html`; the other files of that folder are at `/page/NAME`.
+`/` is `web/index.html`; the other files of that folder are at `/page/NAME`, and `main.js` and `styles.css` have in them
+what they import.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final, NamedTuple
 from aiohttp import web
 
 from halter.gateway.http.errors import Problem
+from halter.gateway.http.page_bundle import bundle_script, bundle_styles
 
 __all__ = ["StaticFiles"]
 
@@ -41,6 +43,7 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 _TYPES: Final = {".js": "text/javascript", ".mjs": "text/javascript", ".webmanifest": "application/manifest+json"}
+_BUNDLES: Final = {"main.js": bundle_script, "styles.css": bundle_styles}
 
 
 class _File(NamedTuple):
@@ -53,9 +56,18 @@ class StaticFiles:
     """The files of the web page."""
 
     def __init__(self, folder: Path = _FOLDER) -> None:
-        self._files = {
-            path.relative_to(folder).as_posix(): _read(path) for path in sorted(folder.rglob("*")) if path.is_file()
+        files = {
+            path.relative_to(folder).as_posix(): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
         }
+        for name, bundle in _BUNDLES.items():
+            if name in files:
+                sources = {
+                    each: data.decode() for each, data in files.items() if each.endswith(name[name.index(".") :])
+                }
+                files[name] = bundle(sources, name).encode()
+        self._files = {name: _file(name, data) for name, data in files.items()}
 
     def response(self, request: web.Request, name: str) -> web.Response:
         """One of the files; 304 if the browser has it."""
@@ -70,7 +82,6 @@ class StaticFiles:
         return web.Response(body=file.data, headers=headers, content_type=file.kind, charset=charset)
 
 
-def _read(path: Path) -> _File:
-    data = path.read_bytes()
-    kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+def _file(name: str, data: bytes) -> _File:
+    kind = _TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
     return _File(data, kind, hashlib.sha256(data).hexdigest()[:32])

@@ -21,29 +21,41 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from halter.gateway.http.auth import PROTOCOL, check_scope
 from halter.gateway.http.errors import Problem, problem_of_error
-from halter.gateway.http.event_feed import EventFeed
+from halter.gateway.http.event_feed import EventFeed, log_failure
 from halter.gateway.http.media import replace_media
 from halter.gateway.http.peer import client_of
 from halter.gateway.http.schemas import (
     AnswerCommand,
-    AnswerView,
     Command,
+    EditBody,
     EditCommand,
+    MessageBody,
     MessageCommand,
     RemoveCommand,
+    RollbackBody,
+    StopBody,
     StopCommand,
     decode,
 )
 from halter.gateway.sessions.limits import LimitExceeded
+from halter.gateway.sessions.requests import (
+    AnswerQuestion,
+    EditMessage,
+    PostMessage,
+    RemoveMessage,
+    Rollback,
+    StopTurn,
+    body_of,
+)
 from halter.views.event_json import encode_event
 
 if TYPE_CHECKING:
     from halter.events import Event
     from halter.gateway.http.keys import Key
     from halter.gateway.http.sse import EventStreams
-    from halter.gateway.sessions.commands import Commands
-    from halter.gateway.sessions.live_session import LiveSession
+    from halter.gateway.sessions.placement import EventSource, Sessions
     from halter.gateway.sessions.registry import SessionRegistry
+    from halter.gateway.sessions.requests import SessionRequest
 
 __all__ = ["SessionWebSocket"]
 
@@ -65,17 +77,17 @@ class SessionWebSocket:
     def __init__(
         self,
         request: web.Request,
-        live: LiveSession,
+        source: EventSource,
         key: Key,
         registry: SessionRegistry,
-        commands: Commands,
+        sessions: Sessions,
         streams: EventStreams,
     ) -> None:
         self._request = request
-        self._live = live
+        self._source = source
         self._key = key
         self._registry = registry
-        self._commands = commands
+        self._sessions = sessions
         self._streams = streams
         self._at_work: set[asyncio.Task[None]] = set()
         self._socket = web.WebSocketResponse(
@@ -85,9 +97,7 @@ class SessionWebSocket:
     async def serve(self, after: int) -> web.WebSocketResponse:
         """Send events and do commands, until one side closes. That stops nothing."""
         dispatcher = self._streams.dispatcher
-        feed = EventFeed(
-            self._request, self._live.session, self._registry.store, after, pack=_pack, dispatcher=dispatcher
-        )
+        feed = EventFeed(self._request, self._source, self._registry.store, after, pack=_pack, dispatcher=dispatcher)
         await feed.load()
         try:
             await self._socket.prepare(self._request)
@@ -114,8 +124,8 @@ class SessionWebSocket:
                 await feed.run()
             except ConnectionError:
                 raise  # the client has gone
-            except Exception:  # noqa: BLE001
-                _log.exception("a WebSocket failed", extra={"session": self._live.session.id})
+            except Exception as error:  # noqa: BLE001
+                log_failure(error, self._source.id)
                 code, why = WSCloseCode.INTERNAL_ERROR, b"internal error; see the gateway log"
             await self._socket.close(code=code, message=why)
 
@@ -151,24 +161,25 @@ class SessionWebSocket:
     def _failed(self, error: Exception) -> Problem:
         problem = problem_of_error(error)
         if problem is None:
-            _log.error("a command failed", exc_info=error, extra={"session": self._live.session.id})
+            _log.error("a command failed", exc_info=error, extra={"session": self._source.id})
             return Problem(500, "internal error; see the gateway log")
         return problem
 
     async def _do(self, command: Command) -> object:
-        live, commands = self._live, self._commands
+        return await self._sessions.do(self._source.id, self._key, self._request_of(command))
+
+    def _request_of(self, command: Command) -> SessionRequest:
         if isinstance(command, MessageCommand):
-            return await commands.message(live, self._key, command)
+            return PostMessage(body=body_of(MessageBody, command))
         if isinstance(command, StopCommand):
-            return await commands.stop(live, self._key, command)
+            return StopTurn(body=body_of(StopBody, command))
         if isinstance(command, AnswerCommand):
-            await commands.answer(live, self._key, command.request, command.value, client_of(self._request))
-            return AnswerView(answered=True)
+            return AnswerQuestion(request=command.request, value=command.value, client=client_of(self._request))
         if isinstance(command, EditCommand):
-            return await commands.edit(live, command.message, command)
+            return EditMessage(message=command.message, body=body_of(EditBody, command))
         if isinstance(command, RemoveCommand):
-            return await commands.remove(live, command.message)
-        return await commands.rollback(live, command)
+            return RemoveMessage(message=command.message)
+        return Rollback(body=body_of(RollbackBody, command))
 
     async def _send(self, kind: str, ref: object, body: object) -> None:
         with contextlib.suppress(ConnectionError):  # the client has disconnected

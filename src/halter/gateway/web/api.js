@@ -32,23 +32,57 @@ export class Api {
     return true;
   }
 
-  sessions() {
-    return this.#ask("GET", "/sessions");
+  /** The sessions, the latest used first; with `search`, those in which these words are. */
+  sessions(search = "") {
+    return this.#ask("GET", `/sessions${search ? `?search=${encodeURIComponent(search)}` : ""}`);
+  }
+
+  session(id) {
+    return this.#ask("GET", path(id));
+  }
+
+  agents() {
+    return this.#ask("GET", "/agents");
+  }
+
+  /** The text of a PDF, with the number of its `pages`, and whether it `is_cut`. */
+  async pdf(file) {
+    const options = { headers: { "Content-Type": "application/pdf" }, body: file };
+    return (await this.#fetch("POST", "/pdf", options)).json();
+  }
+
+  /** Another `title`, or another `model`. */
+  change(id, change) {
+    return this.#ask("PATCH", path(id), change);
+  }
+
+  /** Remove a turn, if it is the last one, and send its message again, with another text if there is one. */
+  retry(session, turn, text, files) {
+    return this.#ask("POST", `${path(session)}/retry`, { expect_turn: turn, ...(text ? { text } : {}), files });
+  }
+
+  /** A new session from the conversation before a turn, or from all of it. */
+  branch(session, turn, text) {
+    return this.#ask("POST", `${path(session)}/branch`, { ...(turn ? { turn } : {}), ...(text ? { text } : {}) });
+  }
+
+  compact(session) {
+    return this.#ask("POST", `${path(session)}/compact`);
   }
 
   /** Make a session; the same name twice is the same session. */
-  create(id) {
-    return this.#ask("POST", "/sessions", { id });
+  create(id, agent = "") {
+    return this.#ask("POST", "/sessions", { id, ...(agent ? { agent } : {}) });
   }
 
   erase(id) {
     return this.#ask("DELETE", path(id));
   }
 
-  /** Leave a message; the same id twice is the same message. With `audio`, a Blob, it is a voice message. */
-  send(session, { id, text, mode, expect, audio }) {
+  /** Leave a message; the same id twice is the same message. `audio` is a recording, and `images` are pictures: Blobs. */
+  send(session, { id, text, mode, expect, audio, images = [] }) {
     const fields = { id, mode, ...(text ? { text } : {}), ...(expect ? { expect_turn: expect } : {}) };
-    return this.#ask("POST", `${path(session)}/messages`, audio ? formOf(fields, audio) : fields);
+    return this.#ask("POST", `${path(session)}/messages`, audio || images.length ? formOf(fields, audio, images) : fields);
   }
 
   edit(session, message, change) {
@@ -63,14 +97,14 @@ export class Api {
     return this.#ask("POST", `${path(session)}/stop`, body);
   }
 
-  /** The files that the last turn has changed. */
-  changes(session) {
-    return this.#ask("GET", `${path(session)}/changes`);
+  /** The files that the last turn has changed, or with the scope "session" all turns. */
+  changes(session, scope = "turn") {
+    return this.#ask("GET", `${path(session)}/changes?scope=${scope}`);
   }
 
-  /** Remove the last turn; with `files`, its changes of files too. */
-  rollback(session, files) {
-    return this.#ask("POST", `${path(session)}/rollback`, { files });
+  /** Remove a turn, if it is the last one; with `files`, its changes of files too. */
+  rollback(session, turn, files) {
+    return this.#ask("POST", `${path(session)}/rollback`, { expect_turn: turn, files });
   }
 
   /** Bring back the files that the last rollback has restored. */
@@ -139,10 +173,12 @@ export class Api {
   }
 }
 
-function formOf(fields, audio) {
+function formOf(fields, audio, images) {
   const form = new FormData();
-  for (const [name, value] of Object.entries(fields)) form.set(name, value);
-  form.set("audio", audio, "voice");
+  // A text in a form gets the line ends of Windows; a Blob does not.
+  for (const [name, value] of Object.entries(fields)) form.set(name, name === "text" ? new Blob([value]) : value);
+  for (const image of images) form.append("image", image, image.name || "picture");
+  if (audio) form.set("audio", audio, "voice");
   return form;
 }
 

@@ -2,12 +2,14 @@
 // alone, and allow or refuse it. What is asked about is shown whole, with its reason first, and can be allowed when its end
 // was on the screen: the rule of halter/views/approval_text.py.
 
-import { button, el } from "./dom.js";
-import { partsOf } from "./media.js";
-import { outcome, seconds, visible } from "./text.js";
+import { displayOf, mediaIn } from "./call_display.js";
+import { button, el, icon } from "./dom.js";
+import { capital, outcome, seconds, visible } from "./text.js";
 
-const OPEN = new Set(["planned", "needs approval", "running", "stopping"]);
-const MOST_SHOWN = 20_000; // characters of a result, until one asks for the rest
+const NOTICEABLE = 0.1; // seconds; what took less is not worth a figure
+const LIVE_LINES = 8; // of a command's output, while it runs
+const LAST_LINES = 12; // of the output of a command that has failed, or was stopped
+const CUT_OFF = ["failed", "timed_out", "partial", "cancelled", "abandoned"];
 
 export class CallView {
   #act;
@@ -19,12 +21,17 @@ export class CallView {
     this.item = item;
     this.#act = act;
     const parts = this.#parts;
+    parts.mark = el("span", { class: "mark", "aria-hidden": "true" });
+    parts.title = el("b");
+    parts.brief = el("span", { class: "given" });
+    parts.counts = el("span");
     parts.state = el("span", { class: "state" });
     parts.took = el("span", { class: "took" });
-    parts.given = el("code", { class: "given" });
-    parts.arguments = el("pre", { class: "arguments", tabindex: 0 });
-    parts.progress = el("pre", { class: "progress", tabindex: 0, "aria-label": "Progress" });
+    parts.arguments = el("div", { class: "arguments" });
     parts.result = el("div", { class: "result" });
+    parts.tail = el("pre", { class: "tail", tabindex: 0, "aria-label": "Last lines of the output", hidden: true });
+    parts.media = el("div", { class: "media", hidden: true });
+    parts.list = el("div", { class: "list", hidden: true });
     parts.note = el("p", { class: "note" });
     parts.stop = button("Stop this", () => act.stopCall(item), {
       class: "small",
@@ -34,17 +41,21 @@ export class CallView {
     parts.summary = el(
       "summary",
       {},
-      el("span", { class: "dot", "aria-hidden": "true" }),
-      el("b", { text: visible(item.name) }),
-      parts.given,
+      parts.mark,
+      parts.title,
+      parts.brief,
+      parts.counts,
       parts.took,
       parts.state,
     );
-    parts.details = el("details", {}, parts.summary, parts.arguments, parts.progress, parts.result);
+    parts.details = el("details", {}, parts.summary, parts.arguments, parts.result);
     this.node = el(
       "section",
       { class: "call", "aria-label": `Tool ${item.name}` },
       parts.details,
+      parts.tail,
+      parts.list,
+      parts.media,
       parts.note,
       parts.stop,
       parts.ask,
@@ -54,29 +65,63 @@ export class CallView {
   update() {
     const { item } = this;
     const parts = this.#parts;
-    const isOpen = OPEN.has(item.state);
+    const display = displayOf(item);
+    const isAsked = item.approval?.state === "open";
     this.node.dataset.state = item.state;
-    parts.state.textContent = outcome(item.state);
+    this.node.classList.toggle("bad", Boolean(display.isBad));
+    this.node.classList.toggle("line", Boolean(display.isLine) && !isAsked);
+    this.#once("mark", display.icon, (name) => parts.mark.replaceChildren(icon(name)));
+    parts.title.textContent = visible(display.title);
+    parts.brief.classList.toggle("mono", Boolean(display.isCode));
+    this.#once("brief", display.brief ?? "", (text) => {
+      parts.brief.textContent = visible(text.replace(/[ \n\t]+/g, " ").slice(0, 200));
+    });
+    parts.state.textContent = display.ended || outcome(item.state);
     parts.stop.hidden = item.state !== "running";
     parts.took.textContent = this.#took();
     if (item.state === "running" || item.state === "stopping") parts.took.dataset.since = item.start ?? "";
     else delete parts.took.dataset.since;
-    this.#once("given", item.arguments, () => this.#showArguments());
-    this.#once("progress", isOpen ? item.progress : "", (text) => {
-      parts.progress.textContent = text;
-      parts.progress.hidden = !text;
-      parts.progress.scrollTop = parts.progress.scrollHeight;
-    });
-    this.#once("running", item.state === "running" && Boolean(item.progress), (live) => {
-      if (live) parts.details.open = true;
-      else if (!isOpen) parts.details.open = false;
-    });
-    this.#once("content", item.content, (content) => parts.result.replaceChildren(...resultOf(content)));
+    this.#showBody(display, isAsked);
+    this.#showTail(display);
     this.#once("note", this.#note(), (text) => {
       parts.note.textContent = text;
       parts.note.hidden = !text;
     });
-    this.#once("asking", item.approval?.state ?? "", () => this.#showApproval());
+    this.#once("asking", item.approval?.state ?? "", () => this.#showApproval(display));
+  }
+
+  #showBody(display, isAsked) {
+    const { item } = this;
+    const parts = this.#parts;
+    this.#once("given", `${item.arguments} ${isAsked} ${item.diff}`, () => {
+      parts.arguments.replaceChildren(...display.given({ whole: isAsked }));
+      parts.arguments.hidden = !parts.arguments.hasChildNodes();
+    });
+    this.#once("counts", display.counts?.textContent ?? "", () => parts.counts.replaceChildren(display.counts ?? ""));
+    this.#once("open", Boolean(display.isOpen), (open) => (parts.details.open = open));
+    this.#once("content", item.content, (content) => {
+      parts.result.replaceChildren(...display.result());
+      parts.media.replaceChildren(...mediaIn(content));
+      parts.media.hidden = !parts.media.hasChildNodes();
+      parts.list.replaceChildren(...(display.shown ? [display.shown()] : []));
+      parts.list.hidden = !display.shown;
+    });
+  }
+
+  /** The last lines of the output while a command runs, and when it has failed or was stopped. */
+  #showTail(display) {
+    const { item } = this;
+    const { tail } = this.#parts;
+    const isLive = item.state === "running" || item.state === "stopping";
+    const output = display.tail ?? item.progress;
+    const most = isLive ? LIVE_LINES : display.isBad || CUT_OFF.includes(item.state) ? LAST_LINES : 0;
+    const lines = output.replace(/\n+$/, "").split("\n");
+    this.#once("tail", most ? lines.slice(-most).join("\n") : "", (text) => {
+      tail.textContent = text;
+      tail.hidden = !text.trim();
+      tail.classList.toggle("cut", lines.length > most);
+      tail.scrollTop = tail.scrollHeight;
+    });
   }
 
   #once(name, value, draw) {
@@ -87,27 +132,8 @@ export class CallView {
 
   #took() {
     const { item } = this;
-    return item.start !== null && item.end !== null ? seconds(item.end - item.start) : "";
-  }
-
-  #showArguments() {
-    const { given, arguments: whole } = this.#parts;
-    const text = this.item.arguments;
-    let value;
-    try {
-      value = JSON.parse(text);
-    } catch {
-      value = null;
-    }
-    const isObject = value !== null && typeof value === "object";
-    const short = isObject
-      ? Object.values(value)
-          .map((each) => (typeof each === "string" ? each : JSON.stringify(each)))
-          .join(", ")
-      : text;
-    given.textContent = visible(short.replace(/[ \n\t]+/g, " ").slice(0, 200));
-    whole.textContent = visible(isObject ? JSON.stringify(value, null, 2) : text);
-    whole.hidden = !text || text === "{}";
+    const took = item.start !== null && item.end !== null ? item.end - item.start : 0;
+    return took >= NOTICEABLE ? seconds(took) : "";
   }
 
   #note() {
@@ -126,13 +152,14 @@ export class CallView {
     return said.filter(Boolean).join("; ");
   }
 
-  #showApproval() {
+  #showApproval(display) {
     const { approval, name } = this.item;
     const { ask } = this.#parts;
     ask.hidden = !approval || approval.state !== "open";
     if (ask.hidden) {
       this.#end?.disconnect();
       ask.replaceChildren();
+      if (approval) this.#parts.details.open = Boolean(display.isOpen);
       return;
     }
     const answer = (value) => () => this.#act.answer(approval.id, value);
@@ -147,10 +174,8 @@ export class CallView {
       el(
         "p",
         {},
-        approval.reason ? el("span", { class: "why", text: `${visible(approval.reason)}. ` }) : null,
-        "May ",
-        el("b", { text: visible(name) }),
-        " run?",
+        approval.reason ? el("span", { class: "why", text: `${capital(visible(approval.reason))}. ` }) : null,
+        el("b", { text: display.question }),
       ),
       hint,
       el(
@@ -193,28 +218,4 @@ function prefixText(approval) {
 function sessionText(approval, name) {
   if (approval.prefixes.length) return prefixText(approval);
   return approval.covers === "tool" ? `every call of ${visible(name)}` : "exactly this call";
-}
-
-/** What a call has given: its text, and its pictures and sounds. */
-function resultOf(content) {
-  if (typeof content === "string") return content ? [textOf(content)] : [];
-  const text = content
-    .filter((part) => part.type === "text")
-    .map((part) => part.text)
-    .join("\n");
-  return [...(text ? [textOf(text)] : []), ...partsOf(content)];
-}
-
-function textOf(text) {
-  const shown = el("pre", { tabindex: 0, text: text.slice(0, MOST_SHOWN) });
-  if (text.length <= MOST_SHOWN) return shown;
-  const more = button(
-    `Show all ${text.length.toLocaleString()} characters`,
-    () => {
-      shown.textContent = text;
-      more.remove();
-    },
-    { class: "small" },
-  );
-  return el("div", {}, shown, more);
 }

@@ -3,6 +3,7 @@
 // What is written is kept for each session, over a reload too, until it was sent. Escape stops only from an empty
 // field: who clears a line means the line.
 
+import { Attachments } from "./attachments.js";
 import { find, icon } from "./dom.js";
 import { Recorder } from "./recorder.js";
 import { clock } from "./text.js";
@@ -14,12 +15,17 @@ export class Composer {
   #session = "";
   #isRunning = false;
 
-  /** `act.send(mode, text, audio)`, `act.stop()`, `act.complain(text)`. */
+  /** `act.send(mode, text, audio, images)`, `act.stop()`, `act.complain(text)`. */
   constructor(act) {
     this.act = act;
     this.text = find("text");
     this.recorder = new Recorder({ onLevel: (level, passed) => this.#loud(level, passed), onEnd: () => this.#pause() });
     this.waiting = null; // a recording that ended by itself
+    this.attached = new Attachments({
+      complain: (text) => act.complain(text),
+      onChange: () => this.#ready(),
+      readPdf: (file) => act.readPdf(file),
+    });
     const ways = { send: "queue", steer: "steer", wait: "queue", interrupt: "interrupt" };
     for (const [id, mode] of Object.entries(ways)) find(id).addEventListener("click", () => this.send(mode));
     find("send").prepend(icon("send"));
@@ -61,14 +67,18 @@ export class Composer {
 
   /** Send what is written or was said. */
   async send(mode) {
+    const session = this.#session;
+    while (this.attached.reading) await this.attached.reading;
+    if (session !== this.#session) return; // it is kept there as a draft
     const isVoice = this.recorder.isOn || this.waiting !== null;
     const audio = isVoice ? (this.waiting ?? (await this.recorder.finish())) : null;
     const text = this.text.value;
     if (isVoice) this.#endRecording();
     if (isVoice && !audio) this.act.complain("Nothing was recorded.");
-    if (!audio && (isVoice || !text.trim())) return;
+    if (!audio && (isVoice || (!text.trim() && this.attached.isEmpty))) return;
+    const { text: whole, images } = this.attached.take(text.trim() ? text : "");
     this.put("");
-    this.act.send(mode, text.trim() ? text : "", audio);
+    this.act.send(mode, whole, audio, images);
     if (isVoice) this.focus();
     else this.text.focus();
   }
@@ -146,9 +156,9 @@ export class Composer {
   }
 
   #ready() {
-    const isEmpty = !this.text.value.trim() && !this.recorder.isOn && !this.waiting;
+    const isEmpty = !this.text.value.trim() && !this.recorder.isOn && !this.waiting && this.attached?.isEmpty !== false;
     for (const id of ["send", "steer", "wait", "interrupt"]) find(id).disabled = isEmpty || this.text.disabled;
-    find("mic").disabled = this.text.disabled;
+    find("mic").disabled = find("attach").disabled = this.text.disabled;
     find("hint").textContent = !this.#isRunning || isEmpty ? "" : "Enter steers";
   }
 }

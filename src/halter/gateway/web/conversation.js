@@ -2,17 +2,24 @@
 // thing for itself, and what has not changed is not touched. It stays at its end unless somebody has scrolled away.
 
 import { CallView } from "./calls.js";
-import { button, el } from "./dom.js";
+import { copyButton } from "./copy.js";
+import { button, el, icon } from "./dom.js";
 import { Markdown } from "./markdown.js";
-import { forgetMedia, partsOf } from "./media.js";
+import { forgetMedia } from "./media.js";
+import { MessageView } from "./messages.js";
 import { QuestionView } from "./questions.js";
 import { TimelineView } from "./timeline.js";
-import { because, outcome, seconds } from "./text.js";
+import { because, grouped, money, outcome, plural, seconds } from "./text.js";
 
+const AT_ONCE = 10; // turns that are drawn in one go: more than fit on a screen
+const SLICE = 10; // milliseconds of drawing, then it is the turn of keys and clicks
 const NEAR = 60; // pixels from the end that count as being there
 
 export class ConversationView {
   #views = new Map(); // of turns and of what is in them
+  #later = new Set(); // turns that are not drawn yet, the newest first
+  #ends = []; // the turn that can be undone, and the one whose files can be brought back
+  #timer = null; // until some more of them are
   #isPinned = true;
   #life = 0;
 
@@ -36,6 +43,10 @@ export class ConversationView {
     forgetMedia();
     for (const view of this.#views.values()) view.close?.();
     this.#views.clear();
+    this.#later.clear();
+    this.#ends = [];
+    clearTimeout(this.#timer);
+    this.#timer = null;
     this.turns.replaceChildren();
     this.#isPinned = true;
     this.newest.hidden = true;
@@ -47,11 +58,50 @@ export class ConversationView {
     const touched = [...state.touched];
     state.touched.clear();
     this.log.setAttribute("aria-busy", String(Boolean(state.running)));
-    for (const turn of touched) if (turn.kind === "turn") this.#turn(turn);
+    this.#drawTurns(touched.filter((each) => each.kind === "turn"));
     for (const item of touched) if (item.kind !== "turn") this.#views.get(item)?.update();
+    this.#markEnds();
     if (!touched.length) return;
     if (this.#isPinned) this.#toEnd();
     else this.newest.hidden = false;
+  }
+
+  /** Draw turns; of many new ones, the last at once, and those before when there is time, from the newest to the oldest. */
+  #drawTurns(turns) {
+    const known = turns.filter((turn) => this.#views.has(turn));
+    const fresh = turns.filter((turn) => !this.#views.has(turn) && !this.#later.has(turn));
+    for (const turn of known) this.#turn(turn);
+    if (fresh.length > AT_ONCE)
+      for (const turn of fresh.splice(0, fresh.length - AT_ONCE).reverse()) this.#later.add(turn);
+    for (const turn of fresh) this.#turn(turn);
+    if (this.#later.size) this.#drawEarlier();
+  }
+
+  #drawEarlier() {
+    if (this.#timer) return;
+    this.#timer = setTimeout(() => {
+      this.#timer = null;
+      const end = performance.now() + SLICE;
+      for (const turn of this.#later) {
+        this.#later.delete(turn);
+        this.#turn(turn);
+        if (performance.now() > end) break;
+      }
+      if (this.#isPinned) this.#toEnd();
+      if (this.#later.size) this.#drawEarlier();
+    });
+  }
+
+  /** Only the last turn can be undone, and only the one that was undone last be brought back: it is behind that. */
+  #markEnds() {
+    const { turns } = this.state;
+    const last = turns.findLastIndex((turn) => !turn.rolledBack);
+    const ends = [turns[last], turns[last + 1]];
+    if (ends.every((turn, at) => turn === this.#ends[at])) return;
+    for (const turn of this.#ends) this.#views.get(turn)?.allow({});
+    this.#views.get(ends[0])?.allow({ undo: true });
+    this.#views.get(ends[1])?.allow({ redo: true });
+    this.#ends = ends;
   }
 
   /** Go to the end, and stay there. */
@@ -70,7 +120,7 @@ export class ConversationView {
 
   /** Draw what grows by itself, as time passes. */
   tick() {
-    this.#views.get(this.state.running)?.timeline.draw();
+    this.#views.get(this.state.running)?.timeline?.draw();
   }
 
   #turn(turn) {
@@ -78,16 +128,24 @@ export class ConversationView {
     if (!view) {
       view = new TurnView(turn, this.clock, this.act);
       this.#views.set(turn, view);
-      this.turns.append(view.node);
+      this.#place(turn, view.node);
     }
     for (let at = view.items.childNodes.length; at < turn.items.length; at += 1) {
       const item = turn.items[at];
-      const made = viewOf(item, this.act);
+      const made = viewOf(item, this.act, turn);
       this.#views.set(item, made);
       made.update();
       view.items.append(made.node);
     }
     view.update();
+  }
+
+  /** Put a turn before the ones after it: earlier turns may be drawn later. */
+  #place(turn, node) {
+    const { turns } = this.state;
+    let at = turns.lastIndexOf(turn) + 1;
+    while (at < turns.length && !this.#views.has(turns[at])) at += 1;
+    this.turns.insertBefore(node, this.#views.get(turns[at])?.node ?? null);
   }
 
   #look() {
@@ -101,7 +159,7 @@ export class ConversationView {
   }
 }
 
-function viewOf(item, act) {
+function viewOf(item, act, turn) {
   const kinds = {
     message: MessageView,
     text: TextView,
@@ -112,10 +170,12 @@ function viewOf(item, act) {
     retry: RetryView,
     compaction: CompactionView,
   };
-  return new kinds[item.kind](item, act);
+  return new kinds[item.kind](item, act, turn);
 }
 
 class TurnView {
+  #may = {}; // undo, redo
+
   constructor(turn, clock, act) {
     this.turn = turn;
     this.items = el("div", { class: "items" });
@@ -127,7 +187,8 @@ class TurnView {
       "aria-expanded": "false",
       title: "Show the timeline ( Alt+T: of the latest turn )",
     });
-    this.timeline = new TimelineView(turn, clock);
+    this.clock = clock;
+    this.timeline = null; // until somebody wants to see it
     this.error = el("p", { class: "error", hidden: true });
     this.since = el("span", { "data-since": turn.started });
     this.undo = button("Undo", () => act.undo(), {
@@ -136,11 +197,21 @@ class TurnView {
       hidden: true,
     });
     this.redo = button("Bring the files back", () => act.redo(), { class: "small quiet undo", hidden: true });
-    this.foot = el("footer", {}, this.since, this.end, this.more, this.undo, this.redo);
-    this.node = el("article", { class: "turn" }, this.items, this.phase, this.error, this.foot, this.timeline.node);
+    this.copy = copyButton(() => answerOf(turn), { "aria-label": "Copy the answer", title: "Copy the answer" });
+    this.foot = el("footer", {}, this.since, this.end, this.copy, this.more, this.undo, this.redo);
+    this.node = el("article", { class: "turn" }, this.items, this.phase, this.error, this.foot);
+  }
+
+  allow(may) {
+    this.#may = may;
+    this.update();
   }
 
   toggleTimeline() {
+    if (!this.timeline) {
+      this.timeline = new TimelineView(this.turn, this.clock);
+      this.node.append(this.timeline.node);
+    }
     this.timeline.toggle();
     this.more.setAttribute("aria-expanded", String(this.timeline.isOpen));
   }
@@ -158,10 +229,11 @@ class TurnView {
     this.error.hidden = turn.status !== "failed";
     this.error.textContent = [because(turn.reason), turn.error || turn.detail].filter(Boolean).join(": ");
     this.end.textContent = this.#told();
-    this.undo.hidden = isRunning || turn.rolledBack;
-    this.redo.hidden = !turn.restored;
+    this.copy.hidden = !navigator.clipboard || isRunning || !answerOf(turn);
+    this.undo.hidden = !this.#may.undo || isRunning;
+    this.redo.hidden = !this.#may.redo || !turn.restored;
     if (!isRunning) this.since.remove();
-    this.timeline.draw();
+    this.timeline?.draw();
   }
 
   #told() {
@@ -172,33 +244,21 @@ class TurnView {
     if (turn.status === "interrupted" && turn.after !== null)
       said.push(`took ${seconds(turn.after)}`);
     if (turn.ended !== null && turn.status === "done") said.push(seconds(turn.ended - turn.started));
-    if (turn.tokens) said.push(`${turn.tokens.toLocaleString()} tokens`);
+    if (turn.tokens) said.push(`${grouped(turn.tokens)} tokens`);
+    if (turn.usage.cost) said.push(money(turn.usage.cost));
     if (turn.model) said.push(turn.model);
     return said.join(" · ");
   }
 
   close() {
-    this.timeline.toggle(false);
+    this.timeline?.toggle(false);
   }
 }
 
-class MessageView {
-  constructor(item) {
-    this.item = item;
-    const label = { steer: "Steer", interrupt: "Stop and send", rollback: "Roll back and send" }[item.mode];
-    const words = item.voice ? (item.text ? `🎙️ “${item.text}”` : "🎙️ Voice message") : item.text;
-    this.node = el(
-      "div",
-      { class: "message" },
-      label ? el("span", { class: "mode", text: label }) : null,
-      words ? el("p", { text: words }) : null,
-      ...partsOf(item.media),
-      item.note ? el("p", { class: "note", text: item.note }) : null,
-    );
-    this.node.dataset.mode = item.mode;
-  }
-
-  update() {}
+/** What the model has said in a turn, without what a retry has replaced. */
+function answerOf(turn) {
+  const texts = turn.items.filter((item) => item.kind === "text" && !item.superseded);
+  return texts.map((item) => item.text.trim()).join("\n\n");
 }
 
 class TextView {
@@ -231,19 +291,49 @@ class ChildView {
   constructor(item) {
     this.item = item;
     this.state = el("span", { class: "state" });
+    this.took = el("span", { class: "took" });
+    this.doing = el("p", { class: "doing" });
+    this.task = el("p", { class: "task", text: item.task });
     this.node = el(
-      "p",
-      { class: "child" },
-      el("span", { class: "dot", "aria-hidden": "true" }),
-      el("span", {}, "Delegated to ", el("b", { text: item.agent }), item.task ? `: ${item.task}`.slice(0, 200) : ""),
-      this.state,
+      "section",
+      { class: "child", "aria-label": `Agent ${item.agent}` },
+      el(
+        "div",
+        { class: "head" },
+        el("span", { class: "mark", "aria-hidden": "true" }, icon("agents")),
+        el("b", { text: item.agent }),
+        el("span", { class: "given" }),
+        this.took,
+        this.state,
+      ),
+      item.task ? this.task : null,
+      this.doing,
     );
   }
 
   update() {
-    this.node.dataset.state = this.item.state;
-    this.state.textContent = outcome(this.item.state);
+    const { item } = this;
+    const isRunning = item.state === "running";
+    this.node.dataset.state = item.state;
+    this.state.textContent = outcome(item.state);
+    if (isRunning) this.took.dataset.since = item.start;
+    else delete this.took.dataset.since;
+    this.took.textContent = item.end === null ? "" : seconds(item.end - item.start);
+    const calls = item.calls ? plural(item.calls, "call") : "";
+    this.doing.textContent = isRunning ? [calls, brief(item)].filter(Boolean).join(" · ") : calls;
+    this.doing.hidden = !this.doing.textContent;
   }
+}
+
+/** The last call of another agent, in a line. */
+function brief({ tool, arguments: given }) {
+  let values = given;
+  try {
+    values = Object.values(JSON.parse(given)).join(", ");
+  } catch {
+    // It is long, and only its beginning was told.
+  }
+  return `${tool} ${values}`.replace(/\s+/g, " ").trim().slice(0, 200);
 }
 
 class CompactionView {
@@ -253,9 +343,9 @@ class CompactionView {
       summarised: "older messages were summarised",
       dropped: "older messages were left out, because they could not be summarised",
     }[item.how];
-    const [before, after] = [item.before, item.after].map((tokens) => tokens.toLocaleString("en"));
+    const [before, after] = [item.before, item.after].map(grouped);
     const text = `Context compacted from about ${before} to ${after} tokens: ${how}.`;
-    this.node = el("p", { class: "note", text });
+    this.node = el("p", { class: "note compaction" }, icon("compact"), el("span", { text }));
   }
 
   update() {}

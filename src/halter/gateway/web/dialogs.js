@@ -1,6 +1,9 @@
 // Dialogs. Escape closes each of them.
 
+import { readDiff } from "./diff.js";
+import { countsText, diffOf } from "./diff_view.js";
 import { button, el } from "./dom.js";
+import { grouped, money, plural, tokens } from "./text.js";
 
 /** Ask before something is lost; true if it is meant. */
 export function confirmRemoval(title) {
@@ -18,21 +21,18 @@ export function confirmRemoval(title) {
   });
 }
 
-const MOST_SHOWN = 40_000; // characters of a diff
-
 /** Show the files that the last turn has changed, and ask what to do: "files", "keep", or null for nothing. */
 export function askUndo(diff) {
   return new Promise((resolve) => {
     const files = diff.files.map(({ path, change, kept }) =>
       el("li", { text: `${path}: ${change}${kept ? ` (kept: ${kept})` : ""}` }),
     );
-    const shown = diff.text.slice(0, MOST_SHOWN) + (diff.truncated || diff.text.length > MOST_SHOWN ? "\n…" : "");
     const close = open(
       [
         el("h2", { text: "Remove the last turn?" }),
         files.length ? el("p", { text: "It has changed these files:" }) : el("p", { text: "It has changed no files." }),
         files.length ? el("ul", { class: "files" }, ...files) : null,
-        files.length ? el("pre", { class: "diff", tabindex: "0", text: shown }) : null,
+        files.length ? diffBox(diff) : null,
         diff.note ? el("p", { class: "subject", text: diff.note }) : null,
       ],
       [
@@ -45,8 +45,70 @@ export function askUndo(diff) {
   });
 }
 
+/** The changes of files; those that are no text have no lines. */
+function diffBox(diff) {
+  const files = readDiff(diff.text);
+  const rest = diff.truncated ? el("p", { class: "note", text: "There is more; the rest is not shown." }) : null;
+  return el("div", { class: "changes", tabindex: 0, role: "region", "aria-label": "Changes" }, ...diffOf(files), rest);
+}
+
+/** Show what a session has changed in files; `undo()` removes its last turn. */
+export function showChanges(diff, undo) {
+  const count = diff.files.length;
+  const close = open(
+    [
+      el("h2", { text: "Changed files" }),
+      el("p", {}, count ? `${plural(count, "file")} ` : "This session has changed no files.", countsText(readDiff(diff.text))),
+      count ? diffBox(diff) : null,
+      diff.note ? el("p", { class: "subject", text: diff.note }) : null,
+    ],
+    [
+      ...(count ? [button("Undo the last turn", () => (close(null), undo()))] : []),
+      button("Close", () => close(null), { class: "main" }),
+    ],
+    () => {},
+    { isWide: true },
+  );
+}
+
+/** Show how full the context is; `compact()` makes room. */
+export function showContext({ context, usage }, compact) {
+  const share = context.window ? ` of ${grouped(context.window)}` : "";
+  const cost = money(usage.cost);
+  const rows = [
+    ["Next request", `about ${grouped(context.tokens)}${share} tokens`],
+    ["Session", `${tokens(usage.input_tokens)} in, ${tokens(usage.output_tokens)} out, ${tokens(usage.cached_tokens)} from a cache`],
+    ["Cost", cost || (usage.cost === null ? "not known for this model" : "nothing")],
+  ];
+  const close = open(
+    [
+      el("h2", { text: "Context" }),
+      el("dl", {}, rows.flatMap(([name, value]) => [el("dt", { text: name }), el("dd", { text: value })])),
+      el("p", { text: "When it is nearly full, the older part of the conversation is summarised for the model. You keep all of it." }),
+    ],
+    [button("Compact now", () => (close(null), compact())), button("Close", () => close(null), { class: "main" })],
+    () => {},
+  );
+}
+
+/** Ask for another title; null if it stays. */
+export function askTitle(title) {
+  return new Promise((resolve) => {
+    const field = el("input", { type: "text", maxlength: 200, "aria-label": "Title" });
+    field.value = title;
+    const give = () => field.value.trim() && close(field.value.trim());
+    field.addEventListener("keydown", (event) => event.key === "Enter" && give());
+    const close = open(
+      [el("h2", { text: "Rename this session" }), field],
+      [button("Cancel", () => close(null)), button("Rename", give, { class: "main" })],
+      resolve,
+    );
+    field.select();
+  });
+}
+
 /** Ask for a key of the gateway. */
-export function askKey(wasRefused) {
+export function askKey(wasRefused, { mayKeep = false } = {}) {
   return new Promise((resolve) => {
     const field = el("input", {
       type: "password",
@@ -62,9 +124,9 @@ export function askKey(wasRefused) {
         el("p", { text: "The gateway prints an address with a key when it starts; `halter keys create NAME` creates more." }),
         field,
       ],
-      [button("Continue", give, { class: "main" })],
+      [...(mayKeep ? [button("Cancel", () => close(null))] : []), button("Continue", give, { class: "main" })],
       resolve,
-      { mustAnswer: true },
+      { mustAnswer: !mayKeep },
     );
     field.focus();
   });
@@ -82,6 +144,10 @@ const SHORTCUTS = [
   ["Alt+T", "Timeline of the latest turn"],
   ["Alt+N", "New session"],
   ["Alt+↑  Alt+↓", "Previous or next session"],
+  ["Alt+K", "Search the sessions"],
+  ["Alt+M", "Choose the model"],
+  ["Alt+D", "Changed files"],
+  ["Alt+S", "Settings"],
   ["/", "Go to the message"],
   ["?", "This help"],
 ];
@@ -119,10 +185,11 @@ export function showHelp() {
   );
 }
 
-function open(content, buttons, done, { mustAnswer = false } = {}) {
+/** Make a window of these elements, with buttons below; returns what closes it. */
+export function open(content, buttons, done, { mustAnswer = false, isWide = false } = {}) {
   const dialog = el(
     "dialog",
-    { "aria-label": content[0].textContent },
+    { "aria-label": content[0].textContent, class: isWide ? "wide" : null },
     ...content,
     el("div", { class: "row" }, ...buttons),
   );

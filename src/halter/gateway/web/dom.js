@@ -49,11 +49,32 @@ const SHAPES = {
   time: "M4 6h9M8 12h9M11 18h9",
   down: "M12 5v14M6 13l6 6 6-6",
   copy: "M9 9h10v10H9zM5 15V5h10",
+  clip: "M19 11.5l-7 7a4.5 4.5 0 0 1-6.4-6.4l7.5-7.5a3 3 0 0 1 4.3 4.3l-7.4 7.4a1.5 1.5 0 0 1-2.2-2.2l6.6-6.6",
+  again: "M19 12a7 7 0 1 1-2.2-5.1M19 4v4h-4",
+  branch: "M7 5v14M7 14c6 0 10-2 10-6M14.5 9.5 17 7l2.5 2.5",
+  more: "M6 12h.01M12 12h.01M18 12h.01",
+  diff: "M12 5v8M8 9h8M8 18h8",
+  compact: "M5 9h14M5 15h14M12 2v4M10 4.5l2 2 2-2M12 22v-4M10 19.5l2-2 2 2",
+  save: "M12 4v11M7 10.5l5 5 5-5M5 20h14",
+  settings: "M5 8h9M18 8h1M5 16h1M10 16h9M16 6v4M8 14v4",
+  tool: "M14.5 6.5a4 4 0 0 0-5 5L4 17l3 3 5.5-5.5a4 4 0 0 0 5-5L15 12l-3-3z",
+  terminal: "M4 5h16v14H4zM7.5 9.5 10 12l-2.5 2.5M12.5 15H16",
+  file: "M7 4h7l4 4v12H7zM14 4v4h4",
+  search: "M11 5a6 6 0 1 1 0 12 6 6 0 0 1 0-12M15.5 15.5 20 20",
+  web: "M12 4a8 8 0 1 1 0 16 8 8 0 0 1 0-16M4 12h16M12 4c3 3 3 13 0 16M12 4c-3 3-3 13 0 16",
+  list: "M9 7h11M9 12h11M9 17h11M4.5 7h.01M4.5 12h.01M4.5 17h.01",
+  agents: "M9 11a3 3 0 1 0 0-6 3 3 0 0 0 0 6M3.5 19a5.5 5.5 0 0 1 11 0M15 5.5a3 3 0 0 1 0 5.5M16.5 14a5.5 5.5 0 0 1 4 5",
 };
+
+const drawn = new Map(); // from a name to the picture: a copy costs less than a new one
 
 /** One of the page's own pictures. */
 export function icon(name) {
-  return svg("svg", { viewBox: "0 0 24 24", class: "shape", "aria-hidden": "true" }, svg("path", { d: SHAPES[name] }));
+  if (!drawn.has(name)) {
+    const path = svg("path", { d: SHAPES[name] });
+    drawn.set(name, svg("svg", { viewBox: "0 0 24 24", class: "shape", "aria-hidden": "true" }, path));
+  }
+  return drawn.get(name).cloneNode(true);
 }
 
 /** An element of index.html. */

@@ -1,36 +1,53 @@
 // The page: one session is open at a time. Events change its state, the state is drawn once per frame, and actions are
 // sent to the gateway; their effects come back as events. Nothing is shown before the gateway has confirmed it.
 
+import { Actions } from "./actions.js";
 import { Api, newId, Problem } from "./api.js";
 import { Composer } from "./composer.js";
 import { ConversationView } from "./conversation.js";
-import { askKey, askUndo, confirmRemoval, showHelp } from "./dialogs.js";
-import { find, icon } from "./dom.js";
-import { keepKey, keptKey, takeKey } from "./key.js";
+import { connectControls, showSessions } from "./controls.js";
+import { confirmRemoval } from "./dialogs.js";
+import { find } from "./dom.js";
+import { Keys, keptKey } from "./keys.js";
 import { fetchMediaBy } from "./media.js";
 import { Notices } from "./notices.js";
+import { notify } from "./notifications.js";
 import { Outbox } from "./outbox.js";
 import { QueueView } from "./queue.js";
+import { SessionInfo } from "./session_info.js";
 import { nameOf, Sessions, SessionsView } from "./sessions.js";
-import { listen } from "./shortcuts.js";
 import { SessionDisplay } from "./session_view.js";
+import { StatusView } from "./status.js";
 import { EventStream } from "./stream.js";
 import { welcome } from "./welcome.js";
 import { because, seconds } from "./text.js";
 
+const LOADING = 1_000; // milliseconds between drawings while the events of a long session come
 const UNSEEN = 500; // milliseconds between drawings in a tab that nobody sees
 // Milliseconds until what others have done is seen in the list. It is asked for, and no stream: a browser has six
 // connections to a gateway for all its tabs, and each has one for its session.
 const ELSEWHERE = 10_000;
+const CHANGING_LIST = [
+  "turn.started",
+  "turn.finished",
+  "session.created",
+  "session.changed",
+  "approval.asked",
+  "approval.answered",
+  "question.asked",
+  "question.answered",
+];
+const NEWS = 10; // seconds; what is older is not told by a notification
 const AGAIN = 500; // milliseconds until a stop that was not heard is said again
 
 class Page {
   #isDue = false; // something has changed that is not drawn yet
+  #loading = null; // a timer, while the events of a session come
+  #news = new Set(); // kinds of events that have come since people were last told
   #offset = 0; // seconds by which this clock is ahead of the gateway's
 
   constructor() {
     this.api = new Api(keptKey());
-    this.api.onRefused = () => this.#askKey(true);
     fetchMediaBy((href) => this.api.media(href));
     this.state = new SessionDisplay();
     this.session = "";
@@ -38,6 +55,11 @@ class Page {
     this.link = "idle";
     this.stopAsked = "";
     this.notices = new Notices(find("notices"));
+    this.keys = new Keys(this.api, {
+      onRefused: () => this.stream?.close(),
+      onChange: () => this.#useNewKey(),
+      onNotice: (text) => this.notices.say(text),
+    });
     this.sessions = new Sessions(this.api, {
       onChange: () => this.schedule(),
       onNotice: (text) => this.notices.say(text, { stays: true }),
@@ -47,9 +69,18 @@ class Page {
       send: (...all) => this.send(...all),
       stop: () => this.stop(),
       complain: (text) => this.notices.say(text),
+      readPdf: (file) => this.api.pdf(file),
     });
     this.list = new SessionsView(find("list"), { onOpen: (id) => this.go(id), onRemove: (id) => this.remove(id) });
-    const act = this.#acts();
+    const act = new Actions(this);
+    this.act = act;
+    this.info = new SessionInfo(this.api, () => this.schedule());
+    this.chosen = { agent: "", model: "" }; // for a session that is not made yet
+    this.status = new StatusView({
+      agent: (agent) => this.#choose({ agent, model: "" }),
+      model: (model) => (this.isNew ? this.#choose({ ...this.chosen, model }) : act.chooseModel(model)),
+      context: () => act.context(),
+    });
     this.queue = new QueueView(find("queue"), act, () => this.schedule());
     this.view = new ConversationView({
       log: find("log"),
@@ -61,12 +92,16 @@ class Page {
   }
 
   async start() {
-    this.#listen();
-    await this.#useGivenKey();
-    if (!this.api.key) await this.#askKey(false);
+    connectControls(this);
+    this.#watch();
+    await this.keys.useGiven();
+    if (!this.api.key) await this.keys.ask();
+    document.body.classList.remove("locked");
     this.outbox.restore();
     this.#follow();
+    this.composer.focus();
     this.sessions.refresh();
+    this.info.load();
   }
 
   now() {
@@ -75,11 +110,12 @@ class Page {
 
   // -- what people do -------------------------------------------------------------------------------------------------
 
-  send(mode, text, audio) {
+  send(mode, text, audio, images) {
     const expect = mode !== "queue" ? this.state.running?.id : undefined;
     this.view.pin();
     const wasNew = this.isNew;
-    this.outbox.add({ session: this.session, isNew: wasNew, id: newId(), text, mode, expect, audio });
+    const { agent, model } = wasNew ? this.chosen : {};
+    this.outbox.add({ session: this.session, isNew: wasNew, agent, model, id: newId(), text, mode, expect, audio, images });
     if (wasNew) this.#settle();
   }
 
@@ -106,32 +142,15 @@ class Page {
 
   /** Stop what runs in all sessions. */
   async stopAll() {
-    const done = await this.#try(() => this.api.stopAll());
-    if (done) this.#say(`${done.stopped} stopped.`);
+    const done = await this.act.try(() => this.api.stopAll());
+    if (done) this.say(`${done.stopped} stopped.`);
     await this.sessions.refresh(true);
-  }
-
-  /** Remove the last turn, after showing the files that it has changed. */
-  async undo() {
-    const { session } = this;
-    const diff = await this.#try(() => this.api.changes(session));
-    const choice = diff && (await askUndo(diff));
-    if (!choice) return;
-    const receipt = await this.#try(() => this.api.rollback(session, choice === "files"));
-    if (receipt?.files) this.#sayFiles(receipt.files);
-  }
-
-  #sayFiles({ restored, kept, note }) {
-    const names = Object.entries(kept).map(([path, why]) => `${path} (${why})`);
-    this.#say(`${restored.length} files restored.`);
-    if (names.length) this.notices.say(`Kept as they are: ${names.join(", ")}`);
-    if (note) this.notices.say(note);
   }
 
   async remove(id) {
     const session = this.sessions.find(id);
     if (!session || !(await confirmRemoval(nameOf(session)))) return;
-    if ((await this.#try(() => this.api.erase(id).then(() => true))) === undefined) return;
+    if ((await this.act.try(() => this.api.erase(id).then(() => true))) === undefined) return;
     if (id === this.session) this.go("");
     await this.sessions.refresh(true);
   }
@@ -141,46 +160,14 @@ class Page {
     const url = new URL(location.href);
     url.hash = id ? `session=${encodeURIComponent(id)}` : "";
     if (url.href !== location.href) history.pushState(null, "", url);
-    this.#showSessions(false);
+    showSessions(false);
     this.#follow();
     this.composer.focus();
   }
 
-  #acts() {
-    const at =
-      (fn) =>
-      (...all) =>
-        this.#try(() => fn(this.session, ...all));
-    return {
-      answer: at((session, id, value) => this.api.answer(session, id, value)),
-      stopCall: at((session, item) =>
-        this.api.stop(session, { scope: "call", call_id: item.id, expect_turn: item.turn }),
-      ),
-      edit: at((session, id, text) => this.api.edit(session, id, { text })),
-      remove: at((session, id) => this.api.remove(session, id)),
-      release: at((session, id) => this.api.edit(session, id, { state: "accepted" })),
-      releaseAll: async () => {
-        const held = [...this.state.queue.values()].filter((message) => message.state === "held");
-        for (const message of held) await this.#try(() => this.api.edit(this.session, message.id, { state: "accepted" }));
-      },
-      undo: () => this.undo(),
-      redo: at((session) => this.api.undoRollback(session).then((files) => this.#sayFiles(files))),
-      sendAgain: (id) => this.outbox.retry(id),
-      takeBack: (id) => {
-        const entry = this.outbox.take(id);
-        if (entry?.text) this.composer.put([find("text").value, entry.text].filter(Boolean).join("\n"));
-        find("text").focus();
-      },
-    };
-  }
-
-  async #try(fn) {
-    try {
-      return await fn();
-    } catch (error) {
-      this.notices.say(error instanceof Problem ? error.message : "The gateway cannot be reached.");
-      return undefined;
-    }
+  #choose(chosen) {
+    this.chosen = chosen;
+    this.schedule();
   }
 
   // -- the open session -----------------------------------------------------------------------------------------------
@@ -194,11 +181,15 @@ class Page {
     this.isNew = !named;
     this.session = named || newId();
     this.state = new SessionDisplay();
+    this.events = []; // as they came, for an export
+    this.info.open(named);
+    this.chosen = { agent: "", model: "" };
     this.view.open(this.state);
     this.queue.clear();
     this.composer.open(named);
     this.stopAsked = "";
-    this.#say("");
+    this.#news.clear();
+    this.say("");
     if (this.isNew) this.#linkIs("idle");
     else this.#stream();
     this.schedule();
@@ -219,11 +210,14 @@ class Page {
     const stream = new EventStream(this.api, session, {
       onEvents: (events) => {
         for (const event of events) state.apply(event);
+        if (state === this.state) this.events.push(...events);
         this.#heard(events, state);
       },
       onState: (link, detail) => {
         const isBeingMade = link === "gone" && this.outbox.of(session).some((entry) => entry.isNew);
-        if (this.stream === stream && !isBeingMade) this.#linkIs(link, detail);
+        if (this.stream !== stream || isBeingMade) return;
+        this.#linkIs(link, detail);
+        if (link === "live") this.#tell();
       },
       onClock: (time) => {
         const ahead = (Date.now() - time) / 1000;
@@ -235,29 +229,48 @@ class Page {
   }
 
   #made(session) {
-    if (session === this.session) this.#stream();
+    if (session === this.session) {
+      this.info.open(session);
+      this.#stream();
+    }
     this.sessions.refresh(true);
   }
 
   #heard(events, state) {
     if (state !== this.state) return;
-    this.schedule();
-    const kinds = new Set(events.map((event) => event.data.type));
-    if (this.link !== "live") return;
-    if (kinds.has("turn.started")) this.#say("Running.");
-    if (kinds.has("turn.finished") && !state.running) this.#announce(state.turns.at(-1));
-    if (state.questions.size && (kinds.has("question.asked") || kinds.has("approval.asked")))
-      this.#say("A question needs your answer.");
-    if (["turn.started", "turn.finished", "session.created"].some((kind) => kinds.has(kind)))
+    for (const event of events) this.#news.add(event.data.type);
+    if (this.link === "live") {
+      this.schedule();
+      this.#tell();
+    } else this.#loading ??= setTimeout(() => this.#drawLoaded(), LOADING);
+  }
+
+  /** Tell of what has come since the last time. */
+  #tell() {
+    if (!this.#news.size) return;
+    const { state } = this;
+    const kinds = this.#news;
+    this.#news = new Set();
+    this.info.heard([...kinds]);
+    const isNew = this.now() - this.events.at(-1).time < NEWS; // else it is what happened before the page was opened
+    if (kinds.has("turn.started")) this.say("Running.");
+    if (kinds.has("turn.finished") && !state.running) this.#announce(state.turns.at(-1), isNew);
+    if (state.questions.size && (kinds.has("question.asked") || kinds.has("approval.asked"))) {
+      this.say("A question needs your answer.");
+      if (isNew) notify(this.session, "Halter needs you", state.title.slice(0, 100));
+    }
+    if (CHANGING_LIST.some((kind) => kinds.has(kind)))
       this.sessions.refresh(true);
   }
 
-  #announce(turn) {
+  #announce(turn, isNew) {
     const after = turn.after === null ? "" : ` Stopped in ${seconds(turn.after)}.`;
-    this.#say(turn.status === "done" ? "Answer complete." : `${because(turn.reason)}.${after}`);
+    const told = turn.status === "done" ? "Answer complete." : `${because(turn.reason)}.${after}`;
+    this.say(told);
+    if (isNew) notify(this.session, told, this.state.title.slice(0, 100));
   }
 
-  #say(text) {
+  say(text) {
     find("said").textContent = text;
   }
 
@@ -274,10 +287,18 @@ class Page {
     const node = find("link");
     node.dataset.state = link;
     node.textContent = texts[link];
+    clearTimeout(this.#loading);
+    this.#loading = null;
     this.schedule();
   }
 
   // -- drawing --------------------------------------------------------------------------------------------------------
+
+  /** Draw as much as has come: loading takes long. */
+  #drawLoaded() {
+    this.#loading = null;
+    this.schedule();
+  }
 
   /** Draw in the next frame; in a tab that nobody sees there are none, but its title tells how it stands. */
   schedule() {
@@ -298,7 +319,7 @@ class Page {
     const turn = state.running;
     if (!turn || turn.id !== this.stopAsked) this.stopAsked = "";
     const isRunning = Boolean(turn);
-    this.view.render();
+    if (!this.#loading) this.view.render();
     welcome(find("turns"), this.isNew || (this.link === "live" && !state.turns.length && !state.queue.size));
     this.queue.render(state, this.outbox.of(this.session));
     this.composer.update({
@@ -308,14 +329,18 @@ class Page {
       isLost: this.link === "gone",
     });
     const title = state.title.replace(/\s+/g, " ").slice(0, 80);
-    this.list.render(this.sessions.all, { id: this.session, isRunning, title });
+    this.status.render(this.info, state.usage, this.isNew, this.chosen);
+    find("more").hidden = this.isNew;
+    this.list.render(this.sessions.shown, { id: this.session, state: state.state, title }, this.sessions.found);
     find("stop-all").hidden = !this.sessions.all.some((each) => each.id !== this.session && each.state === "running");
-    this.#name(title || nameOf(this.sessions.find(this.session) ?? {}), isRunning);
+    this.#name(title || nameOf(this.sessions.find(this.session) ?? {}), state.state);
   }
 
-  #name(title, isRunning) {
+  #name(title, state) {
     find("title").textContent = title;
-    document.title = `${isRunning ? "● " : ""}${title === "New session" ? "Halter" : `${title} · Halter`}`;
+    const others = this.sessions.all.filter((each) => each.id !== this.session && each.questions).length;
+    const mark = state === "needs you" || others ? "(!) " : state === "idle" ? "" : "● ";
+    document.title = `${mark}${title === "New session" ? "Halter" : `${title} · Halter`}`;
   }
 
   /** Once in a second while something runs: the time it has taken so far. */
@@ -330,19 +355,10 @@ class Page {
 
   // -- around it ------------------------------------------------------------------------------------------------------
 
-  #listen() {
-    find("new").prepend(icon("plus"));
-    find("menu").append(icon("menu"));
-    find("help").append(icon("help"));
-    find("newest").prepend(icon("down"));
-    find("new").addEventListener("click", () => this.go(""));
-    find("stop-all").prepend(icon("stop"));
-    find("stop-all").addEventListener("click", () => void this.stopAll());
-    find("help").addEventListener("click", showHelp);
-    find("menu").addEventListener("click", () => this.#showSessions(!document.body.classList.contains("aside")));
-    find("shade").addEventListener("click", () => this.#showSessions(false));
+  /** Take notice of what happens around the page. */
+  #watch() {
     window.addEventListener("hashchange", () => {
-      void this.#useGivenKey();
+      void this.keys.useGiven();
       this.#follow();
     });
     window.addEventListener("online", () => this.#wake());
@@ -353,33 +369,6 @@ class Page {
     });
     setInterval(() => this.#tick(), 1000);
     setInterval(() => document.hidden || this.sessions.refresh(), ELSEWHERE);
-    listen({
-      stop: () => void this.stop(),
-      help: () => showHelp(),
-      write: () => find("text").focus(),
-      newSession: () => this.go(""),
-      timeline: () => this.view.toggleTimeline(),
-      record: () => this.composer.toggleRecording(),
-      question: () => document.querySelector(".ask button, .question[data-state=open] :is(button, input)")?.focus(),
-      beside: (step) => {
-        const id = this.list.beside(this.session, step);
-        if (id) this.go(id);
-      },
-      escape: () => this.#escape(),
-    });
-  }
-
-  #escape() {
-    if (document.body.classList.contains("aside")) {
-      this.#showSessions(false);
-      return true;
-    }
-    if (find("text").value.trim()) {
-      if (this.state.running) this.notices.say("Escape stops only if the message field is empty. Ctrl+. always stops.");
-      return false;
-    }
-    this.stop();
-    return Boolean(this.state.running);
   }
 
   #wake() {
@@ -388,33 +377,11 @@ class Page {
     this.sessions.refresh();
   }
 
-  #showSessions(shown) {
-    document.body.classList.toggle("aside", shown);
-    find("shade").hidden = !shown;
-    find("menu").setAttribute("aria-expanded", String(shown));
-    if (shown) find("new").focus();
-  }
 
-  /** Use the key in the address, unless it is wrong and another one is kept: any site may link here, with any key. */
-  async #useGivenKey() {
-    const given = takeKey();
-    if (!given || given === this.api.key) return;
-    if (this.api.key && !(await new Api(given).isAccepted())) {
-      this.notices.say("The key in the address was not accepted. The one from before is still used.");
-      return;
-    }
-    this.api.key = given;
-    keepKey(given);
-  }
-
-  async #askKey(wasRefused) {
-    if (this.isAskingKey) return;
-    this.isAskingKey = true;
+  /** Ask again, with another key, for what is shown. */
+  #useNewKey() {
     this.stream?.close();
-    this.api.key = await askKey(wasRefused);
-    keepKey(this.api.key);
-    this.isAskingKey = false;
-    if (!wasRefused) return;
+    this.info.load();
     if (!this.isNew) this.#stream();
     this.outbox.nudge();
     this.sessions.refresh();

@@ -4,7 +4,9 @@
 // no more at its end than at its beginning. Elements are built, and text is only ever text; a link leads to http or
 // https, or is none. What is not known stays as it was written.
 
-import { button, el } from "./dom.js";
+import { copyButton } from "./copy.js";
+import { el } from "./dom.js";
+import { highlighted } from "./highlight.js";
 import { inline } from "./inline.js";
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
@@ -224,11 +226,20 @@ function render(block, depth) {
   if (kind === "rule") return el("hr");
   if (kind === "quote") return el("blockquote", {}, nested(text, depth));
   if (kind === "list") {
-    const items = block.items.map((item) => el("li", {}, tight(nested(item, depth))));
+    const items = block.items.map((item) => renderItem(item, depth));
     return el(block.ordered ? "ol" : "ul", { start: block.ordered && block.first !== 1 ? block.first : null }, items);
   }
   if (kind === "table") return renderTable(block);
   return el("p", {}, text.length > LONGEST ? text : inline(text));
+}
+
+/** An item of a list; one of a task list has a box, ticked or not. */
+function renderItem(text, depth) {
+  const task = /^\[([ xX])\](?:\s+|$)/.exec(text);
+  if (!task) return el("li", {}, tight(nested(text, depth)));
+  const isDone = task[1] !== " ";
+  const box = el("input", { type: "checkbox", disabled: true, checked: isDone, "aria-label": isDone ? "done" : "open" });
+  return el("li", { class: "task" }, box, tight(nested(text.slice(task[0].length), depth)));
 }
 
 function nested(text, depth) {
@@ -240,21 +251,14 @@ function tight(nodes) {
   return nodes[0]?.nodeName === "P" ? [...nodes[0].childNodes].concat(nodes.slice(1)) : nodes;
 }
 
-function renderCode({ language, text }) {
-  const code = el("code", {}, document.createTextNode(text));
-  const copy = button(
-    "Copy",
-    async () => {
-      await navigator.clipboard.writeText(code.textContent);
-      copy.lastChild.textContent = "Copied";
-    },
-    { class: "copy", hidden: !navigator.clipboard },
-  ); // there is none over plain http from another machine
+function renderCode({ language, text, open }) {
+  // While it is being written it is one text that grows; it gets its colours when it has ended.
+  const code = el("code", {}, open ? document.createTextNode(text) : highlighted(text, language));
   return el(
     "figure",
     { class: "code" },
-    el("figcaption", {}, el("span", { text: language.slice(0, 30) }), copy),
-    el("pre", { tabindex: 0 }, code),
+    el("figcaption", {}, el("span", { text: language.slice(0, 30) }), copyButton(() => code.textContent)),
+    el("pre", { tabindex: 0, "aria-label": "Code" }, code),
   );
 }
 
@@ -267,5 +271,5 @@ function renderTable({ head, sides, rows }) {
     );
   const body = rows.map((line) => row("td", line));
   const table = el("table", {}, el("thead", {}, row("th", head)), el("tbody", {}, body));
-  return el("div", { class: "table", tabindex: 0 }, table);
+  return el("div", { class: "table", tabindex: 0, role: "region", "aria-label": "Table" }, table);
 }

@@ -10,6 +10,7 @@ const KEPT = "halter.outbox";
 export class Outbox {
   #working = new Set(); // sessions whose messages are being sent
   #wake = new Set();
+  #held = new Map(); // from a session to what its messages wait for
 
   /** `onMade(session)` is told of each new session that the gateway has made for its first message. */
   constructor(api, { onChange, onMade }) {
@@ -19,7 +20,7 @@ export class Outbox {
     this.all = []; // as they were added, with a `state` ("sending", "waiting" or "refused"), an `error`, and `since`
   }
 
-  /** Go on with what was on its way when the page was left. Recordings are not kept over that. */
+  /** Go on with what was on its way when the page was left. Recordings and pictures are not kept over that. */
   restore() {
     for (const entry of JSON.parse(sessionStorage.getItem(KEPT) ?? "[]")) this.add(entry);
   }
@@ -48,6 +49,11 @@ export class Outbox {
     Object.assign(entry, { state: "sending", error: "" });
     this.#changed();
     this.#work(entry.session);
+  }
+
+  /** Send messages of a session only after `done`, which never fails: a request may overtake the one before. */
+  hold(session, done) {
+    this.#held.set(session, Promise.all([this.#held.get(session), done]));
   }
 
   /** The network may be back. */
@@ -85,10 +91,12 @@ export class Outbox {
 
   async #send(entry) {
     if (entry.isNew) {
-      await this.api.create(entry.session);
+      await this.api.create(entry.session, entry.agent);
+      if (entry.model) await this.api.change(entry.session, { model: entry.model });
       for (const each of this.of(entry.session)) each.isNew = false;
       this.onMade(entry.session);
     }
+    await this.#held.get(entry.session);
     await this.api.send(entry.session, entry);
     this.take(entry.id);
   }
@@ -107,8 +115,8 @@ export class Outbox {
 
   #changed() {
     const kept = this.all
-      .filter((entry) => !entry.audio)
-      .map(({ session, isNew, id, text, mode, expect }) => ({ session, isNew, id, text, mode, expect }));
+      .filter((entry) => !entry.audio && !entry.images?.length)
+      .map(({ session, isNew, agent, model, id, text, mode, expect }) => ({ session, isNew, agent, model, id, text, mode, expect }));
     if (kept.length) sessionStorage.setItem(KEPT, JSON.stringify(kept));
     else sessionStorage.removeItem(KEPT);
     this.onChange();

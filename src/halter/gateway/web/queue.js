@@ -1,6 +1,7 @@
 // Queued messages, which can be edited, removed or, if a stop holds them, released; and messages being sent.
 
 import { button, el } from "./dom.js";
+import { capital } from "./text.js";
 
 const FLASH = 300; // milliseconds; messages queued for less than that are not shown
 
@@ -155,7 +156,7 @@ class MessageRow {
 
 class LeavingRow {
   constructor(entry, act) {
-    this.text = el("span", { class: "text", text: entry.audio ? "🎙️ Voice message" : entry.text });
+    this.text = el("span", { class: "text", text: entry.audio ? "🎙️ Voice message" : entry.text || "(picture)" });
     this.note = el("span", { class: "note" });
     this.again = button("Send again", () => act.sendAgain(entry.id), { class: "small" });
     this.back = button(entry.audio ? "Discard" : "Take back", () => act.takeBack(entry.id), { class: "small" });
@@ -180,8 +181,4 @@ class LeavingRow {
     this.again.hidden = entry.state === "sending";
     this.back.hidden = !entry.error; // nobody knows whether what was not answered has arrived
   }
-}
-
-function capital(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1);
 }

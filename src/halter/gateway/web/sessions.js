@@ -1,8 +1,10 @@
 // The sessions on the left, the latest used first. The list is asked for when something has changed: here, in another
 // tab of this browser, or while nobody looked; and now and then, for what is done elsewhere.
 
-import { button, el } from "./dom.js";
+import { button, el, find } from "./dom.js";
 import { ago } from "./text.js";
+
+const TYPING = 150; // milliseconds after the last letter of a search
 
 /** The list, as the gateway tells it. */
 export class Sessions {
@@ -10,12 +12,16 @@ export class Sessions {
   #isDue = false; // something has changed since it was asked for
   #tabs = new BroadcastChannel("halter");
   #told = new Set(); // notices of the gateway
+  #timer = null;
+  #words = ""; // that are searched for
 
   constructor(api, { onChange, onNotice }) {
     this.api = api;
     this.onChange = onChange;
     this.onNotice = onNotice;
     this.all = [];
+    this.found = null; // what was found in sessions, by their ids, while somebody searches
+    this.shown = []; // those that were found, or all
     this.#tabs.addEventListener("message", () => this.refresh());
   }
 
@@ -34,6 +40,7 @@ export class Sessions {
       try {
         const { sessions, notices } = await this.api.sessions();
         this.all = sessions;
+        if (!this.found) this.shown = sessions;
         notices.filter((each) => !this.#told.has(each)).forEach((each) => this.onNotice(each));
         this.#told = new Set(notices);
         this.onChange();
@@ -42,6 +49,29 @@ export class Sessions {
       }
     }
     this.#isAsking = false;
+  }
+
+  /** Show only sessions in which these words are; nothing shows all of them again. */
+  async search(words) {
+    clearTimeout(this.#timer);
+    this.#words = words.trim();
+    if (this.#words) this.#timer = setTimeout(() => this.#search(this.#words), TYPING);
+    else {
+      Object.assign(this, { found: null, shown: this.all });
+      this.onChange();
+    }
+  }
+
+  async #search(words) {
+    let answer;
+    try {
+      answer = await this.api.sessions(words);
+    } catch {
+      return; // the next letter asks again
+    }
+    if (words !== this.#words) return;
+    Object.assign(this, { found: answer.found, shown: answer.sessions });
+    this.onChange();
   }
 }
 
@@ -56,8 +86,9 @@ export class SessionsView {
   }
 
   /** Show these; `current` is the one that is open, with what is known of it from its own events. */
-  render(sessions, current) {
+  render(sessions, current, found) {
     this.all = sessions;
+    find("nothing").hidden = !found || sessions.length > 0;
     const ids = new Set(sessions.map((each) => each.id));
     for (const [id, row] of this.#rows) {
       if (ids.has(id)) continue;
@@ -71,7 +102,7 @@ export class SessionsView {
         this.#rows.set(session.id, row);
       }
       if (this.node.children[at] !== row.node) this.node.insertBefore(row.node, this.node.children[at] ?? null);
-      update(row, session, current);
+      update(row, session, current, found?.[session.id] ?? "");
     });
   }
 
@@ -85,13 +116,14 @@ export class SessionsView {
     const row = {
       dot: el("span", { class: "dot", "aria-hidden": "true" }),
       title: el("span", { class: "title" }),
+      found: el("span", { class: "found" }),
       when: el("span", { class: "when" }),
     };
     row.open = el(
       "button",
       { type: "button", class: "open", on: { click: () => this.onOpen(id) } },
       row.dot,
-      row.title,
+      el("span", { class: "words" }, row.title, row.found),
       row.when,
     );
     row.remove = button("", () => this.onRemove(id), { class: "icon", icon: "trash", title: "Remove" });
@@ -105,15 +137,18 @@ export function nameOf(session) {
   return session.title || "New session";
 }
 
-function update(row, session, current) {
+function update(row, session, current, found) {
   const isCurrent = session.id === current.id;
-  const isRunning = isCurrent ? current.isRunning : session.state === "running";
+  const state = isCurrent ? current.state : session.questions ? "needs you" : session.state;
+  const isIdle = state === "idle" || state === "asleep";
   const name = nameOf(isCurrent && current.title ? current : session);
-  row.node.dataset.state = isRunning ? "running" : session.waiting ? "waiting" : "idle";
+  row.node.dataset.state = isIdle ? (session.waiting ? "waiting" : "idle") : state;
+  row.found.textContent = found.replaceAll("**", "");
+  row.found.hidden = !found;
   row.node.classList.toggle("current", isCurrent);
   row.open.setAttribute("aria-current", String(isCurrent));
   row.title.textContent = name;
   row.title.title = session.id;
-  row.when.textContent = isRunning ? "works" : ago(session.updated_at);
+  row.when.textContent = isIdle ? ago(session.updated_at) : state;
   row.remove.setAttribute("aria-label", `Remove ${name}`);
 }

@@ -15,6 +15,10 @@ function withAlt(event, act) {
     KeyT: act.timeline,
     KeyR: act.record,
     KeyQ: act.question,
+    KeyK: act.search,
+    KeyM: act.model,
+    KeyD: act.files,
+    KeyS: act.settings,
     ArrowUp: () => act.beside(-1),
     ArrowDown: () => act.beside(1),
   };

@@ -15,7 +15,10 @@ export class EventStream {
   #wake = () => {};
   #connection = null;
 
-  /** `onEvents(list)` gets what has come in one piece; `onState` "joining", "live", "waiting", "gone" or "refused". */
+  /**
+   * `onEvents(list)` gets what has come in one piece. `onState` gets "joining"; "live" when all that had happened before
+   * has come; "waiting", "gone" or "refused".
+   */
   constructor(api, session, { onEvents, onState, onClock }) {
     this.api = api;
     this.session = session;
@@ -69,10 +72,15 @@ export class EventStream {
     try {
       const response = await this.api.events(this.session, this.last, connection.signal);
       this.onClock(Date.parse(response.headers.get("Date") ?? ""));
-      this.onState("live");
+      const before = Number(response.headers.get("Halter-Last-Event")); // 0 if the gateway does not say it
+      let isLive = false;
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       const parser = new Parser();
       for (;;) {
+        if (!isLive && this.last >= before) {
+          isLive = true;
+          this.onState("live");
+        }
         const { value, done } = await reader.read();
         if (done) return;
         clearTimeout(watch);

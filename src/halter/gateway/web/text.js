@@ -9,6 +9,36 @@ export function seconds(value) {
   return `${round(value / 86400, 1)} days`;
 }
 
+let numbers = null; // toLocaleString() would make one of these each time
+
+/** A whole number, with marks between the thousands. */
+export function grouped(number) {
+  numbers ??= new Intl.NumberFormat("en");
+  return numbers.format(number);
+}
+
+/** A number of things: "1 file", "2 files". */
+export function plural(count, one, many = `${one}s`) {
+  return `${grouped(count)} ${count === 1 ? one : many}`;
+}
+
+/** A text that begins a sentence. */
+export function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+/** A number of tokens, short. */
+export function tokens(count) {
+  if (count < 1_000) return String(count);
+  return count < 1_000_000 ? `${round(count / 1_000, count < 10_000 ? 1 : 0)}k` : `${round(count / 1_000_000, 1)}M`;
+}
+
+/** A cost in USD; nothing if it is not known, or there is none. */
+export function money(cost) {
+  if (!cost) return "";
+  return `$${cost < 0.01 ? cost.toFixed(4) : cost.toFixed(2)}`;
+}
+
 /** How long ago, roughly. */
 export function ago(time, now = Date.now() / 1000) {
   const passed = Math.max(0, now - time);

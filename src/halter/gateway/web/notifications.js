@@ -1,0 +1,26 @@
+// Notices of the system when a session needs its user, or has finished while they looked away. They are off until somebody
+// asks for them in the settings: only then is the browser's permission asked for.
+
+const NAME = "halter.notify";
+
+export function areOn() {
+  return "Notification" in window && localStorage.getItem(NAME) === "on" && Notification.permission === "granted";
+}
+
+/** Turn them on or off; says whether they are on now. Call it from a click. */
+export async function turn(on) {
+  if (!("Notification" in window)) return false;
+  if (on && Notification.permission !== "granted") await Notification.requestPermission();
+  localStorage.setItem(NAME, on && Notification.permission === "granted" ? "on" : "off");
+  return areOn();
+}
+
+/** Tell the user, if they look elsewhere and want it. A later notice of the same session replaces the earlier one. */
+export function notify(session, title, body) {
+  if (!areOn() || (!document.hidden && document.hasFocus())) return;
+  const notice = new Notification(title, { body, tag: session, icon: "/page/icon.svg" });
+  notice.addEventListener("click", () => {
+    window.focus();
+    notice.close();
+  });
+}

@@ -1,0 +1,3 @@
+// Applied before the first paint, so it is no module: the colours that were chosen in the settings.
+
+document.documentElement.dataset.theme = localStorage.getItem("halter.theme") ?? "";
