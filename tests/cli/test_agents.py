@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from halter.cli.agent_factory import make_agents
 from halter.cli.model_choice import ModelChoice
 from halter.cli.settings import Configuration, Settings, SettingsError, load
 from halter.models import ToolCall
-from halter.testing import FakeProvider, answer, tool_calls
+from halter.testing import FakeProvider, answer, hang_before_first_byte, tool_calls
 from halter.toolbox.delegate import TIMEOUT
 from tests.support.cli_program import Ended, Home
 
@@ -104,6 +105,20 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, said: str) 
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("place", ["file", "option"])
+def test_a_delegated_task_has_a_time_limit(home: Home, provider: FakeProvider, place: str) -> None:
+    """An agent that does not answer is stopped by `delegate_timeout`; the main one is told, and goes on."""
+    table = '[agents.poet]\nmodel = "openai:poet"\n'
+    (home.path / "config.toml").write_text(f"delegate_timeout = 0.5\n{table}" if place == "file" else table)
+    tasks = json.dumps({"tasks": [{"agent": "poet", "task": "A rose."}]})
+    provider.script(
+        tool_calls([ToolCall("1", "delegate", tasks)]), hang_before_first_byte(), answer("The poet is silent.")
+    )
+    options = ["--delegate-timeout", "0.5"] if place == "option" else []
+    assert home.run("-p", "Ask the poet.", *options).out == "The poet is silent.\n"
+    assert "because it timed out" in provider.requests[2].body["messages"][-1]["content"]
+
+
 def test_print_mode_delegates_and_talks_to_an_agent(home: Home, provider: FakeProvider) -> None:
     """The main agent hands a task to another by its name; `--agent` talks to that one directly."""
     (home.path / "config.toml").write_text('[agents.poet]\nmodel = "openai:poet"\ninstructions = "Rhyme."\n')
@@ -111,9 +126,9 @@ def test_print_mode_delegates_and_talks_to_an_agent(home: Home, provider: FakePr
     provider.script(tool_calls([ToolCall("1", "delegate", tasks)]), answer("Red."), answer("It said: Red."))
     assert home.run("-p", "Ask the poet.") == Ended(0, "It said: Red.\n", "")
     poet = provider.requests[1].body
-    assert (poet["model"], poet["messages"][0]["content"]) == ("poet", "Rhyme.")
+    assert (poet["model"], poet["messages"][0]["content"].splitlines()[0]) == ("poet", "Rhyme.")
     provider.script(answer("Blue."))
     assert home.run("-p", "A violet.", "--agent", "poet", HALTER_MODEL="").out == "Blue.\n"
     assert provider.requests[3].body["model"] == "poet"
     ended = home.run("doctor")
-    assert "agents     poet: openai:poet; tools: none configured" in ended.out
+    assert re.search("✓ agents +poet: openai:poet; tools: ", ended.out)

@@ -80,7 +80,7 @@ def test_an_address(tmp_path: Path, port: str) -> None:
         choice = ModelChoice("openai:x", "a test")
         agents = make_agents(configuration, choice, can_ask=False)
         assert "there_add" in agents["halter"].tools
-        [line] = start_lines(configuration, choice)
+        [line] = start_lines(configuration, choice, is_script=True)
         assert f"{tmp_path}/config.toml, line 3: mcp.gone: no tools: the MCP server at http://127.0.0.1:9/mcp" in line
         assert "`halter doctor` checks it." in line
         assert "secret" not in line

@@ -112,11 +112,13 @@ def test_another_machine_is_not_asked() -> None:
 
 
 def test_the_embedded_model_is_the_last(configuration: Configuration) -> None:
-    """Where nothing else is, the embedded model answers, and two lines say what it is and how to use a real one."""
+    """Where nothing else is, the embedded model answers, and three lines say what it is and how to use a real one."""
     choice = choose_model(configuration, {"OLLAMA_HOST": closed_port()})
     assert choice.model == "local"
     assert "embedded" in choice.lines[0]
-    assert "OPENAI_API_KEY" in choice.lines[1]
+    assert "no tools" in choice.lines[1]
+    assert "OPENAI_API_KEY" in choice.lines[2]
+    assert "halter login" in choice.lines[2]
 
 
 def test_without_any_model_the_ways_to_one_are_told(

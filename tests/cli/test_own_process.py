@@ -19,7 +19,7 @@ import ctypes, json, os, subprocess
 from halter import tool
 from halter.toolbox.terminal.environment import without_secrets
 
-OURS = ("OPENAI_API_KEY", "HALTER_KEY", "AWS_SECRET_ACCESS_KEY")
+OURS = ("OPENAI_API_KEY", "HALTER_KEY", "HALTER_CLUSTER", "AWS_SECRET_ACCESS_KEY")
 
 @tool
 def look() -> str:
@@ -27,14 +27,19 @@ def look() -> str:
         initial = file.read()
     return json.dumps({
         "in os.environ": [name for name in OURS if name in os.environ],
-        "in /proc": [word for word in ("key-of-openai", "key-of-halter", "key-of-aws") if word in initial],
+        "in /proc": [word for word in initial.split("\\0") if "key-of-" in word],
         "inherited": [name for name in subprocess.check_output(["env"], text=True).split("\\n") if "key-of-" in name],
         "named": without_secrets(["OPENAI_API_KEY"]).get("OPENAI_API_KEY"),
         "home": os.environ["HALTER_HOME"] in initial,
         "dumpable": ctypes.CDLL(None).prctl(3, 0, 0, 0, 0),
     })
 """
-SECRETS = {"OPENAI_API_KEY": "key-of-openai", "HALTER_KEY": "key-of-halter", "AWS_SECRET_ACCESS_KEY": "key-of-aws"}
+SECRETS = {
+    "OPENAI_API_KEY": "key-of-openai",
+    "HALTER_KEY": "key-of-halter",
+    "HALTER_CLUSTER": "nats://halter:key-of-nats@localhost:4222",
+    "AWS_SECRET_ACCESS_KEY": "key-of-aws",
+}
 
 
 def test_keys_are_not_in_the_environment(home: Home, provider: FakeProvider) -> None:
@@ -75,8 +80,9 @@ def test_the_chat_and_the_gateway_do_it_too(home: Home) -> None:
     """When the chat and the gateway are there, their keys are gone from /proc."""
     home.env |= SECRETS
     with OnTerminal(home) as chat:
-        chat.read_until(b"/help lists commands")
+        chat.read_until(b"/help lists the rest")
         assert "key-of-" not in environ_of(chat.program.pid)
+    home.env["HALTER_CLUSTER"] = ""  # there is none to connect to
     with home.start("serve", "--port", "0") as gateway:
         assert gateway.stdout is not None
         assert b"Halter serves at" in gateway.stdout.readline()

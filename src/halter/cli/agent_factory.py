@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from halter.agent import Agent
-from halter.cli.settings import SettingsError
+from halter.cli.model_choice import LOCAL
+from halter.cli.settings import DEFAULT, SettingsError
 from halter.tools.approval import Approval
 
 if TYPE_CHECKING:
@@ -20,13 +23,22 @@ if TYPE_CHECKING:
     from halter.toolbox.sandbox.sandbox import Sandbox
     from halter.tools.approval import ApprovalRequest, Policy
 
-__all__ = ["load_tools", "make_agent", "make_agents", "make_instructions", "sandbox_lines", "start_lines"]
+__all__ = [
+    "WITH_PROCESSES",
+    "load_tools",
+    "make_agent",
+    "make_agents",
+    "make_instructions",
+    "sandbox_lines",
+    "start_lines",
+    "tool_names",
+]
 
 # The groups of the toolbox that need only a workspace, and those that need not even that.
 _IN_WORKSPACE: Final = ("Terminal", "Files", "Code", "Skills")
 _ALONE: Final = ("Web", "Browser", "Media", "Speech", "Todo", "Memory", "Clarify")
-# They start processes, and so need a sandbox.
-_WITH_PROCESSES: Final = frozenset({"Terminal", "Code", "Browser", "terminal", "process", "execute_code"})
+WITH_PROCESSES: Final = frozenset({"Terminal", "Code", "Browser", "terminal", "process", "execute_code"})
+"""Tools and groups that start processes, and so need a sandbox."""
 _WORKSPACE: Final = "."
 _MAIN: Final = "halter"  # the name of the main agent
 _SERVER: Final = "mcp."  # before the name of an MCP server
@@ -48,9 +60,9 @@ def make_agents(configuration: Configuration, choice: ModelChoice, *, can_ask: b
     for name in configuration.settings.agents:
         if name != chosen:
             theirs = configuration.for_agent(name)
-            tools = load_tools(theirs)
-            others[name] = _make(theirs, theirs.settings.model or choice.model, tools, name=name, can_ask=can_ask)
-    tools = load_tools(configuration)
+            model = theirs.settings.model or choice.model
+            others[name] = _make(theirs, model, load_tools(theirs, model), name=name, can_ask=can_ask)
+    tools = load_tools(configuration, choice.model)
     if not chosen:
         tools = _unique([*tools, *configuration.servers.tools()])
         if others:
@@ -101,9 +113,9 @@ def make_instructions(configuration: Configuration, tools: Collection[Any]) -> I
     return Instructions(
         configuration.settings.instructions,
         _WORKSPACE,
-        sandbox=configuration.settings.sandbox if names & _WITH_PROCESSES else None,
+        sandbox=configuration.settings.sandbox if names & WITH_PROCESSES else None,
         skills=Skills(_WORKSPACE) if "read_skill" in names else None,
-        memory=Memory() if "memory" in names else None,
+        memory=Memory(),  # people add notes, too
     )
 
 
@@ -115,15 +127,26 @@ def _approve_in_sandbox(request: ApprovalRequest) -> Approval:
     return Approval(granted=False, note=note)
 
 
-def start_lines(configuration: Configuration, choice: ModelChoice) -> list[str]:
-    """What every face shows before the first answer: about the model, and about the sandbox if that is not as usual."""
-    return [*choice.lines, *configuration.servers.problems, *sandbox_lines(configuration)]
+def start_lines(configuration: Configuration, choice: ModelChoice, *, is_script: bool = False) -> list[str]:
+    """What every face shows before the first answer: about the model, and about the sandbox if that is not as usual.
+
+    A script is told only what it lacks.
+    """
+    lines = [] if is_script and _has_sandbox() else sandbox_lines(configuration, choice.model)
+    return [*choice.lines, *configuration.servers.problems, *lines]
 
 
-def sandbox_lines(configuration: Configuration) -> list[str]:
+def _has_sandbox() -> bool:
+    """Whether this system has a sandbox."""
+    from halter.toolbox.sandbox.sandbox import why_unavailable
+
+    return not why_unavailable()
+
+
+def sandbox_lines(configuration: Configuration, model: str) -> list[str]:
     """What every user is told of the sandbox, clients of the gateway included: nothing, if it is as usual."""
     settings = configuration.settings
-    if settings.sandbox == "off" or not {"default", *_WITH_PROCESSES} & set(settings.tools):
+    if settings.sandbox == "off" or not {"default", *WITH_PROCESSES} & set(tool_names(configuration, model)):
         return []
     from halter.toolbox.sandbox.sandbox import why_unavailable
 
@@ -134,14 +157,20 @@ def sandbox_lines(configuration: Configuration) -> list[str]:
     return []
 
 
-def load_tools(configuration: Configuration) -> list[Any]:
+def tool_names(configuration: Configuration, model: str) -> tuple[str, ...]:
+    """The tools that this model shall have: what the settings name. By default the embedded one has none."""
+    is_set = configuration.origins["tools"] != DEFAULT
+    return configuration.settings.tools if is_set or model != LOCAL else ()
+
+
+def load_tools(configuration: Configuration, model: str = "") -> list[Any]:
     """The tools that the settings name, for the current directory.
 
     "default" is the default set, "Files" a group of the toolbox, "read_file" one tool of the default set, "mcp.NAME"
     the tools of an MCP server, and "MODULE:NAME" the user's own: a tool, or a list of them.
     """
     tools: list[Any] = []
-    names = configuration.settings.tools
+    names = tool_names(configuration, model)
     sandbox = _sandbox(configuration) if any(":" not in name for name in names) else None
     for name in names:
         module, colon, attribute = name.partition(":")
@@ -173,7 +202,7 @@ def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None
         return _of_server(name.removeprefix(_SERVER), configuration)
     settings = configuration.settings
     has_none = sandbox is None and settings.sandbox != "off"
-    if has_none and name in _WITH_PROCESSES:
+    if has_none and name in WITH_PROCESSES:
         msg = f"{configuration.origins['tools']}: {name} needs a sandbox: {why_unavailable()}; {_WITHOUT_SANDBOX}"
         raise SettingsError(msg)
     watch = toolbox.Checkpoints(_WORKSPACE).watch
@@ -213,6 +242,9 @@ def _of_server(name: str, configuration: Configuration) -> list[Any]:
 
 def _find(name: str, module: str, attribute: str, configuration: Configuration) -> object:
     origin = configuration.origins["tools"]
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # last: what is installed comes first
     try:
         return getattr(importlib.import_module(module), attribute)
     except AttributeError:
@@ -220,5 +252,5 @@ def _find(name: str, module: str, attribute: str, configuration: Configuration) 
     except ModuleNotFoundError as error:
         if error.name != module and not module.startswith(f"{error.name}."):
             raise
-        msg = f"{origin}: there is no tool {name!r}: no module {module}"
+        msg = f"{origin}: there is no tool {name!r}: no module {module}, neither installed nor in {here}"
     raise SettingsError(msg)

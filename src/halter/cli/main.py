@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,11 @@ _MAX_PORT = 65_535
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code."""
     from halter.cli.output import clean_log
+    from halter.cli.provider_keys import load_provider_keys
 
     argv = sys.argv[1:] if argv is None else argv
     clean_log()
+    load_provider_keys()
     if "-p" in argv or "--print" in argv:
         from halter.cli.commands.print_turn import print_turn
 
@@ -32,6 +35,7 @@ def run(argv: Sequence[str] | None = None) -> int:
         return print_turn(_print_parser().parse_intermixed_args(argv))
     parser = _parser()
     options = parser.parse_args(argv)
+    options.argv = list(argv)
     if options.version:
         print(f"halter {__version__}")
         return 0
@@ -60,6 +64,14 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_NOTE,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--plain", action="store_true", help="chat in plain lines, as for a screen reader")
+    parser.add_argument(
+        "--resume",
+        metavar="ID",
+        nargs="?",
+        const="",
+        help="continue a session, by its id or the start of it; without one: choose from a list",
+    )
     _print_options(parser)
     _shared(parser)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
@@ -69,7 +81,13 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--public-name", metavar="HOST", help="host name under which a proxy with TLS serves this gateway"
     )
+    serve.add_argument("--cluster", metavar="URL", help="NATS servers through which gateways share their sessions")
+    serve.add_argument("--workers", metavar="N", help="number of processes that serve; more than one share sessions")
+    serve.add_argument("--worker", help=argparse.SUPPRESS)  # what the parent tells a worker
     _shared(serve)
+    cluster = commands.add_parser("cluster", help="show the nodes of a cluster, their sessions and the servers")
+    cluster.add_argument("--cluster", metavar="URL", help="NATS servers; default: the setting, or those of --workers")
+    cluster.add_argument("--json", action="store_true", help="print JSON")
     keys = commands.add_parser("keys", help="create, list or revoke keys for the gateway")
     keys.add_argument("action", choices=["create", "list", "revoke"])
     keys.add_argument("name", metavar="NAME", nargs="?", help="name of the key; its id also works for revoke")
@@ -85,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="check the installation and suggest fixes")
     doctor.add_argument("--online", action="store_true", help="also send a request to the model's provider")
     _shared(doctor)
+    login = commands.add_parser("login", help="store a key of a model provider, after a check")
+    login.add_argument("provider", metavar="PROVIDER", help="openai, anthropic, gemini, openrouter, groq, ...")
+    mcp = commands.add_parser("mcp", help="add, list or remove MCP servers, whose tools the model has")
+    mcp.add_argument("action", choices=["add", "list", "remove"])
+    mcp.add_argument("name", metavar="NAME", nargs="?", help="name of the server")
+    mcp.add_argument("what", metavar="URL|COMMAND", nargs=argparse.REMAINDER, help="its address, or the command")
     config = commands.add_parser("config", help="show or edit the settings")
     config.add_argument("action", choices=["path", "show", "edit"])
     commands.add_parser("demo", help="watch one stop end a stream, threads, processes and tasks (4 s)")
@@ -105,7 +129,8 @@ def _port(text: str) -> int:
 
 def _print_parser() -> argparse.ArgumentParser:
     """The parser of print mode: without commands, so the text may stand anywhere."""
-    parser = argparse.ArgumentParser(prog="halter", usage="halter -p TEXT [--json] [--session ID] [--model NAME]")
+    usage = "halter -p TEXT [--json] [--continue] [--session ID] [--model NAME]"
+    parser = argparse.ArgumentParser(prog="halter", usage=usage)
     _print_options(parser)
     parser.add_argument("text", metavar="TEXT", nargs="*", help='"-" or no text: read standard input')
     _shared(parser)
@@ -120,7 +145,8 @@ def _print_options(parser: argparse.ArgumentParser) -> None:
         help='answer TEXT and exit; "-" or no text: read standard input',
     )
     parser.add_argument("--json", action="store_true", help="with -p: print each event as one line of JSON")
-    parser.add_argument("--session", metavar="ID", help="continue this session")
+    parser.add_argument("--session", metavar="ID", help="continue this session, or start one with this id")
+    parser.add_argument("-c", "--continue", dest="latest", action="store_true", help="continue the latest session")
 
 
 def _shared(parser: argparse.ArgumentParser) -> None:
@@ -162,13 +188,22 @@ def _shared(parser: argparse.ArgumentParser) -> None:
                 default=argparse.SUPPRESS,
                 help=f"`{path[-1]}` of [{table}] in the settings",
             )
+    parser.add_argument(
+        "--delegate-timeout",
+        dest="delegate_timeout",
+        metavar="SECONDS",
+        default=argparse.SUPPRESS,
+        help="time limit for each task that is delegated to another agent",
+    )
 
 
 def _store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", metavar="PATH", default=argparse.SUPPRESS, help="file that stores the sessions")
 
 
-def _command(options: argparse.Namespace) -> int:  # noqa: PLR0911  (one for each command)
+def _command(options: argparse.Namespace) -> int:  # noqa: C901, PLR0911  (one for each command)
+    if options.command not in ("serve", "demo"):  # those have an ExitGuard
+        _raise_on_ctrl_c()
     match options.command:
         case "sessions":
             from halter.cli.commands.sessions import list_sessions
@@ -191,16 +226,34 @@ def _command(options: argparse.Namespace) -> int:  # noqa: PLR0911  (one for eac
 
             _close_own_process()
             return serve_gateway(options)
+        case "cluster":
+            from halter.cli.commands.cluster import show_cluster
+
+            return show_cluster(options)
         case "keys":
             from halter.cli.commands.serve import manage_keys
 
             return manage_keys(options)
+        case "mcp":
+            from halter.cli.commands.mcp import manage_servers
+
+            return manage_servers(options)
+        case "login":
+            from halter.cli.commands.login import login
+
+            return login(options.provider)
         case "demo":
             return _demo()
         case _:
             from halter.models.local.fetch import fetch_model
 
             return fetch_model(is_agreed=options.yes, say=print)
+
+
+def _raise_on_ctrl_c() -> None:
+    """Have Ctrl+C raise KeyboardInterrupt again; see `halter.__main__`."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _close_own_process() -> None:

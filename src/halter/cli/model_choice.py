@@ -8,7 +8,7 @@
 In this order: what was set (a flag, HALTER_MODEL, the file; "gpt-5" without a provider is taken as "openai:gpt-5", and
 a line says so); a key of OpenAI or Anthropic in the environment, with the models named below; Ollama on this machine,
 if it answers within a third of a second and has a model; the embedded model. The last two are found, not chosen, so two
-lines say what it is and how to use another.
+lines say what it is and how to use another. A key that `halter login` has stored counts as one in the environment.
 """
 
 from __future__ import annotations
@@ -22,21 +22,28 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from halter._own_keys import read_key
+from halter._own_keys import is_stored, read_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from halter.cli.settings import Configuration
 
-__all__ = ["DEFAULTS", "ModelChoice", "NoModel", "choose_model", "has_local_model", "ollama_models"]
+__all__ = ["DEFAULTS", "LOCAL", "ModelChoice", "NoModel", "choose_model", "has_local_model", "ollama_models"]
 
 DEFAULTS: Final = {"OPENAI_API_KEY": "openai:gpt-5", "ANTHROPIC_API_KEY": "anthropic:claude-sonnet-4-5"}
 """The default model for each API key."""
+LOCAL: Final = "local"
+"""The embedded model."""
 _PATIENCE: Final = 0.3
 _MOST_BYTES: Final = 1_000_000
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104  (nothing is bound)
-_HOW: Final = "To use another: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or pass --model ollama:NAME."
+_HOW: Final = "To use another: set OPENAI_API_KEY or ANTHROPIC_API_KEY, run `halter login PROVIDER`, or pass --model."
+_EMBEDDED: Final = (
+    "The embedded model (SmolLM2, 135M) answers without a key and without network: try how it streams and stops.",
+    "It is too small for real work, and has no tools.",
+    "For a real model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, run `halter login PROVIDER`, or start Ollama.",
+)
 
 
 class ModelChoice(NamedTuple):
@@ -59,16 +66,16 @@ def choose_model(configuration: Configuration, env: Mapping[str, str] | None = N
         return _named(named, f"set by {configuration.origins['model']}")
     for variable, model in DEFAULTS.items():
         if has_key(variable):
-            return ModelChoice(model, f"{variable} is set")
+            how = "key from `halter login`" if env is None and is_stored(variable) else f"{variable} is set"
+            return ModelChoice(model, how)
     models = ollama_models(os.environ if env is None else env)
     if models:
         line = f"Ollama is running on this machine: using {models[0]}. To keep it, set HALTER_MODEL=ollama:{models[0]}"
         return ModelChoice(f"ollama:{models[0]}", "Ollama is running on this machine", (line, _HOW))
     if has_local_model():
-        line = "Using the embedded model (SmolLM2, 135M): good for trying Halter out, not for real work."
-        return ModelChoice("local", "nothing else was found", (line, _HOW))
+        return ModelChoice(LOCAL, "nothing else was found", _EMBEDDED)
     msg = (
-        "no model found. Set OPENAI_API_KEY or ANTHROPIC_API_KEY, start Ollama, or pass --model; "
+        "no model found. Set OPENAI_API_KEY or ANTHROPIC_API_KEY, run `halter login PROVIDER`, or start Ollama; "
         "`halter fetch-model` installs a small model that needs no key and no network"
     )
     raise NoModel(msg)
@@ -80,7 +87,7 @@ def _named(name: str, why: str) -> ModelChoice:
 
     provider = guess_provider(name)
     if provider is None:
-        return ModelChoice(name, why)
+        return ModelChoice(name, why, _EMBEDDED[:1] if name == LOCAL else ())
     return ModelChoice(f"{provider}:{name}", why, (f"No provider was named for {name}: using {provider}:{name}.",))
 
 

@@ -15,7 +15,6 @@ it stands, to the line, and what would be right. An empty value in the environme
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_origin
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_origin
 from msgspec import Meta, Struct
 
 from halter._data_paths import DataPaths, find_paths
+from halter._own_keys import with_taken
 from halter.agent import Limits
 from halter.cli.mcp_servers import MCPServers
 from halter.cli.settings_values import (
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
+    "DEFAULT",
     "AgentSettings",
     "Configuration",
     "MCPSettings",
@@ -58,7 +59,8 @@ __all__ = [
 ]
 
 DELEGATE_TIMEOUT: Final = 1800.0  # as `halter.toolbox.delegate` has it, which is slow to import
-_DEFAULT: Final = "default"
+DEFAULT: Final = "default"
+"""The origin of a setting that is not set."""
 # Ours as well, and no settings: they are read where they are needed.
 _NO_SETTINGS: Final = frozenset({"HALTER_HOME", "HALTER_KEY"})
 
@@ -122,12 +124,19 @@ class AgentSettings(Struct, frozen=True):
     """A table [agents.NAME]: another agent. What is left out is as for the main one."""
 
     model: str | None = None
+    """Its model."""
     instructions: str | None = None
+    """Its system prompt. The main agent is told the first line."""
     tools: tuple[str, ...] | None = None
+    """Its tools, by name; those of an MCP server as "mcp.NAME"."""
     sandbox: Mode | None = None
+    """What the processes of its tools may do."""
     network: bool | None = None
+    """Whether they have the network in the sandbox."""
     limits: Limits | None = None
+    """What one of its turns may use."""
     model_settings: RequestSettings | None = None
+    """How its model answers."""
 
 
 class Settings(Struct, frozen=True):
@@ -147,8 +156,8 @@ class Settings(Struct, frozen=True):
     """Calls that need approval: "ask" a person, "auto" runs what stays in the sandbox and asks for the rest, "deny"."""
     approve_prefixes: tuple[str, ...] = ()
     """Beginnings of commands that run unasked: "git push"."""
-    tools: tuple[str, ...] = ()
-    """The tools that the model may use, by name."""
+    tools: tuple[str, ...] = ("default",)
+    """The tools that the model may use, by name. If nothing is set, the embedded model has none: it is too small."""
     sandbox: Mode = "workspace"
     """What the processes of tools may do: write the workspace, write nothing, or whatever the user may."""
     network: bool = False
@@ -157,6 +166,8 @@ class Settings(Struct, frozen=True):
     """What one turn may use at most."""
     model_settings: RequestSettings = RequestSettings()
     """How models answer: temperature and the like."""
+    theme: Literal["auto", "dark", "light"] = "auto"
+    """The colours of the chat: for a dark or for a light background. "auto": what COLORFGBG says, else dark."""
     exit_timeout: Annotated[float, Meta(gt=0)] = 5.0
     """The maximum number of seconds to exit."""
     drain_timeout: Annotated[float, Meta(ge=0)] = 10.0
@@ -175,6 +186,16 @@ class Settings(Struct, frozen=True):
     """The lowest level that the gateway logs."""
     public_name: str = ""
     """The host name of the gateway's public address, if a proxy with TLS answers for it."""
+    cluster: str = ""
+    """The addresses of NATS servers, separated by commas: the gateway shares its sessions with others through them."""
+    cluster_ca: str = ""
+    """The file with the certificate of the authority that has signed those of the NATS servers. Empty: the system's."""
+    cluster_replicas: Annotated[int, Meta(ge=1, le=5)] = 1
+    """How many of these servers keep each session. Used when the first gateway creates the stream."""
+    lease_seconds: Annotated[float, Meta(ge=1)] = 10.0
+    """How long a gateway may be out of reach before others take its sessions. The first gateway decides it."""
+    workers: Annotated[int, Meta(ge=1, le=64)] = 1
+    """How many processes serve. More than one share their sessions through `cluster`, or a NATS server of theirs."""
     telegram: TelegramSettings | None = None
     """The Telegram bot, if there is one."""
     agent: str = ""
@@ -240,8 +261,12 @@ def table_flags(table: str) -> list[Path]:
     return [path for path, hint in _leaves().items() if path[0] == table and not (is_list(hint) or _is_mapping(hint))]
 
 
-def load(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] = os.environ) -> Configuration:
-    """Read the settings. *flags* has the options of the command line, by the names of the settings."""
+def load(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Configuration:
+    """Read the settings. *flags* has the options of the command line, by the names of the settings.
+
+    *env* is the environment; by default that of this process, with what the program has taken out of it.
+    """
+    env = with_taken() if env is None else env
     paths = find_paths(env)
     below = _from_file(paths.config) | _from_environment(env)
     above = _from_flags(flags or {})
@@ -271,7 +296,7 @@ def _layer_of(agents: Mapping[str, AgentSettings], name: str, origins: Mapping[s
 def _built(found: _Layer) -> tuple[Settings, dict[str, str]]:
     """The settings that are found, and where each is set; the rest are the defaults."""
     values: dict[str, Any] = {}
-    origins = dict.fromkeys(Settings.__struct_fields__, _DEFAULT)
+    origins = dict.fromkeys(Settings.__struct_fields__, DEFAULT)
     for name, hint in fields_of(Settings).items():
         inner = {path[1]: each for path, each in found.items() if path[0] == name and len(path) > 1}
         if inner:

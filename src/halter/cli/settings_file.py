@@ -1,11 +1,11 @@
-"""Changes one setting in the settings file, and leaves everything else in it as it is, comments too."""
+"""Changes the settings file: prefixes of commands, tables of MCP servers. Everything else stays, comments too."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,10 +15,10 @@ from halter.toolbox.files.workspace import Workspace
 from halter.toolbox.terminal.approval.prefixes import check_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["add_prefixes"]
+__all__ = ["add_prefixes", "add_table", "remove_table"]
 
 _NAME = "approve_prefixes"
 _PRIVATE = 0o600
@@ -32,15 +32,74 @@ def add_prefixes(path: Path, prefixes: Iterable[tuple[str, ...]]) -> None:
     wanted = list(prefixes)
     for each in wanted:
         check_prefix(each)
+    _change(path, lambda text: _with_prefixes(text, [shlex.join(each) for each in wanted], path))
+
+
+def add_table(path: Path, kind: str, name: str, values: Mapping[str, object]) -> None:
+    """Add a table [kind.NAME] at the end. Raises `SettingsError` if there is one, or the file cannot be changed."""
+
+    def with_table(text: str) -> str:
+        if name in _parsed(text, path).get(kind, {}):
+            raise SettingsError(f"{path}: there is a table [{kind}.{name}] already")
+        lines = [f"{key} = {_toml(value)}\n" for key, value in values.items()]
+        gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+        return f"{text}{gap}[{kind}.{name}]\n{''.join(lines)}"
+
+    _change(path, with_table)
+
+
+def remove_table(path: Path, kind: str, name: str) -> None:
+    """Remove the table [kind.NAME]. Raises `SettingsError` if it is not there, or is written in another way."""
+
+    def without_table(text: str) -> str:
+        before = _parsed(text, path)
+        if name not in before.get(kind, {}):
+            raise SettingsError(f"{path}: there is no table [{kind}.{name}]")
+        lines = text.splitlines(keepends=True)
+        headers = [number for number, line in enumerate(lines) if line.lstrip().startswith("[")]
+        mine = [number for number in headers if lines[number].split("#")[0].strip() == f"[{kind}.{name}]"]
+        if len(mine) == 1:
+            end = next((number for number in headers if number > mine[0]), len(lines))
+            changed = "".join([*lines[: mine[0]], *lines[end:]])
+            left = {key: value for key, value in before[kind].items() if key != name}
+            if _parsed(changed, path) == {key: value for key, value in (before | {kind: left}).items() if value != {}}:
+                return changed.rstrip("\n") + "\n" if changed.strip() else ""
+        raise SettingsError(f"cannot change {path} by itself: remove {kind}.{name} with `halter config edit`")
+
+    _change(path, without_table)
+
+
+def _change(path: Path, change: Callable[[str], str]) -> None:
+    """Replace the text of the file by what *change* makes of it. Raises `SettingsError`."""
     try:
         with _locked(path.parent):
             text = path.read_text("utf-8") if path.exists() else ""
-            changed = _with_prefixes(text, [shlex.join(each) for each in wanted], path)
+            changed = change(text)
             if changed != text:
                 with Workspace(path.parent).find(path.name) as place:
                     write_whole(place, changed.encode(), _PRIVATE)
     except OSError as error:
         raise SettingsError(f"cannot change {path}: {error.strerror or error}") from error
+
+
+def _parsed(text: str, path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path}: invalid TOML: {error}; `halter config edit` opens it") from error
+
+
+def _toml(value: object) -> str:
+    """A value as TOML: texts, booleans and lists are as in JSON."""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{_json(key)} = {_toml(each)}' for key, each in value.items())} }}"
+    return _json(value)
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 @contextlib.contextmanager

@@ -18,12 +18,12 @@ NO_OLLAMA = "127.0.0.1:1"
 
 @pytest.mark.skipif(not installed, reason="the extra `local` is not installed")
 def test_it_starts_on_the_embedded_model(tmp_path: Path) -> None:
-    """Without any configuration it says in two lines what answers and how to have another, shows that the model is
+    """Without any configuration it says in three lines what answers and how to have another, shows that the model is
     being loaded, and answers what was typed meanwhile.
     """
     home = Home(tmp_path)
     with ChatScreen(home, OLLAMA_HOST=NO_OLLAMA) as chat:
-        chat.wait_for("Using the embedded model (SmolLM2, 135M)", "To use another: set OPENAI_API_KEY", "local · ")
+        chat.wait_for("The embedded model (SmolLM2, 135M)", "For a real model: set OPENAI_API_KEY", "local · ")
         chat.wait_state("loading the model")
         chat.type(f"Say hi.{ENTER}")
         chat.wait_for("» Say hi.")

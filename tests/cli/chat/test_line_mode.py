@@ -23,7 +23,7 @@ def test_each_line_is_a_message(home: Home, provider: FakeProvider) -> None:
     assert ended.out == "**One.**\nTwo.\n"
     assert "(busy = queue)" in ended.err
     assert "unknown command /nonsense" in ended.err
-    assert "To continue: halter --session" in ended.err
+    assert "To continue: python -m halter --session" in ended.err
     assert "\x1b" not in ended.out + ended.err
     accepted = [event.data.message.text for event in home.events() if isinstance(event.data, MessageAccepted)]
     assert accepted == ["first", "second"]
@@ -142,8 +142,8 @@ def test_undo_shows_the_changed_files_first_and_redo_brings_them_back(home: Home
         home.wait_until_sealed()
         os.write(lines, b"/undo\n")
         shown = read_until(said, b"/undo keep").decode()
-        assert "changed  a.txt" in shown
-        assert "-old\n+new" in shown
+        assert "a.txt +1 -1\n" in shown
+        assert "1 - old\n    1 + new\n" in shown
         assert file.read_text() == "new\n"
         os.write(lines, b"/undo files\n")
         read_until(said, b"1 file restored")

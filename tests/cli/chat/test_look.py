@@ -1,4 +1,4 @@
-"""The picture of the chat in the documentation is the chat."""
+"""The pictures of the terminal in the documentation are the program."""
 
 from __future__ import annotations
 
@@ -7,18 +7,33 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
-SEEN = [
-    "» Why is the build red?",
-    "✓ read_file build.log",
-    "steered, interrupted web_search",
-    "The test is off by one: range(5) ends at 4.",
-    "⋯ run_command pytest -q tests/test_range.py",
-    "212 passed, 1 running",
-    "queued    and write a line in the changelog",
-    "> what is taking so lo",
-    "gpt-5 · running 1 tool",
-]
+SEEN = {
+    "first-run": [
+        "openai:gpt-5",
+        "Tools: terminal, process, read_file",
+        "Type a message and press Enter.",
+        "gpt-5 · idle",
+    ],
+    "diff": ["Make these changes? prices.py +1 -1", "patch: allowed (approved)", "✓ patch prices.py +1 -1", "4 +"],
+    "failed-command": ["✗ $ python3 test_prices.py · exit code 1", "AssertionError: -3", "⋯ $ seq 1 7; cat gate"],
+    "children": ["⋯ delegate 2 tasks", "◇ reviewer: review prices.py", "◇ tester: write a test"],
+    "steer": [
+        "» Why does the test fail?",
+        "✓ read_file test_prices.py",
+        "steered, interrupted terminal",
+        "The test is right, and total() subtracts:",
+        "queued    and write a line in the changelog",
+        "> what is taking so lo",
+        "gpt-5 · running 1 tool",
+    ],
+    "stop": ["■ stopped in", "Stop requested by stop() (stop: Esc)", "interrupted"],
+    "compaction": ["next request: about", "context compacted from about", "We were about to mend total()."],
+    "undo": ["/undo files: restore them", "2 files restored", "the turn was removed from the conversation"],
+    "settings": ['busy = "queue"', "# default", "line 1"],
+}
 
 
 def read(picture: str) -> str:
@@ -26,7 +41,7 @@ def read(picture: str) -> str:
     rows: dict[float, list[tuple[float, str]]] = {}
     length = 12.2  # of a character, in the units of the picture
     for found in re.finditer(r'<text [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*>(.*?)</text>', picture):
-        text = found[3].replace("&#160;", " ").replace("&gt;", ">").replace("&#x27;", "'")
+        text = found[3].replace("&#160;", " ").replace("&gt;", ">").replace("&#x27;", "'").replace("&quot;", '"')
         rows.setdefault(float(found[2]), []).append((float(found[1]), text))
     lines = []
     for _, pieces in sorted(rows.items()):
@@ -37,14 +52,21 @@ def read(picture: str) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("scene", SEEN)
+def test_the_pictures(scene: str, theme: str) -> None:
+    """Each picture has what its scene is about, and fetches nothing from anywhere."""
+    picture = (ROOT / f"docs/terminal/{scene}-{theme}.svg").read_text()
+    text = read(picture)
+    for seen in SEEN[scene]:
+        assert seen in text, text
+    assert "http" not in picture.replace("http://www.w3.org/2000/svg", "")
+
+
 def test_it_can_be_recorded_again(tmp_path: Path) -> None:
-    """The script records the program as it is now, and the picture has all that the chat consists of, as has the one in
-    the documentation.
-    """
-    path = tmp_path / "chat.svg"
-    subprocess.run([sys.executable, str(ROOT / "docs/look.py"), str(path)], check=True, timeout=120)
-    for picture in (path, ROOT / "docs/chat.svg"):
-        text = read(picture.read_text())
-        for seen in SEEN:
-            assert seen in text, text
-        assert "http" not in picture.read_text().replace("http://www.w3.org/2000/svg", "")
+    """The script records the program as it is now, for both themes."""
+    command = [sys.executable, str(ROOT / "docs/look.py"), "steer", "--folder", str(tmp_path)]
+    subprocess.run(command, check=True, timeout=300)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["steer-dark.svg", "steer-light.svg"]
+    for each in tmp_path.iterdir():
+        assert all(seen in read(each.read_text()) for seen in SEEN["steer"]), each

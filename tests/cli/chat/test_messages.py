@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 
+import pytest
+
 from halter.events import MessageApplied, QuestionAnswered
 from halter.events.tools import ApprovalAnswered
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
-from tests.support.chat_screen import ALT_UP, CTRL_U, ENTER, ESC, ChatScreen
+from tests.support.chat_screen import ALT_ENTER, ALT_UP, CTRL_U, ENTER, ESC, ChatScreen
 from tests.support.cli_program import Home
 
 ASK = ToolCall("1", "ask", "{}")
@@ -92,6 +94,40 @@ def test_allowing_a_call(home: Home, provider: FakeProvider) -> None:
     assert [each.by for each in answers[:2]] == ["terminal", "terminal"]
 
 
+@pytest.mark.parametrize("word", ["y", "n", "always"])
+def test_a_second_answer_is_no_message(home: Home, provider: FakeProvider, word: str) -> None:
+    """An answer that is typed once more right after the approval does not steer the call that it has allowed; the chat
+    says so, and Alt+Enter sends it all the same.
+    """
+    home.write_module(
+        """
+import asyncio
+from halter import ToolContext, tool
+
+@tool(approval=True)
+async def fly(ctx: ToolContext) -> str:
+    "Fly."
+    ctx.report("in the air")
+    await asyncio.sleep(1000)
+"""
+    )
+    home.env["HALTER_TOOLS"] = "mytools:fly"
+    provider.script(tool_calls([ToolCall("1", "fly", "{}")]), answer("Landed."))
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        chat.send("Go.")
+        chat.wait_state("needs you")
+        chat.type(f"y{ENTER}{word}{ENTER}")
+        chat.wait_for("in the air")
+        chat.wait(lambda: "was not sent: the question is answered" in chat.text or "no longer open" in chat.text)
+        assert len(provider.requests) == 1
+        assert "steer" not in chat.text
+        chat.type(word)
+        chat.wait_for_line(f"> {word}")
+        chat.type(ALT_ENTER)
+        chat.wait_for(f"queued    {word}")
+
+
 def test_a_long_call_is_read_to_its_end(home: Home, provider: FakeProvider) -> None:
     """A yes counts when the last page was shown, else it shows the next one, as Enter does; a stop withdraws it."""
     long = ToolCall("l", "launch", json.dumps({"what": "rocket\n" * 30 + "and the moon"}))
@@ -130,7 +166,7 @@ def test_a_prefix_is_allowed_for_always(home: Home, provider: FakeProvider) -> N
         chat.wait_ready()
         provider.script(tool_calls([ToolCall("t", "terminal", '{"command": "mkdir made"}')]), answer("Made."))
         chat.send("Make it.")
-        chat.wait_for("mkdir may change something. Allow terminal?", "a: Always")
+        chat.wait_for("mkdir may change something. Run this command?", "a: Always")
         chat.send("a")
         chat.wait_for("Made.", "added to approve_prefixes")
         chat.wait_ready()
@@ -184,7 +220,7 @@ def test_editing_what_waits(home: Home, provider: FakeProvider) -> None:
         chat.send("A story.")
         chat.wait_for("Once upon a")
         for text in ("first", "second", "third"):
-            chat.type(f"{text}\t")
+            chat.type(f"{text}\x1b\r")
             chat.wait_for(f"queued    {text}")
         chat.type(ALT_UP)
         chat.wait_for_line("> third")
@@ -222,7 +258,7 @@ def test_a_command_while_a_message_is_edited(home: Home, provider: FakeProvider)
         chat.wait_ready()
         chat.send("A story.")
         chat.wait_for("Once upon a")
-        chat.type("more\t")
+        chat.type("more\x1b\r")
         chat.wait_for("queued    more")
         chat.type(ALT_UP)
         chat.wait_for_line("> more")
@@ -255,7 +291,7 @@ def test_a_message_that_is_sent_while_it_is_edited(home: Home, provider: FakePro
         chat.wait_ready()
         chat.send("Count.")
         chat.wait_for("One")
-        chat.type("more\t")
+        chat.type("more\x1b\r")
         chat.wait_for("queued    more")
         chat.type(ALT_UP)
         chat.wait_for_line("> more")

@@ -62,7 +62,7 @@ def test_a_signal(home: Home, provider: FakeProvider, number: signal.Signals, co
         chat.program.send_signal(number)
         assert chat.end() == code
         assert f"Shutting down ({number.name})…" in chat.text
-        assert "To continue: halter --session" in chat.text
+        assert "To continue: python -m halter --session" in chat.text
         assert "Traceback" not in chat.text
     provider.wait_for_close(1)
     stopping, finished = home.events()[-3].data, home.events()[-1].data
@@ -161,7 +161,7 @@ def test_a_message_during_the_shutdown_is_kept(home: Home, provider: FakeProvide
         chat.wait_notice("saved for the next run")
         go.touch()
         assert chat.end() == 0
-        name = chat.wait_for_match(r"1 message is queued\.\nTo continue: halter --session (\w+)")[1]
+        name = chat.wait_for_match(r"1 message is queued\.\nTo continue: python -m halter --session (\w+)")[1]
     provider.script(answer("Which thing?"))
     with ChatScreen(home, "--session", name) as chat:
         chat.wait_for(f"Session {name}, where you left off", "» Go.", "» One more thing.", "Which thing?")
@@ -214,13 +214,13 @@ def test_leaving_and_coming_back(home: Home, provider: FakeProvider) -> None:
         chat.wait_ready()
         chat.send("A story.")
         chat.wait_for("Once upon a")
-        chat.type("And then?\t")
+        chat.type("And then?\x1b\r")
         chat.wait_for("queued    And then?")
         chat.type("\x1b")
         chat.wait_for("held      And then?")
         chat.type(CTRL_D)
         assert chat.end() == 0
-        assert "1 message is queued.\nTo continue: halter --session story\n" in chat.text
+        assert "1 message is queued.\nTo continue: python -m halter --session story\n" in chat.text
     with ChatScreen(home, "--session", "story") as chat:
         chat.wait_for("» A story.", "Once upon a", "held      And then?")
         chat.type(ENTER)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from halter.cli.chat.slash_commands import COMMANDS, complete
+from halter.cli.chat.completion import complete
+from halter.cli.chat.file_references import Completion
+from halter.cli.chat.slash_commands import COMMANDS
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
 from tests.support.chat_screen import ENTER, ESC, TAB, ChatScreen
@@ -24,11 +26,12 @@ def chat(home: Home) -> Iterator[ChatScreen]:
 def test_all_that_were_promised_are_there() -> None:
     """The commands are these; and each one that is typed in part can be completed."""
     promised = (
-        "stop steer queue busy undo redo retry rollback compact why tools model sessions resume new export help quit"
+        "stop steer queue busy undo redo retry rollback diff compact context cost why tools mcp init model sessions "
+        "resume new export theme help quit"
     )
     assert list(COMMANDS) == promised.split()
-    assert complete("/re") == ["/redo", "/retry", "/resume"]
-    assert complete("/stop now") == complete("stop") == complete(" /stop") == []
+    assert complete("/re") == Completion(0, ["/redo", "/retry", "/resume"])
+    assert complete("/stop now") is complete("stop") is complete(" /stop") is None
 
 
 def test_completing_and_unknown_ones(chat: ChatScreen, provider: FakeProvider) -> None:

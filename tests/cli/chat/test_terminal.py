@@ -72,7 +72,7 @@ def test_calls_have_a_live_line_that_becomes_their_outcome(home: Home, provider:
         chat.send("Go.")
         chat.wait_for("✓ add 1, 2 · ")
         chat.wait_for_match(r"⋯ dig the old garden · \d+\.\d s · one metre deep")
-        chat.wait_for_match(r"test · running 1 tool · \d+ tokens · \d+\.\d s")
+        chat.wait_for_match(r"test · running 1 tool · \d+\.\d s · (?:ctx|context) ")
         chat.type(ESC)
         chat.wait_for_match(r"■ dig the old garden · cancelled · .* · stopped in ")
         chat.wait_gone("one metre deep")
@@ -109,6 +109,32 @@ def test_resizing(home: Home, provider: FakeProvider) -> None:
         chat.wait_for_line("> typed before and after")
         chat.type(ESC)
         chat.wait_for("■ stopped in")
+
+
+WIDE = "Ein Satz mit 漢字 und 🙂 darin, der lange weitergeht. "
+
+
+def test_resizing_leaves_nothing_behind(home: Home, provider: FakeProvider) -> None:
+    """However narrow the terminal becomes in the middle of an answer: the area below the conversation is there once,
+    and what was said is still above it.
+    """
+    provider.script(hang_mid_stream(8, text=WIDE * 8))
+    with ChatScreen(home, rows=30, columns=100) as chat:
+        chat.wait_ready()
+        chat.send("Los.")
+        chat.wait_for("» Los.", "Ein Satz mit 漢字")
+        chat.type("getippt 漢字")
+        chat.wait_for_line("> getippt 漢字")
+        once = ("» Los.", "> getippt", "test · ")
+        for columns in (70, 45, 31, 90, 52):
+            seen = len(chat.raw)
+            chat.resize(30, columns)
+            chat.wait(lambda seen=seen: b"getippt" in chat.raw[seen:], f"a drawing for {columns} columns")
+        chat.type(ESC)
+        chat.wait_for("■ stopped in")
+        chat.wait_ready()
+        text = chat.text
+    assert [text.count(each) for each in once] == [1, 1, 1], text
 
 
 def test_pasting_two_thousand_lines(home: Home, provider: FakeProvider) -> None:

@@ -39,7 +39,7 @@ def test_an_approval_shows_what_cannot_be_seen() -> None:
     request = ApprovalRequest(call_id="c", tool="terminal", arguments={"command": command}, reason="\u202ex", id="a")
     (notice,) = transcript_of(TurnStarted("m"), ApprovalAsked(request)).take_finished()
     assert notice.text.splitlines() == [
-        r"\u202ex. Allow terminal?",
+        r"\u202ex. Run this command?",
         r"command: ls\r\x1b[2Kpwd \u202etxt.sh\u2066\u200b",
     ]
 
@@ -51,7 +51,7 @@ def test_an_answered_approval() -> None:
         TurnStarted("m"), ApprovalAsked(request), ApprovalAnswered("a", "c", granted=True, note="ok")
     )
     assert [each.text for each in transcript.take_finished()] == [
-        "this tool needs approval. Allow terminal?",
+        "this tool needs approval. Run this command?",
         "terminal: allowed (ok)",
     ]
     assert transcript.status == "waiting for the model"

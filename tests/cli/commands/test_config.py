@@ -9,7 +9,7 @@ import tomllib
 
 from halter.cli.settings import Settings
 from halter.testing import FakeProvider
-from tests.support.cli_program import WAIT, Ended, Home
+from tests.support.cli_program import WAIT, Ended, Home, OnTerminal
 
 
 def test_path(home: Home) -> None:
@@ -28,6 +28,14 @@ def test_show(home: Home) -> None:
     assert f'busy = "queue"  # {home.path}/config.toml, line 1\n' in ended.out
     assert 'model = "openai:test"  # HALTER_MODEL\n' in ended.out
     assert "limits = { steps = 50 }  # default\n" in ended.out
+
+
+def test_show_on_a_terminal(home: Home) -> None:
+    """On a terminal what was set stands out from what was not."""
+    with OnTerminal(home, "config", "show") as terminal:
+        assert terminal.end() == 0
+    assert b'\x1b[1mmodel = "openai:test"\x1b[0m  \x1b[2m# HALTER_MODEL\x1b[0m' in terminal.shown
+    assert b"\x1b[2mnetwork = false\x1b[0m" in terminal.shown
 
 
 def test_secrets_are_not_shown(home: Home) -> None:

@@ -13,6 +13,7 @@ from halter.testing import FakeProvider, answer, status
 from tests.support.cli_program import Home, OnTerminal
 from tests.support.processes import run_python
 
+MARKS = {"✓ ": "ok", "! ": "warn", "✗ ": "fail"}
 not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 
 
@@ -20,9 +21,9 @@ def lines(text: str) -> dict[str, tuple[str, str]]:
     """State and text of each finding, by what it is about."""
     found = {}
     for line in text.splitlines():
-        if not line.startswith(" "):
-            state, what, rest = line.split(None, 2)
-            found[what] = (state, rest)
+        if line[:2] in MARKS:
+            what, rest = line[2:].split(None, 1)
+            found[what] = (MARKS[line[:2]], rest)
     return found
 
 
@@ -35,6 +36,7 @@ def test_all_is_well(home: Home, provider: FakeProvider) -> None:
     assert found["model"] == ("ok", "openai:test (set by HALTER_MODEL)")
     assert found["store"][0] == "ok"
     assert "\x1b" not in ended.out
+    assert ended.out.splitlines()[-1].startswith("Ready")
     assert list(home.path.iterdir()) == []
     assert provider.requests == []
 
@@ -44,7 +46,38 @@ def test_a_key_that_is_not_set(tmp_path: Path) -> None:
     ended = Home(tmp_path).run("doctor", "--model", "anthropic:x")
     assert ended.code == 1
     assert lines(ended.out)["model"] == ("fail", "anthropic:x (set by --model); ANTHROPIC_API_KEY is not set")
-    assert "Set ANTHROPIC_API_KEY" in ended.out
+    assert "`halter login anthropic`" in ended.out
+    assert "set ANTHROPIC_API_KEY" in ended.out
+
+
+def test_a_checklist(home: Home) -> None:
+    """Each problem has a command below it that fixes it, and the last line counts; the code is 1 until none is left."""
+    home.write_module("1 / 0\n")
+    (home.path / "config.toml").write_text("""
+        fallbacks = ["nobody:x", "anthropic:y"]
+        mcp.gone.command = ["/nonexistent"]
+        agents.one.model = "none:x"
+    """)
+    (home.path / "text.db").write_text("no database " * 100)
+    ended = home.run("doctor", "--store", str(home.path / "text.db"), HALTER_TOOLS="mytools:f")
+    rows = ended.out.splitlines()
+    problems = [number for number, line in enumerate(rows) if line.startswith("✗")]
+    about = [rows[number].split()[1] for number in problems]
+    assert about == ["model", "model", "tools", "mcp", "agents", "store"]
+    for number in problems:
+        assert rows[number + 1].strip().startswith("→ "), ended.out
+    assert "`halter login anthropic`" in ended.out
+    assert "`halter mcp remove NAME`" in ended.out
+    assert rows[-1].startswith("6 problems to fix")
+    assert ended.code == 1
+
+
+def test_an_old_encoding(home: Home) -> None:
+    """Where the output is not UTF-8, the marks are words."""
+    ended = home.run("doctor", PYTHONIOENCODING="ascii")
+    assert (ended.code, ended.err) == (0, "")
+    assert "ok   model" in ended.out
+    assert "Ready" in ended.out.splitlines()[-1]
 
 
 def test_a_server_of_ones_own_needs_no_key(home: Home, provider: FakeProvider) -> None:
@@ -109,7 +142,7 @@ def test_a_store_that_can_not_be_written(home: Home, provider: FakeProvider) -> 
 def test_tools(home: Home) -> None:
     """Tools are loaded to see whether they can be; one that is not there, or whose module fails, fails."""
     home.write_module("def f() -> None:\n    pass\nboth = [f, f]\n")
-    assert lines(home.run("doctor", HALTER_TOOLS="mytools:both").out)["tools"] == ("ok", "2")
+    assert lines(home.run("doctor", HALTER_TOOLS="mytools:both").out)["tools"] == ("ok", "2: f, f")
     assert lines(home.run("doctor", HALTER_TOOLS="mytools:none").out)["tools"][0] == "fail"
     home.write_module("1 / 0\n")
     found = lines(home.run("doctor", HALTER_TOOLS="mytools:f").out)["tools"]
@@ -144,11 +177,11 @@ def test_terminals(home: Home) -> None:
     """On a terminal it has colours and says which one it is; one that can do nothing is warned of."""
     with OnTerminal(home, "doctor") as terminal:
         assert terminal.end() == 0
-    assert b"\x1b[32mok" in terminal.shown
+    assert "\x1b[32m✓".encode() in terminal.shown
     assert b"xterm, " in terminal.shown
     with OnTerminal(home, "doctor", TERM="dumb", NO_COLOR="1") as terminal:
         assert terminal.end() == 0
-    assert b"warn  terminal" in terminal.shown
+    assert b"! terminal" in terminal.shown
 
 
 def test_importing_halter_does_not_import_the_command_line() -> None:

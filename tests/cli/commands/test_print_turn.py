@@ -156,8 +156,9 @@ def test_a_refusal_is_told(home: Home, provider: FakeProvider) -> None:
     assert "no such key" in ended.err
     assert "Traceback" not in ended.err
     assert home.events()[-1].kind == "turn.finished"
-    program, *args = ended.err.split("`")[1].split()  # what it says that one can do
-    assert program == "halter"
+    command, _, rest = ended.err.split("`")[1].partition(" -m halter ")  # what it says that one can do
+    assert command == "python"
+    args = rest.split()
     assert home.run(*args).code == 0
     assert "Hi." in str(texts(provider, 1))
     assert "TEXT" in str(texts(provider, 1))
@@ -254,14 +255,15 @@ def test_a_store_that_can_not_be_used_is_told(home: Home) -> None:
 
 
 def test_the_embedded_model_answers_where_nothing_is_set(tmp_path: Path) -> None:
-    """With no key, no settings and no network the embedded model answers, and two lines say what it is."""
+    """With no key, no settings and no network the embedded model answers, and three lines say what it is."""
     with Home(tmp_path).start("-p", "Say hi.", OLLAMA_HOST="127.0.0.1:9") as program:
         assert program.stdout is not None
         assert program.stdout.read(1)
         ended = end(program, signal.SIGINT)  # some of its answers are long
-    first, second = ended.err.splitlines()[:2]
+    first, second, third = ended.err.splitlines()[:3]
     assert "embedded model" in first
-    assert "OPENAI_API_KEY" in second
+    assert "no tools" in second
+    assert "OPENAI_API_KEY" in third
 
 
 def test_a_closed_output_is_no_place_to_write_to(home: Home, provider: FakeProvider) -> None:

@@ -109,6 +109,32 @@ def test_stopped_at_any_moment_of_its_start(home: Home, provider: FakeProvider) 
         assert "Traceback" not in ended.err, ended.err
 
 
+# Sends SIGINT in the middle of an import, and says at the end whether the import was finished.
+SIGNAL_IN_AN_IMPORT = """
+import atexit, os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "halter.stores.rows":
+            sys.meta_path.remove(self)
+            atexit.register(lambda: print("imported" if name in sys.modules else "broken off"))
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_stopped_in_the_middle_of_an_import(home: Home, provider: FakeProvider) -> None:
+    """An import is finished before the exit: where the handler raised while msgspec inspected our classes, the process
+    crashed, or the exception was lost and the turn ran on.
+    """
+    (home.path / "sitecustomize.py").write_text(SIGNAL_IN_AN_IMPORT)
+    ended = home.run("-p", "Hi.")
+    assert (ended.code, ended.out) == (130, "imported\n")
+    assert lines_of(ended.err) == ["Shutting down (SIGINT)…"]
+    assert not provider.requests
+
+
 def test_stopped_when_all_is_said_and_nobody_has_read_it(home: Home, provider: FakeProvider) -> None:
     """A reader who does not read holds up neither the turn nor the stop: the turn is done and sealed, and the program
     leaves when it is told to.

@@ -9,9 +9,14 @@ import re
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
+from halter.cli.chat.file_references import attached_images
+from halter.cli.chat.user_command import command_text
 from halter.cli.settings import SettingsError
 from halter.cli.settings_file import add_prefixes
 from halter.errors import HalterError, SessionClosed
+from halter.toolbox.memory import Memory
 from halter.views.stop_phrases import StopPhrases
 from halter.views.text import count
 
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from halter.cli.chat.session_host import SessionHost
     from halter.cli.chat.styling import Tone
     from halter.cli.chat.transcript import Transcript
+    from halter.cli.chat.user_command import UserCommand
     from halter.events import Mode
     from halter.session.inbox import InboxMessage, Receipt
     from halter.views.items import Question
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Actions", "Screen"]
 
 _TWICE: Final = 2.0  # seconds within which a second Ctrl+C is one
+_MOMENT: Final = 2.0  # seconds in which a second answer to the same question is not a message
 _INTERRUPTED: Final = 130
 _ANSWERS: Final[dict[str, object]] = {
     "y": True,
@@ -72,6 +79,15 @@ class Screen(Protocol):
         """Show the host's session, which has changed."""
         ...
 
+    @property
+    def theme(self) -> str:
+        """The theme of the colours."""
+        ...
+
+    def use_theme(self, theme: str) -> None:
+        """Use other colours from now on."""
+        ...
+
     def load_model(self) -> None:
         """Start to load a model that runs on this machine, and show that."""
         ...
@@ -95,22 +111,23 @@ class Actions:
         self._phrases = StopPhrases(settings.stop_phrases)
         self._host = host
         self._screen = screen
+        self._outputs: list[str] = []  # of commands of the user, for the next message
         self._edited = ""  # the queued message that is being edited
         self._pressed = -_TWICE  # when Ctrl+C was
-        self._typed_for = ""  # the question that was open when the line was begun
+        self._typed_for: Question | None = None  # the question that was open when the line was begun
+        self._answered: tuple[float, Question | None] = (-_MOMENT, None)  # when the last approval was answered, and it
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
     def begin_line(self) -> None:
         """Note the open question when the user starts to type: "y" must not answer a later one."""
-        question = self._screen.transcript.display.question
-        self._typed_for = question.id if question is not None else ""
+        self._typed_for = self._screen.transcript.display.question
 
     def send(self, text: str, mode: Mode | None = None) -> bool:
         """Send a line that is not a command, or answer a question with it; False if it stays in the line."""
         if self._edited:
             return self._end_edit(text)
-        question = self._screen.transcript.display.question
+        question = self._open_question()
         if not text.strip():
             if question is not None and self._screen.transcript.pages_left(question):
                 self._read_on(question)
@@ -121,11 +138,31 @@ class Actions:
             if question.kind == "approval" and (answer := _approval_answer(text)) is not None:
                 return self._approve(question, answer)
             text = _chosen(question, text)
+        elif mode is None and self._host.session.is_running and self._answers_gone(text):
+            said = f"{text.strip()!r} was not sent: the question is answered already (Alt+Enter sends it as a message)"
+            self._screen.notice(said, "warn")
+            return True
         is_choice = question is not None and text in (question.choices or ())
         if mode is None and self._host.session.is_running and not is_choice and self._phrases.are_all(text):
             self.stop(f"stop phrase {text.strip()!r}")
             return True
         return self.post(text, mode or self._mode_for(question))
+
+    def _open_question(self) -> Question | None:
+        """The question that a line may answer; None if it was answered, and that is not in the log yet."""
+        question = self._screen.transcript.display.question
+        answered = self._answered[1]
+        return None if question is not None and answered is not None and question.id == answered.id else question
+
+    def _answers_gone(self, text: str) -> bool:
+        """Whether a line only answers a question that has just gone: a second "y" must not steer the turn."""
+        when, answered = self._answered
+        gone = self._typed_for or (answered if time.monotonic() - when <= _MOMENT else None)
+        if gone is None:
+            return False
+        if gone.kind == "approval":
+            return text.strip().casefold() in _ANSWERS
+        return _chosen(gone, text) in (gone.choices or ())
 
     def _mode_for(self, question: Question | None) -> Mode:
         """The delivery mode of a line. With a question open it is a steer, as that answers it."""
@@ -133,9 +170,14 @@ class Actions:
         return "steer" if is_asked else self.busy
 
     def post(self, text: str, mode: Mode) -> bool:
-        """Post a message; False if it could not be stored."""
+        """Post a message, with the images that it names and what the user's commands have shown.
+
+        False if it could not be stored.
+        """
+        whole = "\n\n".join([text, *self._outputs])
+        images = attached_images(text)
         try:
-            receipt = self._host.post(text, mode)
+            receipt = self._host.post([whole, *images] if images else whole, mode)
         except SessionClosed:
             if not self._screen.is_shutting_down:
                 raise
@@ -145,9 +187,34 @@ class Actions:
         except HalterError as error:
             self._screen.notice(f"not sent: {error}", "bad")
             return False
-        self._screen.notice(self._what_became(receipt))
+        self._outputs.clear()
+        attached = f"{count(len(images), 'image')} attached" if images else ""
+        self._screen.notice("; ".join(filter(None, [self._what_became(receipt), attached])))
         self._screen.refresh()
         return True
+
+    def add_output(self, ran: UserCommand) -> None:
+        """Keep what a command of the user has shown for the next message."""
+        self._outputs.append(command_text(ran))
+        how = "" if not ran.code else f"exit code {ran.code}; " if ran.code > 0 else "stopped; "
+        self._screen.transcript.say(f"{how}its output goes with your next message", "warn" if ran.code else "dim", "  ")
+
+    def take_outputs(self) -> list[str]:
+        """Take what commands of the user have shown since the last message."""
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+    async def remember(self, note: str) -> None:
+        """Add a note to those that agents with tools are told in every session."""
+        memory = Memory()
+        try:
+            said = await run_blocking_async(memory.add, note, token=NEVER)
+        except (OSError, ValueError) as error:
+            self._screen.transcript.say(f"not noted: {error}", "bad")
+        else:
+            text = "noted" if said.startswith("Done") else "this was noted before"
+            self._screen.transcript.say(f"{text} in {memory.path}: {note}", "dim", "# ")
+        self._screen.refresh()
 
     def _what_became(self, receipt: Receipt) -> str:
         if self._screen.is_shutting_down:
@@ -166,9 +233,9 @@ class Actions:
         self._screen.refresh()
 
     def _approve(self, question: Question, answer: object) -> bool:
-        if self._typed_for != question.id:
+        if self._typed_for is None or self._typed_for.id != question.id:
             # It appeared while this was being typed, and may not have been read.
-            self._typed_for = question.id
+            self._typed_for = question
             self._screen.notice("this question appeared while you typed: press Enter again to answer it", "warn")
             return False
         is_denial = answer is False or isinstance(answer, dict)
@@ -181,7 +248,9 @@ class Actions:
             return False
         if not self._host.session.answer(question.id, answer, by="terminal"):
             self._screen.notice("that question is no longer open", "warn")
-        elif answer == "always":
+            return True
+        self._answered = (time.monotonic(), question)
+        if answer == "always":
             self._keep(question)
         return True
 

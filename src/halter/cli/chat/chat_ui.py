@@ -14,13 +14,27 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from halter.cli.chat.actions import Actions
+from halter.cli.chat.attention import REPORT_FOCUS, REPORT_NO_FOCUS, Attention
+from halter.cli.chat.completion import complete, longest_common
+from halter.cli.chat.input_history import InputHistory
 from halter.cli.chat.key_bindings import make_keys
 from halter.cli.chat.screen_layout import ScreenLayout
 from halter.cli.chat.slash_commands import Commands
-from halter.cli.chat.styling import warm_up
+from halter.cli.chat.styling import find_theme, warm_up
 from halter.cli.chat.transcript import Transcript
-from halter.events import Missed, TurnFinished
-from halter.events.tools import ToolProgress
+from halter.cli.chat.user_command import CommandRun
+from halter.events import (
+    ChildFinished,
+    ContextCompacted,
+    MessageApplied,
+    Missed,
+    RequestCancelled,
+    RequestFinished,
+    ToolFinished,
+    ToolProgress,
+    TurnFinished,
+    TurnRolledBack,
+)
 from halter.models.errors import ModelError
 from halter.views.text import elapsed
 
@@ -30,6 +44,7 @@ if TYPE_CHECKING:
     from halter.cli.chat.notices import Notice
     from halter.cli.chat.session_host import SessionHost
     from halter.cli.chat.shutdown import Shutdown
+    from halter.cli.chat.status_line import SessionFigures
     from halter.cli.chat.styling import Tone
     from halter.cli.chat.terminal import Terminal
     from halter.cli.chat.transcript import Finished
@@ -44,6 +59,17 @@ _SLICE: Final = 0.004  # seconds of drawing before keys are handled: an answer m
 _BREATH: Final = 0.004
 _TICK: Final = 0.5  # seconds between updates of the clock while a turn runs
 _HANGUP: Final = 129
+_CHANGES_FIGURES: Final = (
+    ChildFinished,
+    ContextCompacted,
+    MessageApplied,
+    Missed,
+    RequestCancelled,
+    RequestFinished,
+    ToolFinished,
+    TurnFinished,
+    TurnRolledBack,
+)
 
 
 class ChatUI:
@@ -52,12 +78,16 @@ class ChatUI:
     def __init__(self, host: SessionHost, terminal: Terminal, shutdown: Shutdown, *, color: bool) -> None:
         self.transcript = Transcript()
         self._host = host
+        self._terminal = terminal
+        self._user_command: CommandRun | None = None
+        self._is_suspended = False
         self._shutdown = shutdown
         self._unwritten: list[Finished] = []  # finished, but not written yet
         self._is_behind = False
         self._notice: tuple[str, Tone] = ("", "dim")
         self._loading = 0.0  # when loading a model began
         self._is_ticking = False
+        self._known_figures: SessionFigures | None = None
         self._listener: Subscription = host.session.subscribe()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,15 +100,25 @@ class ChatUI:
                 lambda: [""],  # an empty line below the conversation
                 lambda: self._layout.live_area.tail(self.transcript),
                 lambda: self._layout.live_area.calls(self.transcript),
+                lambda: self._layout.live_area.children(self.transcript),
                 lambda: self._layout.live_area.queue(self.transcript),
                 self._draw_question,
             ),
-            below=(lambda: self._layout.live_area.hint(self.line), self._draw_notice, self._draw_status),
+            below=(
+                lambda: self._layout.live_area.hint(self._layout.before_cursor),
+                self._draw_notice,
+                self._draw_status,
+            ),
             color=color,
+            theme=find_theme(host.configuration.settings.theme),
+            history=InputHistory(host.configuration.paths.data / "history.jsonl"),
             on_begin=self.actions.begin_line,
             on_gone=self._on_gone,
         )
-        self._app = self._layout.make_app(make_keys(self))
+        keys = make_keys(self)
+        self._attention = Attention(terminal)
+        self._attention.bind(keys)
+        self._app = self._layout.make_app(keys)
 
     def _draw_question(self) -> list[str]:
         display = self.transcript.display
@@ -94,7 +134,13 @@ class ChatUI:
         doing = "shutting down" if self.is_shutting_down else ""
         if self._loading and not doing:
             doing = f"loading the model, {elapsed(time.monotonic() - self._loading)}"
-        return [self._layout.live_area.status(self.transcript, self._host.agent.model.name, doing)]
+        return [self._layout.live_area.status(self.transcript, self._figures(), doing)]
+
+    def _figures(self) -> SessionFigures:
+        """The figures of the status line. They are counted again when an event has changed them."""
+        if self._known_figures is None:
+            self._known_figures = self._host.figures()
+        return self._known_figures
 
     # -- the screen, for actions and commands ------------------------------------------------------------------------
 
@@ -127,7 +173,9 @@ class ChatUI:
         self._layout.empty_line(self.line)
 
     def refresh(self) -> None:
-        """Write what is finished, and draw the live area."""
+        """Write what is finished, and draw the live area; later, if somebody else has the terminal."""
+        if self._is_suspended:
+            return
         self._unwritten = self._layout.write([*self._unwritten, *self.transcript.take_finished()], _SLICE)
         self._layout.draw()
         if self._unwritten and self._loop is not None and not self._is_behind:
@@ -144,6 +192,8 @@ class ChatUI:
             self._shutdown.begin(code, why)
             if why not in signal.Signals.__members__:  # the exit guard announces signals
                 self.say("Shutting down…")
+            if self._user_command is not None:
+                self._user_command.hang_up()
             self._ending = self._start(self._leave(why))
 
     def leave_at_once(self) -> None:
@@ -154,25 +204,70 @@ class ChatUI:
         """Send the line, or run it as a command."""
         text = self.line
         self._notice = ("", "dim")
-        if text.startswith("/") and mode is None:
+        work = self._work_of(text) if mode is None else None
+        if work is not None:
             self.clear_line()
             self.actions.leave_edit()
-            self._start(self._commands.run(text))
+            self._start(work)
         elif self.actions.send(text, mode):
             self.clear_line()
 
+    def _work_of(self, text: str) -> Coroutine[Any, Any, None] | None:
+        """What a line is that is no message: a command of the chat, one for the shell, or a note."""
+        if text.startswith("/"):
+            return self._commands.run(text)
+        is_one_line = "\n" not in text and bool(text[1:].strip())
+        if text.startswith("!") and is_one_line:
+            return self._run_user_command(text[1:].strip())
+        if text.startswith("#") and is_one_line:
+            return self.actions.remember(text[1:].strip())
+        return None
+
+    async def _run_user_command(self, command: str) -> None:
+        """Leave the terminal to a command of the user until it ends. Its output goes with the next message."""
+        if self._user_command is not None or self.is_shutting_down:
+            return
+        self.transcript.say(command, "user", "! ")
+        self._unwritten = self._layout.write([*self._unwritten, *self.transcript.take_finished()])
+        async with self._layout.suspended():
+            self._is_suspended = True
+            try:
+                self._terminal.say(REPORT_NO_FOCUS)
+                self._user_command = CommandRun(command, self._terminal)
+                ran = await self._user_command.run()
+            except OSError as error:
+                self.transcript.say(f"!{command}: {error}", "bad")
+            else:
+                self.actions.add_output(ran)
+            finally:
+                self._is_suspended, self._user_command = False, None
+                self._terminal.say(REPORT_FOCUS)
+        self.refresh()
+
+    def complete_line(self) -> None:
+        """Complete a command or a file before the cursor; a Tab sends nothing."""
+        found = complete(self._layout.before_cursor, deep=True)
+        if found is None or not found.found:
+            self.notice("Tab completes /commands and @files; Alt+Enter queues a message")
+            return
+        is_only = len(found.found) == 1 and not found.found[0].endswith(("/", '/"'))
+        self._layout.replace_before_cursor(found.start, longest_common(found.found) + (" " if is_only else ""))
+
     # -- running -----------------------------------------------------------------------------------------------------
 
-    async def run(self, greeting: list[Notice]) -> None:
-        """Run until the user quits."""
+    async def run(self, greeting: list[Notice], typed: str = "") -> None:
+        """Run until the user quits. *typed* are keys from before, which come first."""
         loop = self._loop = asyncio.get_running_loop()
         self._host.on_failure = lambda error: self.call(lambda: self._on_failure(str(error)))
         self._know_waiting()
         self.transcript.finished += greeting
+        self._layout.take_keys(typed)
         self._start(self._follow(self._listener))
         loop.call_soon(self._begin)  # after the first drawing
+        self._terminal.say(REPORT_FOCUS)
         with contextlib.suppress(EOFError):  # the terminal was closed
             await self._app.run_async(handle_sigint=False, set_exception_handler=False)
+        self._terminal.say(REPORT_NO_FOCUS)
         if self._ending is None:
             self._shutdown.begin(_HANGUP, "the terminal was closed")
             self._ending = self._start(self._leave("the terminal was closed"))
@@ -189,8 +284,24 @@ class ChatUI:
         threading.Thread(target=warm_up, name="halter-chat-warm-up", daemon=True).start()
         self.load_model()
 
+    def show_output(self) -> None:
+        """Show all of the last call's output."""
+        if not self.transcript.show_output():
+            self.notice("no further tool output to show")
+        self.refresh()
+
+    @property
+    def theme(self) -> str:
+        """The theme of the colours."""
+        return self._layout.theme
+
+    def use_theme(self, theme: str) -> None:
+        """Use other colours from now on."""
+        self._layout.theme = theme
+
     def load_model(self) -> None:
         """Start to load a model that runs on this machine, and show that."""
+        self._known_figures = None
         try:
             loading = self._host.load_model()
         except ModelError as error:
@@ -219,7 +330,10 @@ class ChatUI:
 
     def resize(self) -> None:
         """Draw for a new size of the terminal."""
-        self._layout.resize()
+        if self._user_command is not None:
+            self._user_command.resize()
+        else:
+            self._layout.resize()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
@@ -229,7 +343,7 @@ class ChatUI:
 
     async def _leave(self, why: str) -> None:
         try:
-            await self._shutdown.end_session(why, self.actions.late)
+            await self._shutdown.end_session(why, self.actions.late, self.actions.take_outputs())
             while (event := self._listener.get_nowait()) is not None:
                 self._take(event)
             self._unwritten = self._layout.write([*self._unwritten, *self.transcript.take_finished()])
@@ -252,6 +366,8 @@ class ChatUI:
             await asyncio.sleep(_FRAME if is_news else _SLOW_FRAME)
 
     def _take(self, event: Event) -> None:
+        if isinstance(event.data, _CHANGES_FIGURES):
+            self._known_figures = None
         if isinstance(event.data, TurnFinished):
             self._notice = ("", "dim")  # a notice about the turn is outdated
         if isinstance(event.data, Missed):
@@ -261,6 +377,7 @@ class ChatUI:
                     self.transcript.apply(each)
         else:
             self.transcript.apply(event)
+            self._attention.take(event, self.transcript)
 
     def _keep_time(self) -> None:
         if not self._is_ticking and self._is_awaited:
@@ -288,6 +405,7 @@ class ChatUI:
         self._start(self._follow(self._listener))
         shown, self.transcript = self.transcript.take_finished(), Transcript()
         self.transcript.finished = [*shown, *self._host.describe()]
+        self._known_figures = None
         self._know_waiting()
         self.refresh()
         self._host.serve()

@@ -1,13 +1,12 @@
-"""The keys of the chat. Other keys (arrows, Ctrl+A, Ctrl+W) do what prompt_toolkit defines."""
+"""The keys of the chat. Other keys (arrows, Ctrl+A, Ctrl+W, Ctrl+R) do what prompt_toolkit defines."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.filters import Condition, is_searching
 from prompt_toolkit.key_binding import KeyBindings
-
-from halter.cli.chat.slash_commands import complete
+from prompt_toolkit.search import stop_search
 
 if TYPE_CHECKING:
     from prompt_toolkit.key_binding.key_processor import KeyPressEvent
@@ -22,8 +21,9 @@ def make_keys(ui: ChatUI) -> KeyBindings:
     keys = KeyBindings()
     actions = ui.actions
     is_empty = Condition(lambda: not ui.line)
+    is_typing = ~is_searching
 
-    @keys.add("enter")
+    @keys.add("enter", filter=is_typing)
     def enter(event: KeyPressEvent) -> None:
         before = event.current_buffer.document.current_line_before_cursor
         if before.endswith("\\"):
@@ -32,41 +32,42 @@ def make_keys(ui: ChatUI) -> KeyBindings:
         else:
             ui.enter()
 
-    @keys.add("tab")
+    @keys.add("tab", filter=is_typing)
     def tab(_event: KeyPressEvent) -> None:
-        found = complete(ui.line)
-        if found:
-            ui.line = _common(found) + (" " if len(found) == 1 else "")
-        else:
-            ui.enter("queue")
+        ui.complete_line()
 
-    @keys.add("escape", "enter")
+    @keys.add("escape", "enter", filter=is_typing)
     def alt_enter(_event: KeyPressEvent) -> None:
         ui.enter("queue")
 
-    @keys.add("escape", "up")
+    @keys.add("escape", "up", filter=is_typing)
     def alt_up(_event: KeyPressEvent) -> None:
         actions.edit_last()
 
-    @keys.add("escape")
+    @keys.add("escape", filter=is_typing)
     def escape(_event: KeyPressEvent) -> None:
         actions.escape()
 
-    @keys.add("c-c")
+    @keys.add("c-c", filter=is_typing)
     def ctrl_c(_event: KeyPressEvent) -> None:
         actions.press_ctrl_c()
+
+    @keys.add("c-o", filter=is_typing)
+    def ctrl_o(_event: KeyPressEvent) -> None:
+        ui.show_output()
 
     @keys.add("c-d", filter=is_empty)
     def ctrl_d(_event: KeyPressEvent) -> None:
         ui.leave(0, "Ctrl+D")
 
+    _bind_search(keys)
     return keys
 
 
-def _common(words: list[str]) -> str:
-    """Their common prefix."""
-    first, last = min(words), max(words)
-    same = 0
-    while same < len(first) and first[same] == last[same]:
-        same += 1
-    return first[:same]
+def _bind_search(keys: KeyBindings) -> None:
+    """The keys that leave the search in the history; the others are prompt_toolkit's own."""
+
+    @keys.add("escape", filter=is_searching, eager=True)
+    @keys.add("c-c", filter=is_searching)
+    def leave_search(_event: KeyPressEvent) -> None:
+        stop_search()

@@ -23,7 +23,8 @@ from halter.cli.chat.session_host import SessionHost
 from halter.cli.chat.shutdown import Shutdown
 from halter.cli.chat.slash_commands import Commands
 from halter.cli.chat.transcript import Transcript
-from halter.cli.commands.sessions import PASSING
+from halter.cli.chat.welcome import welcome
+from halter.cli.commands.sessions import PASSING, NotFound, find_session, wanted_session
 from halter.cli.model_choice import NoModel, choose_model
 from halter.cli.output import Output, print_error
 from halter.cli.settings import SettingsError
@@ -35,12 +36,14 @@ from halter.views.items import Question, TextItem
 from halter.views.session_view import SessionDisplay
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Coroutine
     from typing import Any
 
     from halter.cli.chat.styling import Tone
     from halter.cli.settings import Configuration
     from halter.session.subscription import Subscription
+    from halter.stores.base import Store
 
 __all__ = ["run_line_mode"]
 
@@ -49,30 +52,47 @@ _WIDTH: Final = 80
 _URGENT: Final = ("/stop", "/steer", "/quit")
 
 
-def run_line_mode(configuration: Configuration, session_id: str | None) -> int:
+def run_line_mode(configuration: Configuration, options: argparse.Namespace) -> int:
     """Run the chat. Returns the exit code. A boundary: errors are printed in one line."""
     output = Output()
     with ExitGuard(configuration.settings.exit_timeout, say=output.announce) as guard:
         try:
-            choice = choose_model(configuration)
+            with guard.hold_signals():
+                choice = choose_model(configuration)
             with SQLiteStore(configuration.make_store()) as store:
+                session_id = _session_of(options, store)
                 can_ask = sys.stdin is not None and sys.stdin.isatty()
-                host = SessionHost(configuration, choice, store, session_id, can_ask=can_ask)
-                for line in start_lines(configuration, choice):
+                with guard.hold_signals():
+                    host = SessionHost(configuration, choice, store, session_id, can_ask=can_ask)
+                if can_ask:
+                    told = welcome(configuration, choice, host.agent)
+                else:
+                    told = start_lines(configuration, choice, is_script=True)
+                for line in told:
                     output.say(line)
                 lines = _LineMode(host, Shutdown(guard, host), output)
                 guard.on_signal = lines.on_signal
                 code = asyncio.run(lines.run())
-        except (HalterError, NoModel, OSError, SettingsError) as error:
+        except (HalterError, NoModel, NotFound, OSError, SettingsError) as error:
             code = print_error(error)
         sys.exit(code)
     return 0
+
+
+def _session_of(options: argparse.Namespace, store: Store) -> str | None:
+    """The session that the options mean; None for a new one. Raises `NotFound`."""
+    if options.resume is None:
+        return wanted_session(store, options.session, latest=options.latest)
+    if not options.resume:
+        raise NotFound("--resume needs the id of a session here; `halter sessions` lists them")
+    return find_session(store, options.resume)
 
 
 class _LineMode:
     """The chat in line mode."""
 
     width = _WIDTH
+    theme = "dark"
 
     def __init__(self, host: SessionHost, shutdown: Shutdown, output: Output) -> None:
         self.line = ""  # for commands that put text back into the input line
@@ -130,6 +150,9 @@ class _LineMode:
     def clear_line(self) -> None:
         """Clear the line."""
         self.line = ""
+
+    def use_theme(self, theme: str) -> None:
+        """Nothing to do: there are no colours."""
 
     def load_model(self) -> None:
         """Start to load a model that runs on this machine, and say so."""

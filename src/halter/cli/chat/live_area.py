@@ -9,14 +9,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from halter.cli.chat.slash_commands import complete
+from halter.cli.chat.completion import complete
+from halter.cli.chat.status_line import status_line
 from halter.cli.chat.styling import Styler, cells, short
 from halter.views.approval_text import approval_answers, approval_title
-from halter.views.call_text import call_text
-from halter.views.text import count, elapsed
+from halter.views.call_details import live_output
+from halter.views.call_text import brief_arguments, call_text
+from halter.views.text import count
 
 if TYPE_CHECKING:
     from halter.cli.chat.markdown_blocks import Block
+    from halter.cli.chat.status_line import SessionFigures
     from halter.cli.chat.transcript import Transcript
     from halter.views.items import CallItem, Question, QueuedMessage
 
@@ -25,7 +28,13 @@ __all__ = ["LiveArea", "approval_hint"]
 _TAIL: Final = 12
 _QUEUE: Final = 5
 _CALLS: Final = 8
+_CHILDREN: Final = 6
+_OUTPUT: Final = 4  # lines of a running command
+_WITH_OUTPUT: Final = 3  # more running calls than these have no lines of output
+_ARGUMENTS: Final = 30  # characters of a child's call
+_TASK: Final = 24
 _PROMPT: Final = 8
+_HINTS: Final = 4  # lines
 _DRAWN: Final = 2000  # characters of an unfinished block that are drawn as Markdown
 _CLOCK: Final = 16  # columns for the duration
 _LEAST: Final = 8  # columns a text needs to be shown at all
@@ -42,8 +51,9 @@ def approval_hint(question: Question, pages_left: int) -> str:
 class LiveArea:
     """Draws the parts for one size of the terminal."""
 
-    def __init__(self, rows: int, columns: int, *, color: bool) -> None:
-        self.styler = Styler(columns - 1, color=color)  # terminals differ in how they wrap at the last column
+    def __init__(self, rows: int, columns: int, *, color: bool, theme: str = "dark") -> None:
+        # Terminals differ in how they wrap at the last column.
+        self.styler = Styler(columns - 1, color=color, theme=theme)
         self._rows = rows
         self._tail: tuple[Block | None, list[str]] = (None, [])
 
@@ -68,10 +78,30 @@ class LiveArea:
         most = max(3, min(_CALLS, self._rows // 3))
         shown = calls if len(calls) <= most else calls[: most - 1]
         now = time.time()
-        lines = [self._call(call, now) for call in shown]
+        room = 0 if len(calls) > _WITH_OUTPUT else max(1, min(_OUTPUT, self._rows // 8))
+        lines = [line for call in shown for line in (self._call(call, now), *self._output(call, room))]
         if len(calls) > len(shown):
             lines.append(self.styler.paint(f"  … and {len(calls) - len(shown)} more", "dim"))
         return lines
+
+    def children(self, transcript: Transcript) -> list[str]:
+        """A line for each child that is running: its task, and what it does."""
+        turns = transcript.display.turns
+        children = [child for turn in turns for child in turn.children.values() if child.state == "running"]
+        lines: list[str] = []
+        for child in children[:_CHILDREN]:
+            doing = f" · {child.tool} {brief_arguments(child.arguments, _ARGUMENTS)}".rstrip() if child.tool else ""
+            calls = f" · {count(child.calls, 'call')}" if child.calls else ""
+            text = short(f"◇ {child.agent}: {child.task}", max(self.styler.width - len(doing) - len(calls), _TASK))
+            lines.append(self.styler.paint(short(f"{text}{calls}{doing}", self.styler.width), "dim"))
+        if len(children) > _CHILDREN:
+            lines.append(self.styler.paint(f"  … and {len(children) - _CHILDREN} more", "dim"))
+        return lines
+
+    def _output(self, call: CallItem, most: int) -> list[str]:
+        """The last lines of a running command."""
+        lines = live_output(call, most) if most else []
+        return [self.styler.paint(f"    {short(line, self.styler.width - 4)}", "dim") for line in lines]
 
     def _call(self, call: CallItem, now: float) -> str:
         mark, tone = ("■", "warn") if call.state == "stopping" else ("⋯", "")
@@ -115,20 +145,15 @@ class LiveArea:
             lines = [*lines[: _PROMPT - 2], "  …"]
         return [*lines, *self.styler.say(f"{how}{also}", "dim", "  ")]
 
-    def hint(self, line: str) -> list[str]:
-        """The commands that the line may be completed to."""
-        found = complete(line)
-        return self.styler.say("  ".join(found), "dim", "  ") if found else []
+    def hint(self, before: str) -> list[str]:
+        """The commands or files that Tab may complete the text before the cursor to."""
+        found = complete(before)
+        if found is None or not found.found:
+            return []
+        lines = self.styler.say("  ".join(found.found), "dim", "  ")
+        return lines if len(lines) <= _HINTS else [*lines[: _HINTS - 1], self.styler.paint("  …", "dim")]
 
-    def status(self, transcript: Transcript, model: str, doing: str) -> str:
-        """Model, state, tokens, cost and time, in one line."""
-        display = transcript.display
-        parts = [short(model, 30), doing or transcript.status]
-        tokens = display.usage.input_tokens + display.usage.output_tokens
-        if tokens:
-            parts.append(count(tokens, "token"))
-        if display.usage.cost:
-            parts.append(f"${display.usage.cost:.4f}")
-        if display.running is not None:
-            parts.append(elapsed(time.time() - display.running.started))
-        return self.styler.paint(short(" · ".join(parts), self.styler.width), "dim")
+    def status(self, transcript: Transcript, figures: SessionFigures, doing: str) -> str:
+        """Model, state, context, tokens and cost, sandbox and approvals, in one line."""
+        line, tone = status_line(transcript, figures, doing, self.styler.width)
+        return self.styler.paint(line, tone)

@@ -6,19 +6,26 @@ import collections
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.cli.chat.styling import short
+from halter.views.approval_text import approval_pages, page_tones
+from halter.views.call_details import call_details, full_output
 from halter.views.call_text import call_text, late_end_text
+from halter.views.diff_text import read_diff
 from halter.views.text import compaction_text, retry_text, seconds
 from halter.views.turn_text import turn_end_text
 
 if TYPE_CHECKING:
     from halter.cli.chat.styling import Tone
-    from halter.views.items import CallItem, ChildItem, CompactionItem, MessageItem, RetryItem, TurnDisplay
+    from halter.tools.file_history import FileDiff
+    from halter.views.items import CallItem, ChildItem, CompactionItem, MessageItem, Question, RetryItem, TurnDisplay
 
 __all__ = [
     "Notice",
+    "of_approval",
     "of_call",
     "of_child",
+    "of_diff",
     "of_late_end",
+    "of_output",
     "of_retry",
     "of_steer",
     "of_turn",
@@ -26,7 +33,11 @@ __all__ = [
 ]
 
 _DETAIL: Final = 200
+_LIMITS: Final = frozenset({"step_limit", "token_limit", "cost_limit"})
+_REFUSED_KEY: Final = ("401:", "403:")  # how errors of providers begin
 _LINES: Final = 20  # of a message
+_DIFF_LINES: Final = 80  # of one file
+_BELOW: Final = "    "
 _MARKS: Final[dict[str, tuple[str, Tone]]] = {
     "completed": ("✓", "good"),
     "partial": ("◐", "warn"),
@@ -55,10 +66,51 @@ def of_user(text: str) -> Notice:
     return Notice("\n".join(lines), "user", "» ")
 
 
-def of_call(call: CallItem) -> Notice:
-    """How a call ended."""
-    mark, tone = _MARKS[call.state]
-    return Notice(call_text(call), tone, f"{mark} ")
+def of_approval(question: Question) -> list[list[Notice]]:
+    """What is asked, in pages: neighbouring lines that look the same are one notice."""
+    texts = approval_pages(question)
+    pages: list[list[Notice]] = []
+    for text, tones in zip(texts, page_tones(question, texts), strict=True):
+        page: list[Notice] = []
+        for line, tone in zip(text.split("\n"), tones, strict=True):
+            if page and page[-1].tone == tone:
+                page[-1] = page[-1]._replace(text=f"{page[-1].text}\n{line}")
+            else:
+                page.append(Notice(line, tone, "  " if pages or page else "? "))
+        pages.append(page)
+    return pages
+
+
+def of_call(call: CallItem) -> list[Notice]:
+    """How a call ended, and what there is to see of it."""
+    mark, tone = _MARKS["failed" if call.state == "completed" and call.has_failed else call.state]
+    details = [Notice(each.text, each.tone, _BELOW) for each in call_details(call)]
+    return [Notice(call_text(call), tone, f"{mark} "), *details]
+
+
+def of_output(call: CallItem) -> list[Notice]:
+    """All that a call has returned."""
+    mark, tone = _MARKS["failed" if call.state == "completed" and call.has_failed else call.state]
+    lines = [Notice(each.text, each.tone, _BELOW) for each in full_output(call)]
+    return [Notice(f"{call_text(call)}: all of its output", tone, f"{mark} "), *lines]
+
+
+def of_diff(diff: FileDiff) -> list[Notice]:
+    """What a turn has changed in files: each with its name and counts, and the lines."""
+    files = read_diff(diff.text)
+    kept = {each.path: each.kept for each in diff.files if each.kept}
+    shown: list[Notice] = []
+    for each in files:
+        why = f" (a rollback would leave it: {kept[each.path]})" if each.path in kept else ""
+        shown.append(Notice(f"{each.title}{why}", "head"))
+        lines = each.lines[:_DIFF_LINES]
+        shown += [Notice(line.text, line.tone, _BELOW) for line in lines]
+        if len(each.lines) > len(lines):
+            shown.append(Notice(f"… {len(each.lines) - len(lines):,} more lines", "dim", _BELOW))
+    named = {each.path for each in files}
+    shown += [Notice(f"{each.path} ({each.change})", "head") for each in diff.files if each.path not in named]
+    notes = ["the diff is longer than this" if diff.truncated else "", diff.note]
+    return [*shown, *(Notice(f"({note})", "dim") for note in notes if note)]
 
 
 def of_late_end(call: CallItem) -> Notice:
@@ -80,9 +132,9 @@ def of_child(child: ChildItem) -> Notice:
     """A delegated task has started or ended."""
     task = f": {short(child.task, _DETAIL)}" if child.task else ""
     if child.state == "running":
-        return Notice(f"{child.agent} started{task}", "dim", "⑂ ")
+        return Notice(f"{child.agent} started{task}", "dim", "◇ ")
     why = f" ({child.reason})" if child.reason else ""
-    return Notice(f"{child.agent} {child.state}{why}", "dim", "⑂ ")
+    return Notice(f"{child.agent} {child.state}{why}", "dim", "◇ ")
 
 
 def of_steer(message: MessageItem) -> Notice:
@@ -101,5 +153,19 @@ def of_turn(turn: TurnDisplay) -> Notice | None:
     if turn.status == "done":
         return None
     if turn.status == "failed":
-        return Notice(f"{turn_end_text(turn)}. /retry tries again.", "bad", "✗ ")
+        return Notice(f"{turn_end_text(turn)}. {_cure(turn)}", "bad", "✗ ")
     return Notice(turn_end_text(turn), "warn", "■ ")
+
+
+def _cure(turn: TurnDisplay) -> str:
+    """What helps against this failure. Only what can: the same request again would be just as long, or as forbidden."""
+    if turn.reason == "context_limit":
+        return "/undo brings the message back, to be made shorter; /model uses one with more room; /new starts again."
+    if turn.reason in _LIMITS:
+        return "Any message continues; [limits] in the settings has the limit."
+    if turn.reason == "output_limit":
+        return "Any message continues."
+    why = turn.error or turn.detail
+    if "is not set" in why or why.startswith(_REFUSED_KEY):
+        return "`halter login PROVIDER` stores a key, then start again; /model uses another model."
+    return "/retry tries again."

@@ -6,28 +6,32 @@ live area is drawn when something has changed; after a mere key only what a key 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from typing import TYPE_CHECKING, Final
 
-from prompt_toolkit.application import Application
+from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI
-from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_input
+from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.layout import ConditionalContainer, Dimension, HSplit, Layout, Window
 from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.output.color_depth import ColorDepth
+from prompt_toolkit.widgets import SearchToolbar
 
+from halter.cli.chat.buffered_output import BufferedOutput
 from halter.cli.chat.live_area import LiveArea
 from halter.cli.chat.markdown_blocks import Block
-from halter.cli.chat.terminal import BufferedOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
+    from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyBindings
 
     from halter.cli.chat.terminal import Terminal
@@ -38,6 +42,7 @@ __all__ = ["ScreenLayout"]
 # Seconds until an Esc is one, and not the beginning of another key; there are two looks, one behind the other.
 _ESCAPE: Final = 0.025
 _LEAST_LINES: Final = 3
+_ESC: Final = "\x1b"
 
 
 class ScreenLayout:
@@ -50,29 +55,37 @@ class ScreenLayout:
         below: Sequence[Callable[[], list[str]]],
         *,
         color: bool,
+        theme: str,
+        history: History,
         on_begin: Callable[[], object],
         on_gone: Callable[[], object],
     ) -> None:
         """*on_begin* is called when the user starts to type a line, *on_gone* when the terminal accepts no output."""
         self._terminal = terminal
         self._color = color
+        self._theme = theme
         self._above = [_Part(part) for part in above]
         self._below = [_Part(part) for part in below]
         self._on_begin = on_begin
         self._is_stale = True  # something has changed since the last drawing
         self._height = 0
+        self._drawn_for = terminal.size()
         self._last_kind = ""  # of what was written last
         self._was_empty = True
         self._output = BufferedOutput(terminal, on_gone)
-        self._buffer = Buffer(history=InMemoryHistory(), multiline=True, on_text_changed=self._on_text)
+        self._buffer = Buffer(history=history, multiline=True, on_text_changed=self._on_text)
+        self._search = SearchToolbar(
+            backward_search_prompt="  search in what you typed (Ctrl+R: older, Enter: take it, Esc: leave): "
+        )
         self.live_area = self._make_live_area()
 
     def make_app(self, keys: KeyBindings) -> Application[None]:
         """Make the prompt_toolkit application."""
+        self._input = create_input()
         self._app: Application[None] = Application(
             layout=self._layout(),
             key_bindings=keys,
-            input=create_input(),
+            input=self._input,
             output=self._output,
             color_depth=ColorDepth.DEPTH_4_BIT if self._color else ColorDepth.DEPTH_1_BIT,
             erase_when_done=True,
@@ -82,16 +95,24 @@ class ScreenLayout:
         self._app.ttimeoutlen = self._app.timeoutlen = _ESCAPE
         return self._app
 
+    def take_keys(self, typed: str) -> None:
+        """Have keys that were typed before handled first, when the application starts."""
+        if typed and isinstance(self._input, Vt100Input):
+            self._input.vt100_parser.feed(typed)  # the rest of a key that was cut here comes by the same parser
+            keys = self._input.read_keys()
+            store_typeahead(self._input, [*keys, *(self._input.flush_keys() if typed.endswith(_ESC) else [])])
+
     def _layout(self) -> Layout:
         typing = Window(
-            BufferControl(self._buffer),
+            BufferControl(self._buffer, search_buffer_control=self._search.control, preview_search=True),
             wrap_lines=True,
             dont_extend_height=True,
             height=lambda: Dimension(min=1, max=self._most_lines()),
             get_line_prefix=lambda number, wrapped: "> " if not number and not wrapped else "  ",
         )
         above = [part.container() for part in self._above]
-        return Layout(HSplit([*above, typing, *(part.container() for part in self._below)]), focused_element=typing)
+        below = [part.container() for part in self._below]
+        return Layout(HSplit([*above, typing, self._search, *below]), focused_element=typing)
 
     def _most_lines(self) -> int:
         """The maximum height of the input line."""
@@ -99,7 +120,18 @@ class ScreenLayout:
 
     def _make_live_area(self) -> LiveArea:
         size = self._terminal.size()
-        return LiveArea(size.rows, size.columns, color=self._color)
+        return LiveArea(size.rows, size.columns, color=self._color, theme=self._theme)
+
+    @property
+    def theme(self) -> str:
+        """The theme of the colours."""
+        return self._theme
+
+    @theme.setter
+    def theme(self, theme: str) -> None:
+        self._theme = theme
+        self.live_area = self._make_live_area()
+        self.draw()
 
     # -- the line ----------------------------------------------------------------------------------------------------
 
@@ -124,6 +156,27 @@ class ScreenLayout:
         if self._was_empty and not is_empty:
             self._on_begin()
         self._was_empty = is_empty
+
+    @property
+    def before_cursor(self) -> str:
+        """The text of the input line as far as the cursor."""
+        return self._buffer.document.text_before_cursor
+
+    def replace_before_cursor(self, start: int, text: str) -> None:
+        """Replace what is before the cursor, from *start* on."""
+        document = self._buffer.document
+        after = document.text_after_cursor
+        whole = f"{document.text[:start]}{text}"
+        self._buffer.set_document(Document(f"{whole}{after}", len(whole)), bypass_readonly=True)
+
+    @contextlib.asynccontextmanager
+    async def suspended(self) -> AsyncIterator[None]:
+        """Leave the terminal to somebody else, without the live area; what is below the cursor is theirs."""
+        async with in_terminal():
+            self._output.is_held = False
+            self._output.flush()
+            self._height = 0
+            yield
 
     # -- drawing -----------------------------------------------------------------------------------------------------
 
@@ -167,6 +220,12 @@ class ScreenLayout:
 
         A live area that has become lower would keep its height, with empty lines at its end: it is erased first.
         """
+        size = self._terminal.size()
+        if size != self._drawn_for:  # and SIGWINCH is still on its way
+            self.live_area = self._make_live_area()
+            self._is_stale = True
+            self._erase()
+        self._drawn_for = size
         for part in [*self._above, *self._below] if self._is_stale else self._below:
             part.draw()
         self._is_stale = False

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.cli.agent_factory import make_agent
+from halter.cli.agent_factory import WITH_PROCESSES, make_agent
 from halter.cli.chat.notices import Notice, of_user
 from halter.cli.chat.past_turns import read_turns
+from halter.cli.chat.status_line import SessionFigures
 from halter.cli.model_choice import ModelChoice
+from halter.cli.program_name import program_name
 from halter.errors import HalterError, SessionClosed
 from halter.models.local.model import LocalModel
 from halter.session import background_loop
@@ -82,6 +84,13 @@ class SessionHost:
         self.serve()
         return receipt
 
+    def figures(self) -> SessionFigures:
+        """What the status line shows of the session."""
+        session, settings = self.session, self.configuration.settings
+        has_processes = bool(WITH_PROCESSES & set(self.agent.tools))
+        sandbox = settings.sandbox if has_processes else ""
+        return SessionFigures(self.agent.model.name, session.context, session.usage, sandbox, settings.approve)
+
     def use_model(self, name: str) -> None:
         """Use another model from the next turn on. Raises `SettingsError`."""
         self.agent = make_agent(self.configuration, ModelChoice(name, "chosen in the chat"), can_ask=self._can_ask)
@@ -95,9 +104,13 @@ class SessionHost:
         await run_blocking_async(old.close, _PATIENCE, token=NEVER)
         return new
 
-    def keep(self, texts: Sequence[str]) -> None:
-        """Store messages that were typed after the session was closed, for the next run."""
+    def keep(self, texts: Sequence[str], held: Sequence[str] = ()) -> None:
+        """Store messages that came after the session was closed, for the next run. Those of *held* start no turn."""
         with self.agent.session(self.session.id, self.store) as session:
+            for text in held:
+                session.post(text)
+            if held:
+                session.stop(detail="the chat was closed")
             for text in texts:
                 session.post(text)
 
@@ -115,6 +128,11 @@ class SessionHost:
             said.append(Notice(f"{count(len(session.inbox), 'message is queued', 'messages are queued')}.", "dim"))
         return said
 
+    def _store_flag(self) -> str:
+        """The option that leads to the same store, if it was given."""
+        is_given = self.configuration.origins["store"] == "--store"
+        return f" --store {shlex.quote(self.configuration.settings.store)}" if is_given else ""
+
     def farewell(self) -> list[str]:
         """Where the conversation is saved and how to continue it; empty if there was none."""
         name = self.session.id
@@ -124,5 +142,5 @@ class SessionHost:
         waiting = f" {count(number, 'message is queued', 'messages are queued')}." if number else ""
         return [
             f"Session {single_line(name)} is saved.{waiting}",
-            f"To continue: halter --session {shlex.quote(single_line(name))}",
+            f"To continue: {program_name()}{self._store_flag()} --session {shlex.quote(single_line(name))}",
         ]

@@ -13,7 +13,7 @@ from halter.cancel.token import NEVER
 from halter.errors import HalterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from halter.cancel import ExitGuard
     from halter.cli.chat.session_host import SessionHost
@@ -40,8 +40,11 @@ class Shutdown:
         self.code = code
         self._guard.intend(code, why)
 
-    async def end_session(self, why: str, late: list[str]) -> None:
-        """Stop the turn and close the session. *late* collects messages that are typed after it is closed."""
+    async def end_session(self, why: str, late: list[str], outputs: Sequence[str] = ()) -> None:
+        """Stop the turn and close the session. *late* collects messages that are typed after it is closed.
+
+        *outputs* were to go with the next message. If there is a conversation, they are held in it.
+        """
         session = self._host.session
         turn = session.turn if session.is_running else None
         if turn is not None:
@@ -57,6 +60,8 @@ class Shutdown:
         with self._guard.stage("processes that tools left running"):
             await run_blocking_async(session.close, max(self._guard.remaining() - _LAST, 0.1), token=NEVER)
         with self._guard.stage("the store"):
+            if outputs:
+                await run_blocking_async(self._hold, outputs, token=NEVER)
             # Keys are handled while this waits, so there may be more messages when it returns.
             farewell = await run_blocking_async(self._say_farewell, late, token=NEVER)
             while late:
@@ -67,6 +72,16 @@ class Shutdown:
         """Do something that may take the seconds that are left; *what* names what is waited for."""
         with self._guard.stage(what):
             await run_blocking_async(do, self._guard.remaining(), token=NEVER)
+
+    def _hold(self, outputs: Sequence[str]) -> None:
+        """Store what commands of the user have shown. A boundary: the store may have failed."""
+        try:
+            if self._host.store.read(self._host.session.id, limit=1):
+                self._host.keep([], outputs)
+                self.lines.append("The output of your commands is kept: the next run shows it as held.")
+        except HalterError as error:
+            self.code = self.code or 1
+            self.lines.append(f"The output of your commands was not kept: {error}")
 
     def _say_farewell(self, late: list[str]) -> list[str]:
         """Store late messages, and return the closing lines. A boundary: the store may have failed."""

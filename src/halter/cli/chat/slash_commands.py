@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.cli.chat.past_turns import PastTurn, read_turns, to_markdown
-from halter.cli.chat.styling import short
+from halter.cli.chat.styling import THEMES, short
 from halter.cli.commands.sessions import PASSING, NotFound, describe_sessions, find_session
 from halter.cli.settings import SettingsError
 from halter.errors import HalterError
-from halter.views.file_text import show_diff, show_restored
+from halter.models.tokens import message_tokens, prompt_tokens
+from halter.views.file_text import show_restored
 from halter.views.text import count
 from halter.views.timeline import last_stop, render
 
@@ -26,18 +27,29 @@ if TYPE_CHECKING:
     from halter.cli.chat.actions import Actions, Screen
     from halter.cli.chat.session_host import SessionHost
     from halter.events import Mode
+    from halter.models.types import Usage
     from halter.session.inbox import Receipt
     from halter.tools.file_history import RestoredFiles
 
-__all__ = ["COMMANDS", "KEYS", "Commands", "complete"]
+__all__ = ["COMMANDS", "KEYS", "Commands"]
 
 _MOST_SESSIONS: Final = 20
 _WORDS: Final = 60
+_INIT: Final = (
+    "Look at this folder and write AGENTS.md, for agents that work here: what the project is, how to build, test and "
+    "lint it, where things are, and the conventions that matter. Under 60 lines. If there is one, improve it."
+)
 KEYS: Final = (
     ("Enter", "send; while a turn runs, see /busy"),
-    ("Tab, Alt+Enter", "queue: send when the turn ends"),
+    ("Alt+Enter", "queue: send when the turn ends"),
+    ("Tab", "complete a /command or an @file"),
+    ("@PATH", "name a file or folder; images are sent along"),
+    ("!COMMAND", "run a command yourself; its output goes with your next message"),
+    ("#NOTE", "remember a note for all sessions"),
     ("Esc", "stop the turn; queued messages are held"),
     ("Ctrl+C", "clear the line, or stop the turn; twice: quit"),
+    ("Ctrl+O", "show all output of the last tool call; again: of the one before"),
+    ("Ctrl+R", "search in what you typed, in all sessions"),
     ("Alt+Up", "edit the last queued message"),
     ("\\ Enter", "new line"),
     ("Ctrl+D", "on an empty line: quit"),
@@ -60,25 +72,24 @@ COMMANDS: Final = {
     "redo": _Command("", "bring back the files that /undo files has restored"),
     "retry": _Command("", "remove the last turn and send it again"),
     "rollback": _Command("", "remove the running or the last turn from the conversation"),
+    "diff": _Command("", "show what the last turn has changed in files"),
     "compact": _Command("", "summarise the older part of the conversation before the next request"),
+    "context": _Command("", "show how full the model's context is"),
+    "cost": _Command("", "show the tokens and the cost of the last turn and of the session"),
     "why": _Command("", "show the last stop: who asked, and what ended when and how"),
     "tools": _Command("", "list the tools"),
+    "mcp": _Command("", "list the MCP servers and their tools"),
+    "init": _Command("", "have the model write AGENTS.md, which tells agents about this folder"),
     "model": _Command("[NAME]", "show or change the model; openai:NAME, anthropic:NAME, ollama:NAME or local"),
     "sessions": _Command("", "list the sessions"),
     "resume": _Command("[ID]", "continue another session, by its id or the start of it"),
     "new": _Command("", "start a new session"),
     "export": _Command("[PATH]", "save the conversation to a file"),
+    "theme": _Command("[dark|light]", "show or change the colours; `theme` in the settings keeps them"),
     "help": _Command("", "show keys and commands"),
     "quit": _Command("", "quit"),
 }
 """All commands, with their arguments and help."""
-
-
-def complete(text: str) -> list[str]:
-    """The commands that a line may be completed to."""
-    if not text.startswith("/") or " " in text or "\n" in text:
-        return []
-    return [f"/{name}" for name in COMMANDS if name.startswith(text[1:])]
 
 
 class Commands:
@@ -155,7 +166,7 @@ class Commands:
         if not rest:
             diff = await run_blocking_async(self._host.session.file_changes, token=NEVER)
             if diff.files:
-                self._say(show_diff(diff))
+                self._screen.transcript.show_diff(diff)
                 self._say("/undo files: restore them and remove the turn; /undo keep: only remove the turn", "warn")
                 return
         turn = await self._roll_back(files=rest == "files")
@@ -164,7 +175,11 @@ class Commands:
             self._screen.line = "\n\n".join(turn.texts)
 
     async def _redo(self, _rest: str) -> None:
-        self._say_files(await run_blocking_async(self._host.session.undo_rollback, token=NEVER))
+        files = await run_blocking_async(self._host.session.undo_rollback, token=NEVER)
+        if files.restored or files.kept:
+            self._say_files(files)
+        else:
+            self._say("there are no files to bring back", "dim")
 
     def _say_files(self, files: RestoredFiles | None) -> None:
         if files is not None:
@@ -210,6 +225,14 @@ class Commands:
         turn.texts = self._screen.transcript.texts_of(turn_id)
         return [turn]
 
+    async def _diff(self, _rest: str) -> None:
+        diff = await run_blocking_async(self._host.session.file_changes, token=NEVER)
+        if not diff.files:
+            self._say(f"the last turn has changed no files{f' ({diff.note})' if diff.note else ''}", "dim")
+            return
+        self._screen.transcript.show_diff(diff)
+        self._screen.refresh()
+
     # -- showing -----------------------------------------------------------------------------------------------------
 
     async def _why(self, _rest: str) -> None:
@@ -222,8 +245,48 @@ class Commands:
     async def _tools(self, _rest: str) -> None:
         tools = self._host.agent.tools.values()
         lines = [f"{tool.name:20} {short(tool.spec.description, _WORDS)}" for tool in tools]
-        none = 'the model has no tools; set tools = ["default"] in the settings file to add the default set'
+        none = 'the model has no tools; tools = ["default"] in the settings file gives it the usual ones'
         self._say("\n".join(lines) or none)
+
+    async def _mcp(self, _rest: str) -> None:
+        servers = self._host.configuration.servers
+        lines = []
+        for name in servers.names:
+            tools = [tool for tool in self._host.agent.tools if tool.startswith(f"{name}_")]
+            lines.append(f"{name:20} {', '.join(each.removeprefix(f'{name}_') for each in tools) or 'no tools'}")
+        none = "there are no MCP servers; `halter mcp add NAME COMMAND...` or `halter mcp add NAME URL` adds one"
+        self._say("\n".join([*lines, *servers.problems]) or none)
+
+    async def _init(self, _rest: str) -> None:
+        if "write_file" not in self._host.agent.tools:
+            self._say("the model cannot write files here: it has no tool write_file", "bad")
+        else:
+            self._send(_INIT, self._actions.busy)
+
+    async def _cost(self, _rest: str) -> None:
+        session, turn = self._host.session, self._host.session.turn
+        rows = [("session", session.usage)] if turn is None else [("turn", turn.usage), ("session", session.usage)]
+        self._say("\n".join(f"{name:8} {_usage_text(usage)}" for name, usage in rows))
+
+    async def _context(self, _rest: str) -> None:
+        session, agent = self._host.session, self._host.agent
+        context = session.context
+        messages = sum(map(message_tokens, session.history))
+        tools = prompt_tokens("", agent.tool_specs)
+        window = f" of {context.window:,} ({100 * context.tokens / context.window:.0f}%)" if context.window else ""
+        parts = f"{count(len(session.history), 'message')} {messages:,}, {count(len(agent.tools), 'tool')} {tools:,}"
+        lines = [f"next request: about {context.tokens:,} tokens{window}", f"by estimate: {parts}, and instructions"]
+        if session.history:
+            lines.append("/compact summarises the older messages; /new starts with an empty context")
+        self._say("\n".join(lines))
+
+    async def _theme(self, rest: str) -> None:
+        if rest and rest not in THEMES:
+            self._say(f"usage: /theme {' or /theme '.join(THEMES)}", "bad")
+            return
+        if rest:
+            self._screen.use_theme(rest)
+        self._say(f"the colours are for a {self._screen.theme} background")
 
     async def _model(self, rest: str) -> None:
         if rest:
@@ -278,6 +341,15 @@ class Commands:
 
     async def _quit(self, _rest: str) -> None:
         self._screen.leave(0, "/quit")
+
+
+def _usage_text(usage: Usage) -> str:
+    """Tokens by kind, and the cost."""
+    kinds = [f"{usage.input_tokens:,} in", f"{usage.cached_tokens:,} of them cached"] if usage.cached_tokens else []
+    kinds = kinds or [f"{usage.input_tokens:,} in"]
+    cost = "cost not known" if usage.cost is None else f"${usage.cost:.4f}"
+    guess = " (estimated)" if usage.is_estimated else ""
+    return f"{', '.join(kinds)}; {usage.output_tokens:,} out; {cost}{guess}"
 
 
 def _write_new(name: str, text: str) -> Path:

@@ -1,12 +1,12 @@
 """`halter` without a command: the chat, from its first line to its exit code.
 
-Three threads. The main one opens everything and then only waits: signals are heard there. One draws and hears keys. The
-session is served on Halter's own loop. None of them waits for another without a bound.
+Three threads. The main one opens everything and then only waits: signals are heard there. One draws and hears keys,
+first for the early prompt and then for the chat. The session is served on Halter's own loop. None of them waits for
+another without a bound.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import signal
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel import ExitGuard
 from halter.cancel.one_shot_event import OneShotEvent
+from halter.cli.chat.early_prompt import EarlyPrompt
 from halter.cli.output import may_color, print_error
 from halter.cli.settings import SettingsError, flags_of, load
 from halter.views.text import strip_controls
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
     from halter.cli.chat.terminal import Terminal
     from halter.cli.model_choice import ModelChoice
     from halter.cli.settings import Configuration
+    from halter.stores.base import Store
 
 __all__ = ["open_chat"]
 
 # Imports make many objects and no garbage: to look through them every 700 takes a tenth of the start.
 _OBJECTS: Final = 50_000
+_MOST_SESSIONS: Final = 100  # to choose from
 # A thread that draws must not wait long for those that work; Python's own turn is longer.
 _TURN: Final = 0.002
 
@@ -48,17 +51,19 @@ def open_chat(options: argparse.Namespace) -> int:
     except SettingsError as error:
         return print_error(error)
     gc.set_threshold(_OBJECTS)
-    is_plain = os.environ.get("TERM") == "dumb" or os.name != "posix"  # Windows consoles are not supported
+    # Windows consoles are not supported.
+    is_plain = options.plain or os.environ.get("TERM") == "dumb" or os.name != "posix"
     if is_plain or not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         from halter.cli.chat.line_mode import run_line_mode
 
-        return run_line_mode(configuration, options.session)
+        return run_line_mode(configuration, options)
     from halter.cli.chat.terminal import Terminal
 
+    sys.setswitchinterval(_TURN)
     with Terminal() as terminal:
         voice = _ExitMessages(terminal)
         with ExitGuard(configuration.settings.exit_timeout, say=voice.say) as guard:
-            code = _Chat(guard, terminal, voice, configuration).run(options.session)
+            code = _Chat(guard, terminal, voice, configuration).run(options)
             gc.freeze()  # skip the last garbage collection
             sys.exit(code)
     return 0
@@ -73,6 +78,7 @@ class _ExitMessages:
 
     def __init__(self, terminal: Terminal) -> None:
         self.ui: ChatUI | None = None
+        self.early: EarlyPrompt | None = None
         self._terminal = terminal
 
     def say(self, text: str) -> None:
@@ -84,6 +90,8 @@ class _ExitMessages:
         ui = self.ui
         if ui is not None and not is_forced and ui.call(lambda: ui.say(text)):
             return
+        if self.early is not None:
+            self.early.erase()
         self._terminal.say(f"{text}\r\n".encode())
 
 
@@ -99,41 +107,71 @@ class _Chat:
         self._configuration = configuration
         self._failure: BaseException | None = None
         self._over = OneShotEvent()
+        self._early: EarlyPrompt | None = None
 
-    def run(self, session_id: str | None) -> int:
+    def run(self, options: argparse.Namespace) -> int:
+        """Run the chat, from the early prompt on; but there is none before the list of sessions."""
+        if options.resume == "":
+            return self._open(options)
+        with EarlyPrompt(self._terminal) as self._early:
+            self._voice.early = self._early
+            return self._open(options)
+
+    def _open(self, options: argparse.Namespace) -> int:
         """Open the store and the session, and run the chat. A boundary: errors are printed in one line."""
-        from halter.cli.chat.session_host import SessionHost
-        from halter.cli.model_choice import NoModel, choose_model
-        from halter.errors import HalterError
-        from halter.stores import SQLiteStore
+        with self._guard.hold_signals():
+            from halter.cli.chat.session_host import SessionHost
+            from halter.cli.commands.sessions import NotFound, find_session, wanted_session
+            from halter.cli.model_choice import NoModel, choose_model
+            from halter.errors import HalterError
+            from halter.stores import SQLiteStore
 
         try:
-            choice = choose_model(self._configuration)
+            with self._guard.hold_signals():
+                choice = choose_model(self._configuration)
             with SQLiteStore(self._configuration.make_store()) as store:
-                host = SessionHost(self._configuration, choice, store, session_id)
-                return self._talk(host, choice, session_id)
-        except (HalterError, NoModel, OSError, SettingsError) as error:
+                if options.resume is None:
+                    wanted = wanted_session(store, options.session, latest=options.latest)
+                else:
+                    wanted = find_session(store, options.resume) if options.resume else self._pick(store)
+                    if wanted is None:
+                        return 0
+                with self._guard.hold_signals():
+                    host = SessionHost(self._configuration, choice, store, wanted)
+                return self._talk(host, choice, wanted)
+        except (HalterError, NoModel, NotFound, OSError, SettingsError) as error:
+            if self._early is not None:
+                self._early.stop()
             self._terminal.restore()
             return print_error(error)
 
-    def _talk(self, host: SessionHost, choice: ModelChoice, wanted: str | None) -> int:
-        from halter.cli.agent_factory import start_lines
-        from halter.cli.chat.captured_output import capture_output
-        from halter.cli.chat.chat_ui import ChatUI
-        from halter.cli.chat.notices import Notice
-        from halter.cli.chat.shutdown import Shutdown
+    def _pick(self, store: Store) -> str | None:
+        """Have the user choose a session; None if none was chosen."""
+        from halter.cli.chat.session_picker import pick_session
+        from halter.cli.commands.sessions import NotFound, session_rows
 
-        sys.setswitchinterval(_TURN)
+        rows = session_rows(store, _MOST_SESSIONS)
+        if not rows:
+            raise NotFound("no sessions yet")
+        return pick_session(rows, self._terminal)
+
+    def _talk(self, host: SessionHost, choice: ModelChoice, wanted: str | None) -> int:
+        with self._guard.hold_signals():
+            from halter.cli.chat.captured_output import capture_output
+            from halter.cli.chat.chat_ui import ChatUI
+            from halter.cli.chat.notices import Notice
+            from halter.cli.chat.shutdown import Shutdown
+            from halter.cli.chat.welcome import welcome
+
         shutdown = Shutdown(self._guard, host)
         ui = ChatUI(host, self._terminal, shutdown, color=may_color())
-        greeting = [Notice(line, "dim") for line in start_lines(self._configuration, choice)]
-        if wanted is None:
-            greeting.append(Notice(_HELLO, "dim"))
-        elif host.session.turn is None:
+        greeting = [Notice(line, "dim") for line in welcome(self._configuration, choice, host.agent)]
+        if wanted is not None and host.session.turn is None:
             greeting.append(Notice(f"There is no session {wanted!r} yet; starting it.", "dim"))
-        else:
+        elif wanted is not None:
             greeting += host.describe()
-        drawing = threading.Thread(target=self._draw, args=(ui, greeting), name="halter-chat", daemon=True)
+        typed = self._take_typed()
+        drawing = threading.Thread(target=self._draw, args=(ui, greeting, typed), name="halter-chat", daemon=True)
         self._voice.ui = ui
         self._guard.on_signal = lambda number: self._on_signal(ui, number)
         signal.signal(signal.SIGWINCH, _telling(ui))
@@ -148,10 +186,19 @@ class _Chat:
             self._terminal.say(f"{strip_controls(line)}\n".encode())
         return shutdown.code
 
-    def _draw(self, ui: ChatUI, greeting: list[Notice]) -> None:
+    def _take_typed(self) -> str:
+        """End the early prompt; returns the keys that were typed into it."""
+        if self._early is None:
+            return ""
+        self._early.stop()
+        return self._early.take()
+
+    def _draw(self, ui: ChatUI, greeting: list[Notice], typed: str) -> None:
         """Run the UI, in its thread. A boundary: an error is raised in the main thread."""
+        import asyncio
+
         try:
-            asyncio.run(ui.run(greeting))
+            asyncio.run(ui.run(greeting, typed))
         except BaseException as error:  # noqa: BLE001
             self._failure = error
         finally:
@@ -168,6 +215,3 @@ def _telling(ui: ChatUI) -> Callable[[int, FrameType | None], None]:
         ui.call(ui.resize)
 
     return tell
-
-
-_HELLO: Final = "Type a message and press Enter. Esc stops the turn, /help lists commands."

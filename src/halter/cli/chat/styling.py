@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from prompt_toolkit.utils import get_cwidth
@@ -9,16 +10,37 @@ from prompt_toolkit.utils import get_cwidth
 from halter.views.text import strip_controls
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rich.console import Console, RenderableType
 
     from halter.cli.chat.markdown_blocks import Block
 
-__all__ = ["Styler", "Tone", "cells", "fold", "short", "warm_up"]
+__all__ = ["THEMES", "Styler", "Tone", "cells", "find_theme", "fold", "short", "warm_up"]
 
 Tone = str
-_TONES: Final = {"good": "32", "bad": "31", "warn": "33", "dim": "2", "user": "1;36", "head": "1", "": ""}
+THEMES: Final[dict[str, dict[Tone, str]]] = {
+    "dark": {
+        "good": "32", "bad": "31", "warn": "33", "dim": "2", "user": "1;36", "head": "1", "": "",
+        "added": "32", "removed": "31", "doing": "1;36",
+    },
+    # Yellow and bright cyan cannot be read on white.
+    "light": {
+        "good": "32", "bad": "31", "warn": "35", "dim": "2", "user": "1;34", "head": "1", "": "",
+        "added": "32", "removed": "31", "doing": "1;34",
+    },
+}  # fmt: skip
+"""The colours of each tone, for dark and for light terminals."""
 _LEAST: Final = 20  # minimum width
 _TAB: Final = 4
+_LIGHT: Final = ("7", "15")  # the numbers of white
+
+
+def find_theme(wanted: str, env: Mapping[str, str] = os.environ) -> str:
+    """The theme of the setting; for "auto" that of the terminal's background, if the terminal tells it."""
+    if wanted in THEMES:
+        return wanted
+    return "light" if env.get("COLORFGBG", "").rpartition(";")[2] in _LIGHT else "dark"
 
 
 def warm_up() -> None:
@@ -80,23 +102,29 @@ def _fitting(word: str, room: int) -> int:
 class Styler:
     """Draws for one width."""
 
-    def __init__(self, width: int, *, color: bool) -> None:
+    def __init__(self, width: int, *, color: bool, theme: str = "dark") -> None:
         self.width = max(width, _LEAST)
         self._color = color
+        self._theme = theme
         self._made: Console | None = None
 
     def paint(self, text: str, tone: Tone) -> str:
         """One text in one tone."""
-        code = _TONES[tone]
+        code = THEMES[self._theme][tone]
         return f"\x1b[{code}m{text}\x1b[0m" if code and self._color and text else text
 
     def say(self, text: str, tone: Tone, lead: str = "") -> list[str]:
-        """Lines of plain text, the first behind *lead* and the others below it."""
+        """Lines of plain text, the first behind *lead* and the others below it.
+
+        Of what went well only the lead has the colour: what did not must stand out.
+        """
         indent = " " * cells(lead)
         lines: list[str] = []
+        is_plain = tone == "good" and bool(lead.strip())
         for line in strip_controls(text).expandtabs(_TAB).split("\n"):
             for piece in fold(line, self.width - len(indent)):
-                lines.append(self.paint((lead if not lines else indent) + piece, tone))
+                before = lead if not lines else indent
+                lines.append(f"{self.paint(before, tone)}{piece}" if is_plain else self.paint(before + piece, tone))
         return lines
 
     def block(self, block: Block) -> list[str]:
@@ -108,13 +136,13 @@ class Styler:
             return self._code(text, block.language)
         if block.kind == "heading":
             text = f"**{text}**" if text else ""
-        return self._draw(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
+        return self._draw(Markdown(text, code_theme=f"ansi_{self._theme}", hyperlinks=False))
 
     def _code(self, text: str, language: str) -> list[str]:
         from rich.padding import Padding
         from rich.syntax import Syntax
 
-        code = Syntax(text, language or "text", theme="ansi_dark", background_color="default", word_wrap=True)
+        code = Syntax(text, language or "text", theme=f"ansi_{self._theme}", background_color="default", word_wrap=True)
         return self._draw(Padding(code, (0, 0, 0, 2)))
 
     def _draw(self, what: RenderableType) -> list[str]:

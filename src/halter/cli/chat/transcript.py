@@ -5,12 +5,12 @@ The state of the session is `display`. What is finished is put into `finished`, 
 
 from __future__ import annotations
 
+import collections
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from halter.cli.chat import notices
 from halter.cli.chat.markdown_blocks import Block, MarkdownBlocks
 from halter.cli.chat.notices import Notice
-from halter.views.approval_text import approval_pages
 from halter.views.items import (
     CallItem,
     ChildItem,
@@ -28,11 +28,13 @@ from halter.views.text import count
 
 if TYPE_CHECKING:
     from halter.events import Event
+    from halter.tools.file_history import FileDiff
     from halter.views.session_view import Shown
 
 __all__ = ["Finished", "Transcript"]
 
 Finished: TypeAlias = Notice | Block
+_MAX_OUTPUTS: Final = 20  # calls whose output can be shown
 _MAX_TURNS: Final = 3  # kept in memory; what was said before is in the terminal's scrollback
 
 
@@ -43,7 +45,9 @@ class Transcript:
         self.display = SessionDisplay(_MAX_TURNS)
         self.finished: list[Finished] = []
         self.answer = MarkdownBlocks()
-        self._pages: dict[str, list[str]] = {}  # of open approvals: those that were not shown yet
+        self._outputs: collections.deque[CallItem] = collections.deque(maxlen=_MAX_OUTPUTS)
+        self._shown_output: CallItem | None = None
+        self._pages: dict[str, list[list[Notice]]] = {}  # of open approvals: those that were not shown yet
 
     def apply(self, event: Event) -> Shown:
         """Take one event."""
@@ -74,7 +78,27 @@ class Transcript:
         """Show the next page of an approval."""
         pages = self._pages.get(question.id, [])
         if pages:
-            self.say(pages.pop(0), "warn", "  ")
+            self._end_answer()
+            self.finished += pages.pop(0)
+
+    def show_output(self) -> bool:
+        """Show all of the last call's output; asked again, of the one before it. False if there is none."""
+        calls = list(self._outputs)
+        if self._shown_output in calls and calls.index(self._shown_output) > 0:
+            call = calls[calls.index(self._shown_output) - 1]
+        elif self._shown_output in calls or not calls:
+            return False
+        else:
+            call = calls[-1]
+        self._shown_output = call
+        self._end_answer()
+        self.finished += notices.of_output(call)
+        return True
+
+    def show_diff(self, diff: FileDiff) -> None:
+        """Show what a turn has changed in files."""
+        self._end_answer()
+        self.finished += notices.of_diff(diff)
 
     def texts_of(self, turn_id: str) -> list[str]:
         """The messages of a turn."""
@@ -101,7 +125,9 @@ class Transcript:
             self._write_message(item)
         elif isinstance(item, CallItem):
             if kind == "tool.finished":
-                self.finished.append(notices.of_call(item))
+                self.finished += notices.of_call(item)
+                self._outputs.append(item)
+                self._shown_output = None
             elif kind == "tool.finished_late":
                 self.finished.append(notices.of_late_end(item))
         elif isinstance(item, RetryItem):
@@ -111,7 +137,8 @@ class Transcript:
         elif isinstance(item, Question):
             self._write_question(item)
         elif isinstance(item, ChildItem):
-            self.finished.append(notices.of_child(item))
+            if kind != "child.progress":
+                self.finished.append(notices.of_child(item))
         elif isinstance(item, TurnDisplay):
             if kind == "turn.finished":
                 said = notices.of_turn(item)
@@ -130,8 +157,8 @@ class Transcript:
         """Write what is asked, page by page: the area below the conversation has room for a part of it only."""
         if item.state == "open":
             if item.kind == "approval":
-                first, *self._pages[item.id] = approval_pages(item)
-                self.say(first, "warn", "? ")
+                self._pages[item.id] = notices.of_approval(item)
+                self.show_page(item)
         elif item.kind == "approval":
             self._pages.pop(item.id, None)
             how, tone = ("allowed", "good") if item.state == "granted" else ("denied", "warn")

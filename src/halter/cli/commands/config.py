@@ -13,8 +13,8 @@ import msgspec
 
 from halter._data_paths import find_paths
 from halter._secrets import HIDDEN, is_secret
-from halter.cli.output import print_error
-from halter.cli.settings import MCPSettings, Settings, SettingsError, load
+from halter.cli.output import may_color, print_error
+from halter.cli.settings import DEFAULT, MCPSettings, Settings, SettingsError, load
 from halter.cli.settings_values import dotted, fields_of, is_table
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["config"]
 
 _PRIVATE = 0o600
+_SET, _FAINT = 1, 2  # bold and faint
 _REFERENCE = re.compile(r"(?:[A-Za-z]+ )?\$\{\w+\}")  # a variable, maybe after a word such as "Bearer"
 
 
@@ -41,8 +42,14 @@ def config(action: str) -> int:
 
 def _show() -> int:
     configuration = load()
+    color = may_color()
     for name in Settings.__struct_fields__:
-        print(f"{name} = {_toml(getattr(configuration.settings, name), name)}  # {configuration.origins[name]}")
+        value, origin = _toml(getattr(configuration.settings, name), name), f"# {configuration.origins[name]}"
+        text = f"{name} = {value}"
+        if color:  # what was set stands out
+            is_set = configuration.origins[name] != DEFAULT
+            text, origin = f"\x1b[{_SET if is_set else _FAINT}m{text}\x1b[0m", f"\x1b[{_FAINT}m{origin}\x1b[0m"
+        print(f"{text}  {origin}")
     return 0
 
 

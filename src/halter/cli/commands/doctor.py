@@ -1,4 +1,4 @@
-"""`halter doctor`: checks the installation. One line for each check, and below it how to fix a problem.
+"""`halter doctor`: checks the installation. One line for each check, and below a problem the command that fixes it.
 
 Nothing is changed. MCP servers of the settings are started or connected to, as they would be for a chat. Nobody else
 is asked over the network, except with --online, and then the model's provider, for one word and a few seconds at most.
@@ -17,7 +17,7 @@ from halter._version import __version__
 from halter.cli.model_choice import ModelChoice, NoModel, choose_model, has_local_model, ollama_models
 from halter.cli.output import may_color
 from halter.cli.settings import Configuration, SettingsError, flags_of, load
-from halter.views.text import strip_controls
+from halter.views.text import count, strip_controls
 
 if TYPE_CHECKING:
     import argparse
@@ -35,8 +35,10 @@ _EXTRAS: Final = {
     "moonshine_voice": "understanding speech",
     "espeakng_loader": "speaking",
 }
-_INDENT: Final = " " * 17
+_INDENT: Final = " " * 14
+_MARKS: Final = {"ok": "✓", "warn": "!", "fail": "✗"}
 _COLORS: Final = {"ok": "32", "warn": "33", "fail": "31"}
+_EDIT: Final = "`halter config edit` opens the settings."
 
 
 class Finding(NamedTuple):
@@ -48,18 +50,34 @@ class Finding(NamedTuple):
     fix: str = ""
 
 
+def _failed(what: str, text: str, fix: str) -> Finding:
+    """A check that has failed. There is none without a fix."""
+    return Finding("fail", what, text, fix)
+
+
 def examine(options: argparse.Namespace) -> int:
     """Print all results. Returns 1 if a check has failed."""
     color = may_color()
-    worst = 0
+    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    counts = {"ok": 0, "warn": 0, "fail": 0}
     for finding in findings(flags_of(options), online=options.online):
-        state = f"{finding.state:4}"
-        state = f"\x1b[{_COLORS[finding.state]}m{state}\x1b[0m" if color else state
-        print(f"{state}  {finding.what:9}  {strip_controls(finding.text)}", flush=True)
+        mark = _MARKS[finding.state] if is_unicode else f"{finding.state:4}"
+        mark = f"\x1b[{_COLORS[finding.state]}m{mark}\x1b[0m" if color else mark
+        print(f"{mark} {finding.what:11} {strip_controls(finding.text)}", flush=True)
         if finding.fix:
-            print(textwrap.fill(finding.fix, 100, initial_indent=_INDENT, subsequent_indent=_INDENT))
-        worst |= finding.state == "fail"
-    return int(worst)
+            arrow = "→ " if is_unicode else "-> "
+            indent = _INDENT + " " * len(arrow)
+            print(textwrap.fill(finding.fix, 100, initial_indent=_INDENT + arrow, subsequent_indent=indent))
+        counts[finding.state] += 1
+    print(_summary(counts["fail"], counts["warn"]))
+    return int(counts["fail"] > 0)
+
+
+def _summary(failed: int, warned: int) -> str:
+    hints = f"{count(warned, 'hint')}" if warned else ""
+    if failed:
+        return f"{count(failed, 'problem')} to fix{f', {hints}' if hints else ''}"
+    return f"Ready{f', with {hints}' if hints else ''}: `halter` opens a chat"
 
 
 def findings(flags: dict[str, Any], *, online: bool = False) -> Iterator[Finding]:
@@ -69,12 +87,12 @@ def findings(flags: dict[str, Any], *, online: bool = False) -> Iterator[Finding
     try:
         configuration = load(flags)
     except SettingsError as error:
-        yield Finding("fail", "settings", str(error), "`halter config edit` opens the file.")
+        yield _failed("settings", str(error), _EDIT)
     else:
         path = configuration.paths.config
         yield Finding("ok", "settings", str(path) if path.exists() else f"{path} does not exist: using the defaults")
         yield from _model(configuration, online=online)
-        yield _tools(configuration)
+        yield _tools(configuration, _model_name(configuration))
         yield from _servers(configuration)
         yield from _agents(configuration)
         yield _sandbox(configuration)
@@ -98,7 +116,7 @@ def _model(configuration: Configuration, *, online: bool) -> Iterator[Finding]:
     try:
         choice = choose_model(configuration)
     except NoModel as error:
-        yield Finding("fail", "model", str(error))
+        yield _failed("model", str(error), _ANY_MODEL)
         return
     from halter.models.registry import find_model
 
@@ -107,7 +125,7 @@ def _model(configuration: Configuration, *, online: bool) -> Iterator[Finding]:
         try:
             find_model(name)
         except ValueError as error:
-            yield Finding("fail", "model", str(error))
+            yield _failed("model", str(error), f"{_EDIT} `halter --model openai:NAME` takes another one for once.")
         else:
             yield _provider(name, choice.why if name == choice.model else "a fallback")
     if online:
@@ -124,12 +142,13 @@ def _provider(name: str, why: str) -> Finding:
         key, base = row.key_variable, row.url_variable
         if row.url and os.environ.get(base):
             return Finding("warn", "model", f"{text}; {key} is not set", f"{base} is set: it may need no key.")
-        return Finding("fail", "model", f"{text}; {key} is not set", f"Set {key}, or choose another with --model.")
+        fix = f"`halter login {provider}` asks for a key and stores it; or set {key}, or choose another with --model."
+        return _failed("model", f"{text}; {key} is not set", fix)
     if provider == "ollama" and model not in ollama_models():
         fix = f"Start it with `ollama serve`, and get the model with `ollama pull {model}`."
         return Finding("warn", "model", f"{text}; Ollama on this machine is not running or does not have it", fix)
     if provider == "local" and not has_local_model():
-        return Finding("fail", "model", f"{text}; it is not installed", "`halter fetch-model` installs it.")
+        return _failed("model", f"{text}; it is not installed", "`halter fetch-model` installs it.")
     if provider == "local":
         fix = "Good for trying Halter out. For real work, set OPENAI_API_KEY or ANTHROPIC_API_KEY, or run Ollama."
         return Finding("warn", "model", text, fix)
@@ -152,23 +171,44 @@ def _online(choice: ModelChoice) -> Finding:
     try:
         asyncio.run(ask())
     except TimeoutError:
-        return Finding("fail", "online", f"{choice.model} did not answer within {_PATIENCE:g} s")
+        return _failed("online", f"{choice.model} did not answer within {_PATIENCE:g} s", _reach(choice.model))
     except Exception as error:  # noqa: BLE001
-        return Finding("fail", "online", f"{choice.model}: {error}")
+        return _failed("online", f"{choice.model}: {error}", _reach(choice.model))
     return Finding("ok", "online", f"{choice.model} answers")
 
 
-def _tools(configuration: Configuration) -> Finding:
-    """Load the tools. A boundary: a module of the user may fail in any way."""
+def _reach(model: str) -> str:
+    """What to check if a provider does not answer as it should."""
+    from halter.models.providers import PROVIDERS
+
+    provider = model.partition(":")[0]
+    row = PROVIDERS.get(provider)
+    address = f", the address ({row.url_variable})" if row is not None and row.url_variable else ""
+    key = f"the key (`halter login {provider}` stores another)" if row is not None and row.key_variable else "the model"
+    return f"Check {key}{address} and the network."
+
+
+def _model_name(configuration: Configuration) -> str:
+    try:
+        return choose_model(configuration).model
+    except NoModel:
+        return ""
+
+
+def _tools(configuration: Configuration, model: str) -> Finding:
+    """Load the tools for this model. A boundary: a module of the user may fail in any way."""
     from halter.cli.agent_factory import load_tools
 
     try:
-        tools = load_tools(configuration)
+        tools = load_tools(configuration, model)
     except SettingsError as error:
-        return Finding("fail", "tools", str(error), "`halter config edit` opens the file.")
+        return _failed("tools", str(error), _EDIT)
     except Exception as error:  # noqa: BLE001
-        return Finding("fail", "tools", f"{', '.join(configuration.settings.tools)}: {type(error).__name__}: {error}")
-    return Finding("ok", "tools", f"{len(tools)}" if tools else "none configured")
+        names = ", ".join(configuration.settings.tools)
+        fix = f"The module has this error. Mend it, or take it out of `tools`: {_EDIT}"
+        return _failed("tools", f"{names}: {type(error).__name__}: {error}", fix)
+    names = ", ".join(getattr(tool, "name", "") or getattr(tool, "__name__", "?") for tool in tools)
+    return Finding("ok", "tools", f"{len(tools)}: {names}" if tools else "none")
 
 
 def _servers(configuration: Configuration) -> Iterator[Finding]:
@@ -177,12 +217,13 @@ def _servers(configuration: Configuration) -> Iterator[Finding]:
     try:
         counts = {name: len(servers.tools([name])) for name in servers.names}
     except SettingsError as error:
-        yield Finding("fail", "mcp", str(error), "`halter config edit` opens the file.")
+        yield _failed("mcp", str(error), _EDIT)
         return
     finally:
         servers.close()
     for problem in servers.problems:
-        yield Finding("fail", "mcp", problem)
+        fix = "`halter mcp list` shows how it is started or reached; `halter mcp remove NAME` removes it."
+        yield _failed("mcp", problem, fix)
     for name, number in counts.items():
         if number:
             yield Finding("ok", "mcp", f"{name}: {number} tools")
@@ -199,9 +240,9 @@ def _agents(configuration: Configuration) -> Iterator[Finding]:
             if model:
                 find_model(model)
         except ValueError as error:
-            yield Finding("fail", "agents", f"{theirs.origins['model']}: agents.{name}: {error}")
+            yield _failed("agents", f"{theirs.origins['model']}: agents.{name}: {error}", _EDIT)
             continue
-        found = _tools(theirs)
+        found = _tools(theirs, model or "")
         yield found._replace(what="agents", text=f"{name}: {model or 'the same model'}; tools: {found.text}")
 
 
@@ -219,7 +260,8 @@ def _sandbox(configuration: Configuration) -> Finding:
     try:
         sandbox.prepare()
     except OSError as error:
-        return Finding("fail", "sandbox", f"it cannot be made: {error}")
+        fix = "`halter --sandbox off` works without one; docs/guides/sandbox.md says what the system needs."
+        return _failed("sandbox", f"it cannot be made: {error}", fix)
     finally:
         sandbox.close()
     if sandbox.without_namespaces:
@@ -253,16 +295,16 @@ def _store(configuration: Configuration) -> Iterator[Finding]:
         if os.access(there, os.W_OK):
             yield Finding("ok", "store", f"{path} will be created by the first session")
         else:
-            yield Finding("fail", "store", f"cannot create {path}: {there} is not writable", _ELSEWHERE)
+            yield _failed("store", f"cannot create {path}: {there} is not writable", _ELSEWHERE)
         return
     try:
         with SQLiteStore(path) as store:
             count = len(store.sessions())
     except StoreError as error:
-        yield Finding("fail", "store", str(error), _ELSEWHERE)
+        yield _failed("store", str(error), _ELSEWHERE)
         return
     if not all(os.access(each, os.W_OK) for each in (path, path.parent)):
-        yield Finding("fail", "store", f"{path} is readable, but it or its directory is not writable", _ELSEWHERE)
+        yield _failed("store", f"{path} is readable, but it or its directory is not writable", _ELSEWHERE)
         return
     yield Finding("ok", "store", f"{path}, {count} sessions")
     free = shutil.disk_usage(path.parent).free
@@ -270,6 +312,7 @@ def _store(configuration: Configuration) -> Iterator[Finding]:
         yield Finding("warn", "disk", f"{free / 1e6:.0f} MB free on the disk of the store", _ELSEWHERE)
 
 
+_ANY_MODEL: Final = "`halter login PROVIDER` asks for a key and stores it; `halter fetch-model` installs a small model."
 _ELSEWHERE: Final = "Use --store PATH, HALTER_STORE or the setting `store` for another place."
 
 

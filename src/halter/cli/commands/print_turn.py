@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel import CancellationToken, ExitGuard
 from halter.cli.output import Output, print_error
+from halter.cli.program_name import program_name
 from halter.cli.settings import SettingsError, flags_of, load
 from halter.views.text import single_line
 
@@ -81,28 +82,32 @@ class _Run:
 
     def run(self, text: str) -> int:
         """Open the store and the session, and run the turn. A boundary: errors are printed in one line."""
-        from halter.cli.agent_factory import make_agent, start_lines
-        from halter.cli.model_choice import NoModel, choose_model
-        from halter.errors import HalterError
-        from halter.stores import SQLiteStore
+        with self._guard.hold_signals():
+            from halter.cli.agent_factory import make_agent, start_lines
+            from halter.cli.commands.sessions import NotFound, wanted_session
+            from halter.cli.model_choice import NoModel, choose_model
+            from halter.errors import HalterError
+            from halter.stores import SQLiteStore
 
         say = self._output.say
         try:
-            choice = choose_model(self._configuration)
-            agent = make_agent(self._configuration, choice, can_ask=False)
-            for line in start_lines(self._configuration, choice):
+            with self._guard.hold_signals():
+                choice = choose_model(self._configuration)
+                agent = make_agent(self._configuration, choice, can_ask=False)
+            for line in start_lines(self._configuration, choice, is_script=True):
                 say(line)
             with SQLiteStore(self._configuration.make_store()) as store:
-                wanted = self._options.session
+                wanted = wanted_session(store, self._options.session, latest=self._options.latest)
                 if wanted and not store.read(wanted, limit=1):
                     say(f"halter: there is no session {wanted!r}; starting it.")
                 with agent.session(wanted, store) as session:
                     return self._run_turn(session, text)
-        except (HalterError, NoModel, OSError, SettingsError) as error:
+        except (HalterError, NoModel, NotFound, OSError, SettingsError) as error:
             return print_error(error)
 
     def _run_turn(self, session: Session, text: str) -> int:
-        from halter.cli.commands.event_printer import EventPrinter
+        with self._guard.hold_signals():
+            from halter.cli.commands.event_printer import EventPrinter
 
         self._session = session
         self._guard.on_signal = self._on_signal
@@ -148,7 +153,8 @@ class _Run:
         name = shlex.quote(single_line(self._session.id))
         self._output.say(f"halter: {what}; {kept} in session {name}.")
         self._output.say(
-            f"        `halter --session {name} -p TEXT` continues it; `halter why {name}` shows how it ended."
+            f"        `{program_name()} --session {name} -p TEXT` continues it; "
+            f"`{program_name()} why {name}` shows how it ended."
         )
 
     def _code(self, turn: Turn) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from typing import TYPE_CHECKING, Final
 
 from halter._extras import need
 from halter._own_keys import read_key
+from halter.cli.cluster_store import open_cluster
 from halter.cli.output import print_error
 from halter.cli.settings import SettingsError, flags_of, load
 from halter.views.text import single_line, strip_controls
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from halter.cli.settings import Configuration
     from halter.gateway.chat.adapter import ChatAdapter
     from halter.gateway.http.keys import KeyFile, Keys
-    from halter.gateway.server import Gateway
+    from halter.stores import NATSStore, SQLiteStore
 
 __all__ = ["manage_keys", "serve_gateway"]
 
@@ -29,51 +31,105 @@ _SHORTEST: Final = 16  # minimum length of HALTER_KEY on a public address
 
 def serve_gateway(options: argparse.Namespace) -> int:
     """Serve until a signal. Returns the exit code if it cannot start. A boundary: errors are printed."""
-    from halter.cli.agent_factory import make_agents, sandbox_lines, start_lines
-    from halter.cli.model_choice import NoModel, choose_model
-    from halter.cli.voice_factory import make_voice_messages
+    from halter.cli.model_choice import NoModel
     from halter.errors import HalterError
-    from halter.gateway import Gateway
     from halter.gateway.http.connections import CannotListen
-    from halter.gateway.observe import logs
-    from halter.gateway.serve import serve
-    from halter.stores import SQLiteStore
 
     try:
         configuration = load(flags_of(options))
-        settings = configuration.settings
-        keys, file = _keys(configuration, options.host)
-        choice = choose_model(configuration)
-        agents = make_agents(configuration, choice, can_ask=True)
-        voice_messages = make_voice_messages(configuration)
-        for line in start_lines(configuration, choice):
-            print(strip_controls(line), file=sys.stderr)
-        platforms = _platforms(configuration)
-        logs.begin(settings.log_level)
-        with SQLiteStore(configuration.make_store()) as store:
-            serve(
-                lambda: Gateway(
-                    agents,
-                    store,
-                    keys,
-                    host=options.host,
-                    port=options.port,
-                    public_name=settings.public_name,
-                    voice_messages=voice_messages,
-                    spoken_replies=settings.spoken_replies,
-                    platforms=platforms,
-                    keep_prefixes=lambda prefixes: _keep_prefixes(configuration, prefixes),
-                    notices=sandbox_lines(configuration),
-                ),
-                patience=settings.drain_timeout,
-                leaving=settings.exit_timeout,
-                on_start=lambda gateway: _announce(gateway, keys, file, settings.public_name),
-            )
+        if options.worker is None and configuration.settings.workers > 1:
+            _serve_workers(configuration, options)
+        else:
+            _serve(configuration, options)
     except CannotListen as error:
         return print_error(f"{error}; choose another with --port (0: any free one) or --host")
-    except (HalterError, NoModel, OSError, SettingsError, ValueError) as error:
+    except (HalterError, ImportError, NoModel, OSError, SettingsError, ValueError) as error:
         return print_error(error)
     return 0
+
+
+def _serve(configuration: Configuration, options: argparse.Namespace) -> None:
+    """Serve in this process; ends by `SystemExit`."""
+    from halter.cli.agent_factory import make_agents, sandbox_lines, start_lines
+    from halter.cli.model_choice import choose_model
+    from halter.cli.voice_factory import make_voice_messages
+    from halter.gateway import Gateway
+    from halter.gateway.observe import logs
+    from halter.gateway.serve import serve
+    from halter.gateway.workers import READY, Worker
+
+    settings = configuration.settings
+    worker = Worker.parse(options.worker) if options.worker is not None else None
+    sockets = [socket.socket(fileno=each) for each in worker.sockets] if worker is not None else None
+    servers = sys.stdin.readline().strip() if worker is not None else settings.cluster
+    keys, file = _keys(configuration, options.host)
+    choice = choose_model(configuration)
+    agents = make_agents(configuration, choice, can_ask=True)
+    voice_messages = make_voice_messages(configuration)
+    lines = start_lines(configuration, choice)
+    platforms = _platforms(configuration) if worker is None or worker.number == 0 else []
+    logs.begin(settings.log_level)
+
+    def on_start(gateway: Gateway) -> None:
+        if worker is None:
+            _announce(gateway.url, keys, file, settings.public_name, lines)
+        else:
+            print(READY, flush=True)
+
+    with _open_store(configuration, servers) as store:
+        serve(
+            lambda: Gateway(
+                agents,
+                store,
+                keys,
+                host=options.host,
+                port=options.port,
+                public_name=settings.public_name,
+                voice_messages=voice_messages,
+                spoken_replies=settings.spoken_replies,
+                platforms=platforms,
+                keep_prefixes=lambda prefixes: _keep_prefixes(configuration, prefixes),
+                notices=sandbox_lines(configuration, choice.model),
+                sockets=sockets,
+            ),
+            patience=settings.drain_timeout,
+            leaving=settings.exit_timeout,
+            on_start=on_start,
+        )
+
+
+def _serve_workers(configuration: Configuration, options: argparse.Namespace) -> None:
+    """Serve in several processes; ends by `SystemExit`."""
+    from halter.cli.agent_factory import start_lines
+    from halter.cli.model_choice import choose_model
+    from halter.gateway.observe import logs
+    from halter.gateway.workers import run_workers
+
+    need("cluster", "nats")
+    settings = configuration.settings
+    keys, file = _keys(configuration, options.host)
+    lines = start_lines(configuration, choose_model(configuration))
+    logs.begin(settings.log_level)
+    run_workers(
+        settings.workers,
+        options.argv,
+        host=options.host,
+        port=options.port,
+        cluster=settings.cluster,
+        folder=configuration.paths.data / "nats",
+        patience=settings.drain_timeout,
+        leaving=settings.exit_timeout,
+        on_start=lambda url: _announce(url, keys, file, settings.public_name, lines),
+    )
+
+
+def _open_store(configuration: Configuration, servers: str) -> SQLiteStore | NATSStore:
+    """The store of the sessions: in a file, or in NATS if there are servers."""
+    from halter.stores import SQLiteStore
+
+    if not servers:
+        return SQLiteStore(configuration.make_store())
+    return open_cluster(configuration.settings, servers)
 
 
 def _keep_prefixes(configuration: Configuration, prefixes: Sequence[tuple[str, ...]]) -> None:
@@ -105,18 +161,20 @@ def _platforms(configuration: Configuration) -> list[ChatAdapter]:
     return [Telegram(token, wanted.users, busy=settings.busy, stop_phrases=settings.stop_phrases, server=wanted.server)]
 
 
-def _announce(gateway: Gateway, keys: Keys, file: KeyFile, public_name: str) -> None:
-    """Print the URL: on a terminal with a new key for the page, elsewhere only if there is no key yet.
+def _announce(url: str, keys: Keys, file: KeyFile, public_name: str, lines: list[str]) -> None:
+    """Print *lines* and the URL: on a terminal with a new key for the page, elsewhere only if there is no key yet.
 
     The key is behind the #, which browsers never send and servers never log. It is created only now that the gateway
     listens: a start that fails creates none.
     """
+    for line in lines:
+        print(strip_controls(line), file=sys.stderr)
     if sys.stdout.isatty() or not keys:
         key = file.create("page", "admin", auto=True)
-        print(f"Halter serves at {gateway.url}/#key={key}")
+        print(f"Halter serves at {url}/#key={key}")
         told = "This address opens the page. Its key is shown only once; each start on a terminal prints a new one"
     else:
-        print(f"Halter serves at {gateway.url}/")
+        print(f"Halter serves at {url}/")
         told = "The page asks for a key: the one in HALTER_KEY, or one created before"
     if public_name:
         print(f"Requests that a proxy passes on from https://{public_name}/ are accepted, too.")

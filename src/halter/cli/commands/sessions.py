@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
     from halter.stores.base import SessionInfo, Store
 
-__all__ = ["PASSING", "NotFound", "describe_sessions", "find_session", "list_sessions", "tell_why"]
+__all__ = [
+    "PASSING",
+    "NotFound",
+    "describe_sessions",
+    "find_session",
+    "list_sessions",
+    "session_rows",
+    "tell_why",
+    "wanted_session",
+]
 
 _WORDS: Final = 28  # of the first message, in characters
 PASSING: Final = ("text.delta", "reasoning.delta", "tool.progress")
@@ -52,14 +61,22 @@ def list_sessions(options: argparse.Namespace) -> int:
 
 def describe_sessions(store: Store, most: int | None = None) -> list[str]:
     """A header and a line for each session, last used first."""
-    rows = [_row(store, info) for info in _sessions(store)[:most]]
+    rows = session_rows(store, most)
     if not rows:
         return ["No sessions yet."]
-    wide = max(len("SESSION"), *(len(row[0]) for row in rows))
-    lines = [f"{'SESSION':{wide}}  {'LAST USED':16}  TURNS  WAITING  FIRST MESSAGE"]
-    for name, when, turns, waiting, words in rows:
-        lines.append(f"{name:{wide}}  {when:16}  {turns:5}  {waiting:>7}  {words}")
-    return lines
+    wide = max(len("SESSION"), *(len(single_line(name)) for name, _ in rows))
+    return [f"{'SESSION':{wide}}  {'LAST USED':16}  TURNS  WAITING  FIRST MESSAGE", *(line for _, line in rows)]
+
+
+def session_rows(store: Store, most: int | None = None) -> list[tuple[str, str]]:
+    """The id of each session and its line, last used first."""
+    infos = _sessions(store)[:most]
+    rows = [_row(store, info) for info in infos]
+    wide = max(len("SESSION"), *(len(row[0]) for row in rows)) if rows else 0
+    lines = [
+        f"{name:{wide}}  {when:16}  {turns:5}  {waiting:>7}  {words}" for name, when, turns, waiting, words in rows
+    ]
+    return [(info.id, line) for info, line in zip(infos, lines, strict=True)]
 
 
 def _row(store: Store, info: SessionInfo) -> tuple[str, str, int, str, str]:
@@ -103,6 +120,20 @@ def _open(options: argparse.Namespace) -> Iterator[Store]:
         raise NotFound(msg)
     with SQLiteStore(path) as store:
         yield store
+
+
+def wanted_session(store: Store, wanted: str | None, *, latest: bool = False) -> str | None:
+    """The session that the options of the command line mean; None for a new one.
+
+    *wanted* is an id, or the start of one; an id that nobody has begins a session. Raises `NotFound` if the start fits
+    several, or if there is no latest one.
+    """
+    if latest:
+        return find_session(store, None)
+    if not wanted:
+        return None
+    names = [info.id for info in store.sessions()]
+    return find_session(store, wanted) if any(name.startswith(wanted) for name in names) else wanted
 
 
 def find_session(store: Store, wanted: str | None) -> str:

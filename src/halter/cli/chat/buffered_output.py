@@ -1,0 +1,41 @@
+"""The output of prompt_toolkit, written in whole frames."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.output.vt100 import Vt100_Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from halter.cli.chat.terminal import Terminal
+
+__all__ = ["BufferedOutput"]
+
+
+class BufferedOutput(Vt100_Output):
+    """Output that is collected while `is_held` is set, and then written in one piece."""
+
+    def __init__(self, terminal: Terminal, on_gone: Callable[[], object]) -> None:
+        super().__init__(sys.stdout, lambda: Size(*terminal.size()), term=os.environ.get("TERM"), enable_cpr=False)
+        self.is_held = False
+        self._file = terminal.output
+        self._on_gone = on_gone
+        self._is_gone = False
+
+    def flush(self) -> None:
+        """Write what was collected; not through Python's own buffer, which would try again at exit."""
+        if self.is_held or not self._buffer:
+            return
+        data, self._buffer = "".join(self._buffer).encode(self.encoding(), "replace"), []
+        view = memoryview(data)
+        try:
+            while view and not self._is_gone:
+                view = view[os.write(self._file, view) :]
+        except OSError:
+            self._is_gone = True
+            self._on_gone()

@@ -1,0 +1,166 @@
+"""`!command` in the chat: a command of the user, on the user's own terminal, with its output recorded.
+
+The command has a pseudo-terminal, to which the real one is connected as long as it runs: editors and pagers work, and
+Ctrl+C goes to the command. It runs as the user, in no sandbox: nobody but the user has asked for it. It ends with its
+terminal: when the chat is closed meanwhile, it is hung up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import tty
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from halter.views.text import strip_controls
+
+if TYPE_CHECKING:
+    from halter.cli.chat.terminal import Terminal
+
+__all__ = ["CommandRun", "UserCommand", "command_text"]
+
+_PIECE: Final = 65_536
+_MAX_RECORDED: Final = 200_000  # bytes: the last ones
+_PATIENCE: Final = 1.0  # seconds for a command whose terminal is closed
+_MAX_TEXT: Final = 20_000  # characters that are added to the conversation
+_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+# Makes the terminal on its standard input its own, so that Ctrl+C reaches it, and becomes the shell.
+_BECOME: Final = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+    "os.execv(sys.argv[1], [sys.argv[1], '-c', sys.argv[2]])"
+)
+
+
+class UserCommand(NamedTuple):
+    """A command that has ended."""
+
+    command: str
+    output: str
+    code: int
+
+
+class CommandRun:
+    """A command on the terminal, which nobody else may use meanwhile."""
+
+    def __init__(self, command: str, terminal: Terminal) -> None:
+        """Start it. In an event loop."""
+        self._command = command
+        self._terminal = terminal
+        self._recorded = bytearray()
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._file, theirs = pty.openpty()
+        os.set_blocking(self._file, False)  # keys that a command does not read must not block the chat
+        self.resize()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-ISc", _BECOME, os.environ.get("SHELL") or "/bin/sh", command],
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._file)
+            raise
+        finally:
+            os.close(theirs)
+
+    def resize(self) -> None:
+        """Tell it the size of the terminal."""
+        size = self._terminal.size()
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.columns, 0, 0))
+
+    async def run(self) -> UserCommand:
+        """Wait for its end. If this is cancelled, the command is hung up."""
+        before = termios.tcgetattr(self._terminal.input)
+        tty.setraw(self._terminal.input, termios.TCSANOW)  # keeps what was typed meanwhile
+        self._loop.add_reader(self._file, self._on_output)
+        self._loop.add_reader(self._terminal.input, self._on_key)
+        try:
+            await self._ended
+        finally:
+            self._loop.remove_reader(self._terminal.input)
+            self._loop.remove_reader(self._file)
+            os.close(self._file)  # hangs up, if it has not ended
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(self._terminal.input, termios.TCSADRAIN, before)
+            if self._process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGHUP)
+        await self._reap()
+        return UserCommand(self._command, _clean(bytes(self._recorded)), self._code)
+
+    def hang_up(self) -> None:
+        """End it: its terminal is closed."""
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    @property
+    def _code(self) -> int:
+        code = self._process.poll()
+        return -signal.SIGKILL if code is None else code  # None: it was killed, and has not ended yet
+
+    async def _reap(self) -> None:
+        """Wait for the shell: it has closed its terminal, or was hung up. One that ignores that is killed."""
+        from halter.cancel.threads.blocking import run_blocking_async
+        from halter.cancel.token import NEVER
+
+        if self._process.poll() is not None:
+            return
+        try:
+            await run_blocking_async(lambda: self._process.wait(_PATIENCE), token=NEVER)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await run_blocking_async(lambda: self._process.wait(_PATIENCE), token=NEVER)
+
+    def _on_output(self) -> None:
+        try:
+            piece = os.read(self._file, _PIECE)
+        except OSError:  # Linux says so when the last process has closed it
+            piece = b""
+        if not piece:
+            self.hang_up()
+            return
+        self._recorded += piece
+        del self._recorded[:-_MAX_RECORDED]
+        self._terminal.say(piece)
+
+    def _on_key(self) -> None:
+        try:
+            keys = os.read(self._terminal.input, _PIECE)
+        except OSError:
+            keys = b""
+        if not keys:  # the terminal is gone
+            self.hang_up()
+            return
+        with contextlib.suppress(OSError):
+            os.write(self._file, keys)
+
+
+def _clean(recorded: bytes) -> str:
+    """The output as plain text: without colours, and of a line that was overwritten the last version."""
+    text = _SEQUENCE.sub("", recorded.decode("utf-8", "replace")).replace("\r\n", "\n")
+    lines = [line.rpartition("\r")[2] for line in text.split("\n")]
+    return strip_controls("\n".join(lines)).strip("\n")
+
+
+def command_text(ran: UserCommand) -> str:
+    """What is added to the conversation."""
+    output = ran.output
+    if len(output) > _MAX_TEXT:
+        output = f"[… {len(output) - _MAX_TEXT:,} characters left out]\n{output[-_MAX_TEXT:]}"
+    ending = f"exit code {ran.code}" if ran.code >= 0 else f"ended by {signal.Signals(-ran.code).name}"
+    return f"I ran `{ran.command}`:\n\n{output}\n[{ending}]"
