@@ -7,12 +7,16 @@ tool starts inherits them. The library leaves the environment alone.
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-__all__ = ["read_key", "take_from_environment", "with_taken"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["is_stored", "read_key", "take_from_environment", "use_stored", "with_taken"]
 
 _OUR_KEYS: Final = (
     "HALTER_KEY",
+    "HALTER_CLUSTER",  # a setting; it may have a password
     "OPENAI_API_KEY",
     "ANTHROPIC_API_KEY",
     "GEMINI_API_KEY",
@@ -32,16 +36,28 @@ _OUR_KEYS: Final = (
     "TAVILY_API_KEY",
 )
 _taken: Final[dict[str, str]] = {}
+_stored: Final[dict[str, str]] = {}
 
 
 def read_key(name: str) -> str:
     """The value of a variable that holds a key; empty if it is not set."""
-    return os.environ.get(name) or _taken.get(name, "")
+    return os.environ.get(name) or _taken.get(name) or _stored.get(name, "")
+
+
+def use_stored(keys: Mapping[str, str]) -> None:
+    """Use these keys where the environment has none."""
+    _stored.clear()
+    _stored.update(keys)
+
+
+def is_stored(name: str) -> bool:
+    """Whether the value of a variable that holds a key is one of those that were stored."""
+    return name in _stored and not (os.environ.get(name) or _taken.get(name))
 
 
 def with_taken() -> dict[str, str]:
-    """The environment as it was before anything was taken out."""
-    return {**os.environ, **_taken}
+    """The environment as it was before anything was taken out, and the stored keys."""
+    return {**_stored, **os.environ, **_taken}
 
 
 def take_from_environment() -> None:

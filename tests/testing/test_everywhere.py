@@ -159,7 +159,7 @@ def test_a_finalizer_that_runs_while_a_point_is_counted_is_a_point_too() -> None
     finalized = 0
 
     class Garbage:
-        """Its finalizer is traced, as Halter's own are, and leaves new garbage, so that there is always some."""
+        """Its finalizer is traced, as Halter's own are, and leaves new garbage."""
 
         def __init__(self) -> None:
             self.myself = self
@@ -172,8 +172,8 @@ def test_a_finalizer_that_runs_while_a_point_is_counted_is_a_point_too() -> None
 
     async def scenario(_: CancellationToken) -> None:
         gc.set_threshold(1)
-        Garbage()
         for _step in range(200):
+            Garbage()  # in each step: one that outlives three collections is not looked at again for long
             await asyncio.sleep(0)
 
     before = gc.get_threshold()

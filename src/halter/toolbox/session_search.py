@@ -115,6 +115,18 @@ class SessionSearch:
         checkpoint()
         yield "\n".join([*([note] if hits and note else []), *map(_line, hits)]) if hits else "No matches."
 
+    def find(self, query: str, limit: int = 10) -> list[Hit]:
+        """The best matches in all sessions. The last word may be the beginning of one. Blocks."""
+        terms = _terms(query)
+        if not terms:
+            return []
+        if not query.endswith('"'):
+            terms[-1] += "*"
+        with self._index.connected() as connection:
+            for _ in self._update(connection):
+                pass
+            return self._index.find(connection, " ".join(terms), None, "", limit)
+
     def _update(self, connection: sqlite3.Connection) -> Iterator[str]:
         """Bring the index up to date, some events at a time; gives the names of the sessions that it reads."""
         known = self._index.progress(connection)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import stat
 import threading
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halter import Agent, ToolOutcome
+from halter.events import ToolProgress
 from halter.models import Image, ToolCall
 from halter.testing import Moment, ScriptedModel
 from halter.toolbox.files import atomic
@@ -344,6 +346,26 @@ def test_calls_on_one_file_run_in_turn(files: Files, tmp_path: Path) -> None:
         outcomes = run(main())
         assert [each.status for each in outcomes] == ["completed"] * 5, outcomes
         assert (outcomes[2].content, outcomes[4].content) == ("     1\ttwo", "     1\tthree")
+
+
+def test_people_see_what_was_changed(files: Files, tmp_path: Path) -> None:
+    """A write and a patch report a diff of what they have changed; the model gets a line."""
+    (tmp_path / "f").write_text("1\n2\n3\n")
+    calls = [
+        ToolCall("1", "write_file", json.dumps({"path": "f", "content": "1\ntwo\n3\n"})),
+        ToolCall("2", "write_file", json.dumps({"path": "new", "content": "x\n"})),
+        ToolCall(
+            "3",
+            "patch",
+            json.dumps({"path": "f", "changes": "<<<<<<< SEARCH\n3\n=======\n3\n4\n>>>>>>> REPLACE"}),
+        ),
+    ]
+    probe = Probe(*files.tools, calls=calls)
+    run(probe.run())
+    told = {event.call_id: event.text for event in probe.told(ToolProgress) if event.is_diff}
+    assert told["1"] == "--- a/f\n+++ b/f\n@@ -1,3 +1,3 @@\n 1\n-2\n+two\n 3\n"
+    assert told["2"] == "--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+x\n"
+    assert told["3"] == "--- a/f\n+++ b/f\n@@ -1,3 +1,4 @@\n 1\n two\n 3\n+4\n"
 
 
 def test_an_agent_uses_them(tmp_path: Path) -> None:

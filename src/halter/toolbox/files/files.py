@@ -16,7 +16,8 @@ from msgspec import Meta
 
 from halter.cancel.context import checkpoint
 from halter.models.types import Image
-from halter.toolbox.files.backend import FileChange, LocalBackend
+from halter.toolbox.files.backend import FileChange, LocalBackend, NotReplaced
+from halter.toolbox.files.diff import MAX_COMPARED, diff_text
 from halter.toolbox.files.locking_tool import locking_tool
 from halter.toolbox.files.patch.apply import apply_patch, paths_in
 from halter.toolbox.files.search.search import Query, search
@@ -34,6 +35,15 @@ if TYPE_CHECKING:
 __all__ = ["FileTools", "Files"]
 
 _MAX_WRITE: Final = 10_000_000  # bytes
+
+
+def _content(backend: FileBackend, path: str) -> bytes:
+    """What a file contains before it is replaced, as much as is needed for a diff."""
+    try:
+        found = backend.read(path, MAX_COMPARED + 1)
+    except (OSError, ValueError, NotReplaced):  # then replacing it fails as well, and says why
+        return b""
+    return found.data if found is not None else b""
 
 
 class FileTools:
@@ -100,10 +110,13 @@ class FileTools:
         if len(data) > _MAX_WRITE:
             raise ValueError(f"the content has {len(data):,} bytes; the limit is {_MAX_WRITE:,} bytes per call")
         checkpoint()  # this also asks for grace at a stop: a disk may be slow
-        result = self.backend(ctx).replace([FileChange(path, data, before="any")])
+        backend = self.backend(ctx)
+        before = _content(backend, path)
+        result = backend.replace([FileChange(path, data, before="any")])
         if result.stopped:
             return result.stopped
         [written] = result.files
+        ctx.report(diff_text(written.path, None if written.is_new else before, data), is_diff=True)
         lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
         return f"{'Created' if written.is_new else 'Replaced'} {written.path}: {lines:,} lines, {len(data):,} bytes."
 
@@ -129,7 +142,7 @@ class FileTools:
             path: the file, relative to the working directory, if `changes` does not name it.
 
         """
-        return apply_patch(self.backend(ctx), changes, path)
+        return apply_patch(self.backend(ctx), changes, path, report=lambda diff: ctx.report(diff, is_diff=True))
 
     @locking_tool
     def search_files(

@@ -20,6 +20,7 @@ from halter.models.types import Image, Text
 from halter.toolbox.python.approval import danger_in_code
 from halter.toolbox.python.kernel import InterpreterCallbacks, Kernel, Run, freeing
 from halter.toolbox.python.local_interpreter import LocalInterpreter
+from halter.toolbox.sandbox.policy import Mode
 from halter.toolbox.sandbox.sandbox import Sandbox
 from halter.toolbox.terminal.environment import without_secrets
 from halter.toolbox.terminal.output import LIMIT
@@ -49,6 +50,7 @@ class CodeTool:
 
     look: float = _LOOK
     in_sandbox = False
+    sandbox_mode: Mode = "off"
 
     def __init__(self, tools: Iterable[Tool[..., Any] | Callable[..., Any]], timeout: float, grace: float) -> None:
         self.inner = {name: each for name, each in collect_tools(tools).items() if name != "execute_code"}
@@ -135,6 +137,7 @@ class Code(CodeTool):
         super().__init__(tools, timeout, grace)
         self._sandbox = sandbox
         self.in_sandbox = sandbox is not None
+        self.sandbox_mode = "off" if sandbox is None else sandbox.mode
         self._workspace = Path(workspace).expanduser().resolve()
         self._pass_env = frozenset(pass_env)
         self._limit = limit

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import queue
 import threading
 import time
 from typing import TYPE_CHECKING
 
 from halter.cancel.registration import wake_on_cancel
 from halter.cancel.token import NEVER
+from halter.cancel.wake_signal import WakeSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,12 +45,10 @@ class ChangeSignal:
         progress: Progress | None = None,
     ) -> bool:
         """Block until *condition* holds, the token is cancelled or the time is over; True if it holds."""
-        wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        woken = WakeSignal()
         end = None if timeout is None else time.monotonic() + timeout
 
-        def wake() -> None:
-            wakeups.put(None)
-
+        wake = woken.set
         with self._lock:
             self._listeners.add(wake)
         try:  # registered, then looked: a change in between is not missed
@@ -63,8 +60,7 @@ class ChangeSignal:
                     due = None if progress is None else progress.tell_if_due()
                     if due is not None:
                         seconds = due if seconds is None else min(seconds, due)
-                    with contextlib.suppress(queue.Empty):
-                        wakeups.get(timeout=seconds)
+                    woken.wait(seconds)
         finally:
             with self._lock:
                 self._listeners.discard(wake)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from halter.cancel.processes import registry
+from halter.cancel.processes import guardian, registry
 from halter.cancel.processes.cgroup import ControlGroup
 from halter.cancel.processes.io import ExitDescriptor, WakeupPipe
 from halter.cancel.processes.proc_table import HAS_PROC
@@ -163,6 +163,7 @@ class ChildProcess(JobProcess):
     def _start(self, stack: contextlib.ExitStack) -> subprocess.Popen[bytes] | None:
         mark = new_cookie()
         try:
+            guardian.wait_until_started()
             if self._sandbox is not None:
                 self._sandbox.prepare()  # which takes a while; a stop may come meanwhile
             if self.was_stopped:  # nothing starts after the stop

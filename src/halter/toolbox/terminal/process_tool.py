@@ -13,6 +13,7 @@ from halter.tools.tool import tool
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from halter.toolbox.sandbox.policy import Mode
     from halter.toolbox.terminal.jobs import Job, Jobs
 from halter.views.text import shorten
 
@@ -28,6 +29,7 @@ class ProcessTool:
     """The tool `process`."""
 
     in_sandbox = False
+    sandbox_mode: Mode = "off"
 
     def __init__(self, grace: float) -> None:
         self.grace = check_seconds("grace", grace)  # seconds between TERM and KILL

@@ -221,6 +221,7 @@ class Terminal(TerminalTools):
         super().__init__(timeout, grace, limit, approve_prefixes)
         self._sandbox = sandbox
         self.in_sandbox = sandbox is not None
+        self.sandbox_mode = "off" if sandbox is None else sandbox.mode
         self.has_network = sandbox is None or sandbox.network
         self._workspace = str(Path(workspace).expanduser().resolve())
         self._pass_env = frozenset(pass_env)

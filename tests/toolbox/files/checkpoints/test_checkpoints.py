@@ -112,6 +112,16 @@ def test_a_restore_can_be_undone_and_done_again(root: Path, kept: Checkpoints) -
     assert kept.undo_restore("other").note == "no rollback of files is known that could be undone"
 
 
+def test_a_restore_that_finds_nothing_to_do_keeps_the_undo(root: Path, kept: Checkpoints) -> None:
+    """A rollback that is repeated because the first one could not be recorded must not make that final."""
+    (root / "a").write_text("old")
+    turn(kept, lambda: (root / "a").write_text("new"))
+    assert kept.restore(S, T).restored == ["a"]
+    assert kept.restore(S, T) == RestoredFiles()
+    assert kept.undo_restore(S).restored == ["a"]
+    assert (root / "a").read_text() == "new"
+
+
 def test_the_diff_is_shown_without_changing_anything(root: Path, kept: Checkpoints) -> None:
     """A diff has the turn's changes, says what would be kept, and is bounded."""
     for name in ("text", "binary", "large", "theirs"):

@@ -32,7 +32,7 @@ from halter.toolbox.files.checkpoints.changes import Change, shown, text_diff
 from halter.toolbox.files.checkpoints.git_snapshots import GitSnapshots
 from halter.toolbox.files.checkpoints.image_snapshots import ImageSnapshots
 from halter.toolbox.files.checkpoints.records import UNDO, Records, TurnRecord, key
-from halter.toolbox.files.checkpoints.restore import find_kept, restore_files
+from halter.toolbox.files.checkpoints.restore import find_kept, is_restored, restore_files
 from halter.tools.file_history import ChangedFile, CheckpointState, FileDiff, RestoredFiles
 
 if TYPE_CHECKING:
@@ -155,22 +155,31 @@ class Checkpoints:
 
     # -- afterwards --------------------------------------------------------------------------------------------------
 
-    def diff(self, session: str, turn: str) -> FileDiff:
-        """What a turn has changed; if it is still running, until now."""
+    def diff(self, session: str, *turns: str) -> FileDiff:
+        """What turns have changed, from before the first to the end of the last; of a running one, until now."""
         snapshots, records = self._opened()
-        record = records.load(session, turn)
-        if record is None or record.failure:
-            return FileDiff(note=_no_checkpoint(record))
-        if not record.has_ended:
-            record.is_late = (session, turn) not in self._running
-            self._finish(session, record)
-        changes = snapshots.changes(record)
+        merged: dict[str, Change] = {}
+        notes: dict[str, None] = {}
+        for turn in turns:
+            record = records.load(session, turn)
+            if record is None or record.failure:
+                notes[_no_checkpoint(record)] = None
+                continue
+            if not record.has_ended:
+                record.is_late = (session, turn) not in self._running
+                self._finish(session, record)
+            notes[_note(record)] = None
+            for each in snapshots.changes(record):
+                first = merged.get(each.path, each)
+                merged[each.path] = Change(each.path, first.before, each.after)
+        changes = [each for each in merged.values() if each.before != each.after]
         listed = changes[:_MAX_LISTED]
         files = [
             ChangedFile(shown(each.path), each.name, find_kept(self.root, each, self._max_file)) for each in listed
         ]
         text, is_whole = self._text(snapshots, listed)
-        return FileDiff(files, text, truncated=not is_whole or len(changes) > len(listed), note=_note(record))
+        note = "; ".join(filter(None, notes))
+        return FileDiff(files, text, truncated=not is_whole or len(changes) > len(listed), note=note)
 
     def _text(self, snapshots: GitSnapshots | ImageSnapshots, changes: Sequence[Change]) -> tuple[str, bool]:
         pieces: list[str] = []
@@ -199,7 +208,10 @@ class Checkpoints:
             records.save(session, record)
         changes = snapshots.changes(record)
         undo = records.load(session, UNDO)
-        if undo is None or undo.turn != turn or undo.has_ended:  # else it continues one that was stopped
+        is_known = undo is not None and undo.turn == turn
+        if undo is not None and is_known and undo.has_ended and is_restored(self.root, changes, self._max_file):
+            return RestoredFiles(note=_note(record))  # and what was done before can still be undone
+        if undo is None or not is_known or undo.has_ended:  # else it continues one that was stopped
             undo = self._begin_undo(session, turn, changes)
             records.save(session, undo, UNDO)
         result = restore_files(self.root, changes, snapshots.read, self._max_file)

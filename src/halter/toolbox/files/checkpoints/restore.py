@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     ReadBlobs = Callable[[Iterable[str]], Iterator[tuple[str, bytes]]]
 
-__all__ = ["find_kept", "find_place", "restore_files"]
+__all__ = ["find_kept", "find_place", "is_restored", "restore_files"]
 
 _DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 CHANGED: Final = "changed since"
@@ -70,6 +70,11 @@ def find_kept(root: Path, change: Change, max_size: int) -> str:
     """Why a restore would keep a file as it is; empty if it would restore it, or need not."""
     finding = _look(root, change, max_size)
     return "" if finding in ("restore", "done") else finding
+
+
+def is_restored(root: Path, changes: Sequence[Change], max_size: int) -> bool:
+    """Whether all files are as they were before the turn, so that there is nothing to do."""
+    return all(_look(root, change, max_size) == "done" for change in changes)
 
 
 def _look(root: Path, change: Change, max_size: int) -> str:

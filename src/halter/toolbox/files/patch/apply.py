@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel.context import checkpoint
 from halter.toolbox.files.backend import FileChange, NotReplaced
+from halter.toolbox.files.diff import diff_text
 from halter.toolbox.files.patch.hunks import apply_hunks
 from halter.toolbox.files.patch.parser import PatchError, parse
 from halter.toolbox.files.text_reader import is_binary
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from halter.toolbox.files.backend import FileBackend, FileSnapshot
     from halter.toolbox.files.patch.parser import Change
 
@@ -31,9 +34,11 @@ def paths_in(changes: str, path: str | None = None) -> list[str]:
         return []
 
 
-def apply_patch(backend: FileBackend, changes: str, path: str | None = None) -> str:
-    """Make all the changes, and say what was done."""
-    work = _Work(backend)
+def apply_patch(
+    backend: FileBackend, changes: str, path: str | None = None, report: Callable[[str], object] = lambda _diff: None
+) -> str:
+    """Make all the changes, and say what was done; *report* is called with the diff of it."""
+    work = _Work(backend, report)
     try:
         for change in parse(changes, path):
             checkpoint()
@@ -63,8 +68,9 @@ class _File:
 
 
 class _Work:
-    def __init__(self, backend: FileBackend) -> None:
+    def __init__(self, backend: FileBackend, report: Callable[[str], object]) -> None:
         self._backend = backend
+        self._report = report
         self._files: dict[str, _File] = {}
 
     def add(self, change: Change) -> None:
@@ -132,4 +138,16 @@ class _Work:
             raise PatchError(str(error)) from error
         except OSError as error:
             raise PatchError(f"{error.filename or 'a file'}: {error.strerror or error}") from error
-        return result.stopped or "\n".join(f"{file.path}: {', '.join(file.said)}" for file in changed)
+        if result.stopped:
+            return result.stopped
+        self._report("".join(self._diffs(changed)))
+        return "\n".join(f"{file.path}: {', '.join(file.said)}" for file in changed)
+
+    @staticmethod
+    def _diffs(changed: list[_File]) -> Iterator[str]:
+        moved = {file.like[0] for file in changed if file.like is not None}
+        for file in changed:
+            if file.text is None and file.path in moved:
+                continue
+            source, seen = file.like or ("", file.seen)
+            yield diff_text(file.path, None if seen is None else seen.data, file.data, source)
