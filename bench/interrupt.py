@@ -12,12 +12,16 @@ them, measured in the same run, turn about:
 - of tools, eight bare tasks, cancelled; of processes, eight bare ones, sent TERM. See `bench/stage.py`; those that
   ignore TERM come every tenth round.
 
+Requests are stopped with `MemoryStore`, and with `SQLiteStore`, where the end of the turn is on the disk before control
+is back; its figures are to be compared with those of the same way without it.
+
 Garbage is collected between rounds and not within them. Processes are looked at as soon as control is back.
 At the end fresh interpreters interrupt eight deaf tools and come to their end: from the turn being returned to the
 process being gone, beside one whose turn had no tools.
 
-Goals: streams and hangs at most 2 times their floor, by the medians; the 99th percentile of control back under 10 ms,
-with processes under 20 ms; no process alive 2 s after the stop; exit under 0.5 s.
+Goals: streams and hangs at most 2 times their floor, by the medians, and with `SQLiteStore` at most 0.3 ms more; the
+99th percentile of control back under 10 ms, with processes under 20 ms; no process alive 2 s after the stop; exit under
+0.5 s.
 """
 
 from __future__ import annotations
@@ -31,15 +35,19 @@ import asyncio
 import collections
 import functools
 import gc
+import itertools
 import os
 import subprocess
+import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 
 from bench.measure import Goals, percentile, print_table
+from bench.sqlite import open_sqlite
 from bench.stage import (
     AT_MOST,
     DEAD_WITHIN,
@@ -65,11 +73,13 @@ if TYPE_CHECKING:
     from bench import stalled
     from halter.session.session import Session
     from halter.session.turn import Turn
+    from halter.stores import Store
 
 _WARM_UP = 5  # the first ones import and connect
 _DEAF_EVERY = 10
 _P99_GOAL = 10.0  # milliseconds
 _FLOOR_GOAL = 2.0
+_SQLITE_GOAL = 0.3  # milliseconds beyond the memory store
 _EXIT_GOAL = 500.0
 _NO_TOOLS = "no tools"
 _TOOL_OF = {name: scenario.tool(Stage([], 0)).name for name, scenario in SCENARIOS.items()}
@@ -82,6 +92,7 @@ _REPLIES = {
     _NO_TOOLS: answer("ok"),
 }
 WAYS = ("arun", "run")
+_WITH_SQLITE = {way: f"{way}, SQLite" for way in WAYS}
 _FLOOR_OF = {"arun": "floor", "run": "floor, blocking"}
 
 
@@ -92,9 +103,9 @@ class Row(NamedTuple):
     way: str
 
 
-def open_session(ground: Ground, scenario: str, *tools: object) -> Session:
+def open_session(ground: Ground, scenario: str, *tools: object, store: Store | None = None) -> Session:
     model = OpenAIModel(scenario, base_url=ground.server.url, api_key="none")
-    return Agent(model, tools).session()
+    return Agent(model, tools).session(store=store)
 
 
 async def take_turn(session: Session, way: str) -> tuple[float, Turn]:
@@ -113,8 +124,8 @@ async def take_turn(session: Session, way: str) -> tuple[float, Turn]:
 # -- requests --------------------------------------------------------------------------------------------------------
 
 
-async def stop_request(ground: Ground, scenario: str, way: str) -> stalled.Took:
-    session = open_session(ground, scenario)
+async def stop_request(ground: Ground, scenario: str, way: str, store: Store | None = None) -> stalled.Took:
+    session = open_session(ground, scenario, store=store)
 
     def wait_back_off() -> None:
         with session.subscribe() as listener:
@@ -249,9 +260,10 @@ async def measure(runs: int, exits: int) -> Figures:
     figures = Figures(collections.defaultdict(list), collections.defaultdict(list), collections.defaultdict(list))
     other = OtherLoop()
     async with Ground(_REPLIES) as ground:
-        gc.disable()
-        await take_rounds(samples_of(ground, other), runs, figures)
-        gc.enable()
+        with tempfile.TemporaryDirectory() as folder, open_sqlite(Path(folder) / "interrupt.db") as store:
+            gc.disable()
+            await take_rounds(samples_of(ground, other, store), runs, figures)
+            gc.enable()
         await other.close()
         for number in range(exits):
             for way in WAYS[:: 1 if number % 2 else -1]:
@@ -261,13 +273,14 @@ async def measure(runs: int, exits: int) -> Figures:
     return figures
 
 
-def samples_of(ground: Ground, other: OtherLoop) -> dict[Row, Callable[[], Awaitable[Any]]]:
+def samples_of(ground: Ground, other: OtherLoop, store: Store) -> dict[Row, Callable[[], Awaitable[Any]]]:
     samples: dict[Row, Callable[[], Awaitable[Any]]] = {}
     for name in STALLED:
         samples[Row(name, "floor")] = functools.partial(ground.floor, name)
         samples[Row(name, "floor, blocking")] = functools.partial(other.floor, ground, name)
         for way in WAYS:
             samples[Row(name, way)] = functools.partial(stop_request, ground, name, way)
+            samples[Row(name, _WITH_SQLITE[way])] = functools.partial(stop_request, ground, name, way, store)
     samples[Row(FLOOR, "floor")] = functools.partial(stop_bare_tasks, ground.stopper)
     samples[Row(KILL_FLOOR, "floor")] = functools.partial(asyncio.to_thread, end_bare_processes)
     for name in SCENARIOS:
@@ -299,7 +312,7 @@ def print_requests(requests: dict[Row, list[stalled.Took]], goals: Goals) -> Non
     verdicts = []
     for scenario in STALLED:
         p50s: dict[tuple[str, str], float] = {}
-        for way in ("floor", "floor, blocking", *WAYS):
+        for way in ("floor", "floor, blocking", *WAYS, *_WITH_SQLITE.values()):
             took = requests[Row(scenario, way)]
             columns = {"control back": [each.back for each in took]}
             if scenario != BACK_OFF:
@@ -307,7 +320,8 @@ def print_requests(requests: dict[Row, list[stalled.Took]], goals: Goals) -> Non
             cells = []
             for what, values in columns.items():
                 p50s[what, way] = percentile(values, 50)
-                ratios = [p50s[what, way] / p50s[what, floor] for floor in ("floor", _FLOOR_OF.get(way, way))]
+                own = _FLOOR_OF.get(way.removesuffix(", SQLite"), way)
+                ratios = [p50s[what, way] / p50s[what, floor] for floor in ("floor", own)]
                 cells += [*_pair(values), *(f"{ratio:.2f}x" for ratio in ratios)]
                 if way in WAYS:
                     verdicts.append((f"{scenario}, {way}: {what}", ratios[-1], percentile(values, 99)))
@@ -321,7 +335,19 @@ def print_requests(requests: dict[Row, list[stalled.Took]], goals: Goals) -> Non
         goals.at_most(f"{what}, p99", p99, _P99_GOAL, " ms")
         if not what.startswith(BACK_OFF):
             goals.at_most(f"{what}, p50 to its floor's", ratio, _FLOOR_GOAL)
+    judge_sqlite(requests, goals)
     print()
+
+
+def judge_sqlite(requests: dict[Row, list[stalled.Took]], goals: Goals) -> None:
+    for scenario, way in itertools.product(STALLED, WAYS):
+        if scenario != BACK_OFF:
+            ours, base = (
+                percentile([took.back for took in requests[Row(scenario, each)]], 50)
+                for each in (_WITH_SQLITE[way], way)
+            )
+            what = f"{scenario}, {way}: control back with SQLite, p50 beyond memory"
+            goals.at_most(what, ours - base, _SQLITE_GOAL, " ms")
 
 
 def print_tools(tools: dict[Row, list[Took]], goals: Goals) -> None:

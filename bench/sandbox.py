@@ -2,7 +2,7 @@
 
 Where `bwrap` is installed, it is measured too, doing what the namespaces do: docs/security.md says why it is not used.
 
-    python bench/sandbox.py [--runs 300]
+    python bench/sandbox.py [--runs 300] [--write]     --write: to bench/results/sandbox.json, for the docs
 
 All take turns within a round, in one run. The difference of two is the median of the differences of their rounds. The
 first process of a sandbox, which makes its namespaces, is measured on its own.
@@ -25,6 +25,7 @@ import time
 from functools import partial
 
 from bench.measure import Goals, interleave, print_table
+from bench.results import write_results
 from halter.toolbox.sandbox import sandbox as module
 from halter.toolbox.sandbox.namespaces import Namespaces, NamespacesUnavailable
 from halter.toolbox.sandbox.sandbox import Sandbox
@@ -70,7 +71,9 @@ def milliseconds(popen, folder):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=300)
-    runs = parser.parse_args().runs
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    runs = options.runs
     with tempfile.TemporaryDirectory() as folder:
         landlock, full = with_landlock_alone(folder), Sandbox(folder)
         start = time.perf_counter()
@@ -92,6 +95,8 @@ def main():
         )
     print_table("`true`, from start to exit", ("sandbox", "least ms", "median ms", "more ms", "ratio"), rows)
     print(f"making the namespaces, once for each session: {first:.0f} ms\n")
+    if options.write:
+        write_results("sandbox", {f"{name}_ms": round(value, 2) for name, value in more.items() if name != "off"})
     goals = Goals()
     goals.at_most("more with Landlock", more["landlock"], 0.5, " ms")
     goals.at_most("more with namespaces", more["namespaces"], 5, " ms")

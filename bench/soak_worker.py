@@ -201,8 +201,8 @@ class Worker:
             while True:
                 text = self._own_text(session, chance)
                 try:
-                    await (self._arun if how == "arun" else self._stream)(session, text, chance)
-                    self._applied(text)
+                    if await (self._arun if how == "arun" else self._stream)(session, text, chance):
+                        self._applied(text)
                 except NothingToDo:
                     await asyncio.sleep(0.02)
                 except TimeoutError:
@@ -214,19 +214,24 @@ class Worker:
         finally:
             ended.set()
 
-    async def _arun(self, session: Session, text: str | None, chance: random.Random) -> None:
+    async def _arun(self, session: Session, text: str | None, chance: random.Random) -> bool:
         await asyncio.wait_for(session.arun(text), chance.choice((0.01, 0.3, 5.0)))
+        return True
 
-    async def _stream(self, session: Session, text: str | None, chance: random.Random) -> None:
+    async def _stream(self, session: Session, text: str | None, chance: random.Random) -> bool:
+        """Read some events; False if it was left before the turn had begun, as the first ones may be of others."""
         events = session.stream(text)
         left = chance.choice((1, 10, 1000))
+        has_begun = False
         try:
-            async for _ in events:
+            async for event in events:
+                has_begun = has_begun or event.kind == "turn.started"
                 left -= 1
                 if not left:
                     break
         finally:
             await events.aclose()
+        return has_begun
 
     def _own_text(self, session: Session, chance: random.Random) -> str | None:
         """Sometimes a turn is started with a text of its own; its message gets an id that we do not know."""

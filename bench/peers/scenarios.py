@@ -1,0 +1,295 @@
+"""The scenarios. Each runs one driver from its start to its exit, and returns what was measured, in seconds."""
+
+from __future__ import annotations
+
+import functools
+import os
+import statistics
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.peers.environments import QUIET
+from bench.peers.judge import all_text, defects_of
+from bench.peers.processes import Driver, Provider, count_sleeps, end_sleeps
+from bench.peers.provider_main import BRIEF_CHUNKS, BRIEF_INTERVAL, CHUNKS
+
+if TYPE_CHECKING:
+    from bench.peers.systems import System
+
+__all__ = ["COSTS", "SCENARIOS", "Bench", "Scenario"]
+
+CAP = 5.0  # how long control, a next turn and an exit are waited for
+START_CAP = 240.0  # some import for long on a busy machine
+TOOL_SECONDS = 15.0
+LOOK_AFTER = 2.0  # when the provider and the process table are looked at after a stop
+STREAM_TAGS = {"slow", "silent", "hang"}
+RACES = 10
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One scenario: its tag chooses the provider's reply, and `does` tells readers what happens."""
+
+    name: str
+    tag: str
+    does: str
+
+
+SCENARIOS = [
+    Scenario("slow stream", "slow", "the model streams a word every 50 ms, for ever"),
+    Scenario("silent before the first byte", "silent", "the provider accepts the request and never answers"),
+    Scenario("silent in mid-stream", "hang", "the stream falls silent after five words"),
+    Scenario("8 deaf tools", "deaf", f"eight calls of a function that does `time.sleep({TOOL_SECONDS:g})`"),
+    Scenario("8 cooperative tools", "cooperative", "eight calls of an async function that awaits"),
+    Scenario("8 tools with a process each", "process", "eight calls of a function that does `subprocess.run()`"),
+    Scenario("a blocking async tool", "blocking", "one call of an async function that blocks its event loop"),
+    Scenario("a message during the turn", "message", "the user sends a message while the model streams, then stops"),
+    Scenario("a stop in the last millisecond", "race", "ten stops within some milliseconds of the end of an answer"),
+    Scenario("kill -9", "kill", "SIGKILL while eight tools run a process each; then a new process goes on"),
+]
+COSTS = Scenario("cost", "cost", "fifty turns, and one answer of many chunks")
+
+
+@dataclass
+class Bench:
+    """What every scenario needs: the system, its Python, the provider, and a place for logs."""
+
+    system: System
+    python: Path
+    provider: Provider
+    logs: Path
+    _drivers: list[Driver] = field(default_factory=list)
+
+    def run(self, scenario: Scenario) -> dict:
+        run = {"message": _message, "race": _race, "kill": _kill, "cost": _cost}.get(scenario.tag)
+        run = run or functools.partial(_stop, scenario.tag)
+        with tempfile.TemporaryDirectory() as store:
+            # Unique, and long: what is alive two seconds after the stop was not going to end by itself.
+            sleep = f"{TOOL_SECONDS + int(uuid.uuid4().hex[:6], 16) / 1e8:.8f}"
+            try:
+                return run(self, Path(store), sleep)
+            finally:
+                for driver in self._drivers:
+                    driver.kill()
+                self._drivers.clear()
+                end_sleeps(sleep)
+
+    def start(self, store: Path, sleep: str) -> Driver:
+        self.provider.begin()
+        environment = (
+            os.environ
+            | QUIET
+            | {
+                "HOME": str(store),  # nothing of the user's is read or written
+                "HERMES_HOME": str(store),
+                "PEERS_BASE_URL": self.provider.url,
+                "PEERS_SLEEP": sleep,
+                "PEERS_STORE": str(store),
+                "PEERS_TOOL_SECONDS": str(TOOL_SECONDS),
+            }
+        )
+        driver = Driver(self.python, self.system.driver, environment, self.logs / f"{self.system.name}.log")
+        self._drivers.append(driver)
+        ready = driver.wait_for("ready", START_CAP)
+        first = ready and driver.turn("[[hello]] Hello.", START_CAP)
+        if not first or "error" in first:
+            raise RuntimeError(f"the first turn failed: {first and first['error']}")
+        return driver
+
+
+def _begin(driver: Driver, tag: str) -> None:
+    """Start a turn, and wait until it is in the middle of what the tag says."""
+    driver.do("run", text=f"[[{tag}]] Please begin.")
+    if tag == "silent":
+        return
+    if tag in STREAM_TAGS:
+        words = [0]
+
+        def enough(event: dict) -> bool:
+            words[0] += len(event["text"].split()) if event["event"] == "text" else 0
+            return words[0] >= 5
+
+        driver.wait(enough, CAP)
+        return
+    wanted = 1 if tag == "blocking" else 8
+    for _ in range(wanted):
+        if driver.wait_for("tool", 3.0) is None:
+            break
+
+
+def _stop(tag: str, bench: Bench, store: Path, sleep: str) -> dict:
+    driver = bench.start(store, sleep)
+    if tag == "blocking" and not driver.events[0]["async_tools"]:
+        driver.exit(CAP)
+        return {"applies": False}
+    before = len(driver.events)
+    _begin(driver, tag)
+    bench.provider.wait_request(2, CAP)
+    time.sleep(0.3)  # in the middle of it, whatever that is
+    started = sum(event["event"] == "tool" for event in driver.events)
+    driver.do("stop")
+    stop = driver.wait_for("stop", CAP)
+    ended = _ended_since(driver, before) or driver.wait_for("ended", CAP)
+    time.sleep(max(0.0, stop["at"] + LOOK_AFTER - time.monotonic()))
+    requests = bench.provider.requests()
+    result = {
+        "control": ended and ended["at"] - stop["at"],
+        "requests_after": sum(request["received"] > stop["at"] for request in requests),
+    }
+    if tag in STREAM_TAGS:
+        # Of the answer that was stopped: some systems ask for a title beside it, which is none of the user's business.
+        open_ones = [each for each in requests if each["finished"] is None and each["body"].get("stream")]
+        closed = [each["closed"] for each in open_ones]
+        result["closed"] = None if None in closed or not closed else max(closed) - stop["at"]
+        result["seen"] = "".join(
+            event["text"] for event in driver.events[before:] if event["event"] == "text" and event["at"] < stop["at"]
+        )
+    else:
+        result["tools_started"] = started
+    if tag == "process":
+        result["processes"] = count_sleeps(sleep)
+    result |= _next_turn(bench, driver, f"[[{tag}]]", result.pop("seen", ""), is_back=ended is not None)
+    result["exit"] = driver.exit(CAP)
+    return result
+
+
+def _ended_since(driver: Driver, before: int) -> dict | None:
+    return next((event for event in driver.events[before:] if event["event"] == "ended"), None)
+
+
+def _next_turn(bench: Bench, driver: Driver, said: str, seen: str, *, is_back: bool) -> dict:
+    """Run one more turn, and judge the history by the request that it sends."""
+    if not is_back:
+        return {"next": False, "why": "control was not back"}
+    ended = driver.turn("[[next]] Are you there?", CAP)
+    messages = _last_messages(bench)
+    result: dict = {"next": ended is not None and "error" not in ended and ended["text"].strip().startswith("ok")}
+    if not result["next"]:
+        result["why"] = ended.get("error", f"answered {ended['text']!r}") if ended else "no end within the time"
+    if messages is None:
+        return result | {"valid": None}
+    defects = defects_of(messages)
+    result |= {"valid": not defects, "message_kept": said in all_text(messages, "user")}
+    if defects:
+        result["defects"] = sorted(set(defects))
+    if seen.strip():
+        words = seen.split()
+        result |= {"seen": len(words), "words_kept": " ".join(words) in " ".join(_assistant(messages).split())}
+    return result
+
+
+def _assistant(messages: list[dict]) -> str:
+    return all_text(messages, "assistant")
+
+
+def _last_messages(bench: Bench) -> list[dict] | None:
+    """The messages of the newest request that has the next turn's text."""
+    for request in reversed(bench.provider.requests()):
+        messages = request["body"].get("messages") or []
+        if "[[next]]" in all_text(messages, "user"):
+            return messages
+    return None
+
+
+def _message(bench: Bench, store: Path, sleep: str) -> dict:
+    driver = bench.start(store, sleep)
+    if not driver.events[0]["can_send"]:
+        driver.exit(CAP)
+        return {"can_send": False}
+    before = len(driver.events)
+    _begin(driver, "slow")
+    driver.do("send", text="[[mid]] Also mention Lyon.")
+    sent = driver.wait_for("sent", CAP)
+    time.sleep(0.5)
+    driver.do("stop")
+    ended = _ended_since(driver, before) or driver.wait_for("ended", CAP)
+    result = {"can_send": True, "accepted": sent is not None and "error" not in sent}
+    result |= _next_turn(bench, driver, "[[slow]]", "", is_back=ended is not None)
+    texts = [all_text(request["body"].get("messages") or [], "user") for request in bench.provider.requests()]
+    result["arrived_during_turn"] = any("[[mid]]" in text and "[[next]]" not in text for text in texts)
+    result["lost"] = int(not any("[[mid]]" in text for text in texts))
+    result["exit"] = driver.exit(CAP)
+    return result
+
+
+def _race(bench: Bench, store: Path, sleep: str) -> dict:
+    """Stop around the moment at which the answer ends: the next turn must not be hit, and no word be lost."""
+    driver = bench.start(store, sleep)
+    result = {"tries": 0, "next_failed": 0, "invalid": 0, "words_lost": 0, "why": ""}
+    for number in range(RACES):
+        bench.provider.begin()
+        before = len(driver.events)
+        driver.do("run", text=f"[[brief]] Number {number}.")
+        received = bench.provider.wait_request(1, CAP)
+        if received is None:
+            result |= {"next_failed": RACES - number, "why": "no request"}
+            break
+        at = received + BRIEF_CHUNKS * BRIEF_INTERVAL + (number - 3) * 0.003
+        time.sleep(max(0.0, at - time.monotonic()))
+        driver.do("stop")
+        stop = driver.wait_for("stop", CAP)
+        ended = _ended_since(driver, before) or driver.wait_for("ended", CAP)
+        seen = "".join(
+            event["text"] for event in driver.events[before:] if event["event"] == "text" and event["at"] < stop["at"]
+        )
+        told = _next_turn(bench, driver, f"[[brief]] Number {number}.", seen, is_back=ended is not None)
+        result["tries"] += 1
+        result["next_failed"] += not told["next"]
+        result["invalid"] += told.get("valid") is False
+        result["words_lost"] += told.get("words_kept") is False
+        result["why"] = result["why"] or told.get("why", "")
+        if ended is None:
+            break
+    result["exit"] = driver.exit(CAP)
+    return result
+
+
+def _kill(bench: Bench, store: Path, sleep: str) -> dict:
+    driver = bench.start(store, sleep)
+    _begin(driver, "process")
+    time.sleep(0.5)
+    alive = count_sleeps(sleep)
+    driver.kill()
+    time.sleep(LOOK_AFTER)
+    result: dict = {"processes_before": alive, "processes": count_sleeps(sleep), "has_store": bool(bench.system.store)}
+    if not bench.system.store:
+        return result
+    try:
+        driver = bench.start(store, sleep)
+    except RuntimeError as exc:
+        return result | {"next": False, "why": str(exc)}
+    result |= _next_turn(bench, driver, "[[process]]", "", is_back=True)
+    driver.exit(CAP)
+    return result
+
+
+def _cost(bench: Bench, store: Path, sleep: str) -> dict:
+    driver = bench.start(store, sleep)
+
+    def cpu() -> float:
+        driver.do("cpu")
+        return driver.wait_for("cpu", CAP)["seconds"]
+
+    def median_turn() -> tuple[float, float]:
+        taken = []
+        before = cpu()
+        for _ in range(50):
+            start = time.monotonic()
+            ended = driver.turn("[[next]] Hello.", CAP)
+            if ended is None or "error" in ended:
+                raise RuntimeError(f"a turn failed: {ended}")
+            taken.append(ended["at"] - start)
+        return statistics.median(taken), (cpu() - before) / len(taken)
+
+    wall, used = median_turn()
+    before = cpu()
+    ended = driver.turn("[[chunks]] Many.", 60.0)
+    if ended is None or "error" in ended:
+        raise RuntimeError(f"the answer of many chunks failed: {ended}")
+    chunk = (cpu() - before) / CHUNKS
+    idle_exit = driver.exit(CAP)
+    return {"turn": wall, "turn_cpu": used, "chunk_cpu": chunk, "exit_idle": idle_exit}
