@@ -23,6 +23,7 @@ from rich.style import Style
 from tests.support.cli_program import Home
 
 ESC, ENTER, TAB, CTRL_C, CTRL_D, CTRL_U = "\x1b", "\r", "\t", "\x03", "\x04", "\x15"
+CTRL_O, CTRL_R = "\x0f", "\x12"
 WAIT = 20.0
 ALT_ENTER, ALT_UP, UP = "\x1b\r", "\x1b[1;3A", "\x1b[A"
 # Makes the terminal on its standard input its own, so that closing it hangs up, and becomes the program.
@@ -96,9 +97,9 @@ class ChatScreen:
         self.type(f"\x1b[200~{text}\x1b[201~")
 
     def resize(self, rows: int, columns: int) -> None:
-        with self._changed:
+        with self._changed:  # what the program draws from now on is for this size
+            self._set_size(rows, columns)
             self._screen.resize(rows, columns)
-        self._set_size(rows, columns)
         self.program.send_signal(signal.SIGWINCH)
 
     def _set_size(self, rows: int, columns: int) -> None:
@@ -110,7 +111,7 @@ class ChatScreen:
     def display(self) -> list[str]:
         """The lines of the screen as it is now."""
         with self._changed:
-            return [line.rstrip() for line in self._screen.display]
+            return [line.rstrip() for line in self._rows()]
 
     @property
     def text(self) -> str:
@@ -120,7 +121,12 @@ class ChatScreen:
 
     def _text(self) -> str:
         above = ["".join(line[x].data for x in range(self._screen.columns)) for line in self._screen.history.top]
-        return "\n".join(line.rstrip() for line in [*above, *self._screen.display])
+        return "\n".join(line.rstrip() for line in [*above, *self._rows()])
+
+    def _rows(self) -> list[str]:
+        """The screen as it is now. Not pyte's own, which fails on half of a wide character."""
+        screen = self._screen
+        return ["".join(screen.buffer[y][x].data for x in range(screen.columns)) for y in range(screen.lines)]
 
     def cells(self) -> list[list[tuple[str, Style]]]:
         """The screen as it is now, cell by cell, with what each looks like; without the empty lines at its end."""
@@ -155,12 +161,12 @@ class ChatScreen:
 
     def wait_gone(self, *unwanted: str) -> None:
         """Wait until none of these is on the screen any more."""
-        self.wait(lambda: not any(each in "\n".join(self._screen.display) for each in unwanted), unwanted)
+        self.wait(lambda: not any(each in "\n".join(self._rows()) for each in unwanted), unwanted)
 
     def wait_for_line(self, text: str) -> None:
         """Wait until this stands in the line in which one types."""
         last = text.rsplit("\n", maxsplit=1)[-1][-60:]
-        self.wait(lambda: any(line.rstrip().endswith(last.rstrip()) for line in self._screen.display), text)
+        self.wait(lambda: any(line.rstrip().endswith(last.rstrip()) for line in self._rows()), text)
 
     def wait_ready(self) -> None:
         """Wait until it takes keys and nothing runs."""
@@ -171,11 +177,11 @@ class ChatScreen:
         self.wait(lambda: f" · {state}" in self._last_line(), f"state {state!r}")
 
     def _last_line(self) -> str:
-        return next((line for line in reversed(self._screen.display) if line.strip()), "")
+        return next((line for line in reversed(self._rows()) if line.strip()), "")
 
     def wait_notice(self, text: str) -> None:
         """Wait until this is said above the state, or anywhere on the screen."""
-        self.wait(lambda: any(text in line for line in self._screen.display), text)
+        self.wait(lambda: any(text in line for line in self._rows()), text)
 
     def end(self) -> int:
         """Wait for its end; gives the exit code."""
@@ -189,4 +195,5 @@ def _cell(cell: pyte.screens.Char) -> tuple[str, Style]:
     color = {"default": None, "brown": "yellow"}.get(cell.fg, cell.fg.replace("bright", "bright_"))
     if color is not None and re.fullmatch("[0-9a-f]{6}", color):
         color = f"#{color}"
-    return cell.data, Style(color=color, bold=cell.bold or None, reverse=cell.reverse or None)
+    # Text is faint if whoever reads the screen has told pyte to keep that as blinking, which nothing here does.
+    return cell.data, Style(color=color, bold=cell.bold or None, reverse=cell.reverse or None, dim=cell.blink or None)

@@ -38,6 +38,7 @@ class Home:
         self.launcher: list[str] = []  # a command that becomes the program
         self.env = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
         self.env |= {"HALTER_HOME": str(path), "PYTHONPATH": str(path)}
+        self.env["PATH"] = f"{Path(sys.executable).parent}:{self.env['PATH']}"  # its hints name this `python`
         if provider is not None:
             self.env |= {
                 "OPENAI_BASE_URL": provider.openai_url,

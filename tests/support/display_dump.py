@@ -26,9 +26,11 @@ const item = (each) => ({
   retry: () => ["retry", each.error, each.model, each.attempt, each.hadText],
   compaction: () => ["compaction", each.how, each.before, each.after],
   call: () => ["call", each.id, each.name, each.state, each.progress, each.reason, each.after,
-               each.approval?.state ?? null, each.late !== null],
+               each.approval?.state ?? null, each.late !== null,
+               ...(each.diff || each.exitCode !== null ? [each.diff, each.exitCode] : [])],
   question: () => ["question", each.id, each.question, each.state, each.value, each.said],
-  child: () => ["child", each.agent, each.task, each.state, each.reason],
+  child: () => ["child", each.agent, each.task, each.state, each.reason,
+                ...(each.calls ? [each.calls, each.tool, each.arguments] : [])],
 })[each.kind]();
 const turn = (each) => ({
   id: each.id,
@@ -40,6 +42,7 @@ const turn = (each) => ({
   phase: each.phase,
   rolled_back: each.rolledBack,
   tokens: each.tokens,
+  cost: each.usage.cost,
   items: each.items.map(item),
   spans: each.spans.list.map((span) => [span.kind, span.name, span.start, span.end, span.how, span.late]),
 });
@@ -48,6 +51,7 @@ const dump = (display) => ({
   agent: display.agent,
   title: display.title,
   tokens: display.tokens,
+  cost: display.usage.cost,
   queue: [...display.queue.values()].map((each) =>
     [each.id, each.text, each.mode, each.state, each.preparing, each.voice, each.note]),
   questions: [...display.questions.keys()],
@@ -62,6 +66,7 @@ def dump(display: SessionDisplay) -> dict[str, Any]:
         "agent": display.agent,
         "title": display.title,
         "tokens": display.usage.input_tokens + display.usage.output_tokens,
+        "cost": display.usage.cost,
         "queue": [
             [each.id, each.text, each.mode, each.state, each.preparing, each.is_voice, each.note]
             for each in display.queue.values()
@@ -82,6 +87,7 @@ def _turn(turn: TurnDisplay) -> dict[str, Any]:
         "phase": turn.phase,
         "rolled_back": turn.is_rolled_back,
         "tokens": turn.usage.input_tokens + turn.usage.output_tokens,
+        "cost": turn.usage.cost,
         "items": [_item(each) for each in turn.items],
         "spans": [[span.kind, span.name, span.start, span.end, span.how, span.late] for span in turn.spans.all],
     }
@@ -100,11 +106,14 @@ def _item(item: object) -> list[Any]:  # noqa: PLR0911  (one for each kind)
         case CallItem():
             approval = item.approval.state if item.approval is not None else None
             late = item.late is not None
-            return ["call", item.id, item.name, item.state, item.progress, item.reason, item.after, approval, late]
+            ended = [item.reason, item.after, approval, late]
+            ended += [item.diff, item.exit_code] if item.diff or item.exit_code is not None else []
+            return ["call", item.id, item.name, item.state, item.progress, *ended]
         case Question():
             return ["question", item.id, item.text, item.state, item.value, item.said]
         case ChildItem():
-            return ["child", item.agent, item.task, item.state, item.reason]
+            work = [item.calls, item.tool, item.arguments] if item.calls else []
+            return ["child", item.agent, item.task, item.state, item.reason, *work]
         case CompactionItem():
             return ["compaction", item.how, item.before, item.after]
     raise AssertionError(item)

@@ -137,10 +137,11 @@ async def gateway_of(
     limits: GatewayLimits | None = None,
     keys: Keys | None = None,
     approve: Any = None,
+    agents: Agent | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[Gateway, Client]]:
     """A gateway with one agent, and a client of it that may do everything."""
-    agent = Agent(model or ScriptedModel(*script), tools, approve=approve)
+    agent = agents or Agent(model or ScriptedModel(*script), tools, approve=approve)
     kept = store if store is not None else MemoryStore()
     async with Gateway(agent, kept, keys or Keys(own=OWN), limits=limits, **options) as gateway:
         async with client_session(gateway) as http:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import subprocess
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+from langchain_core.tools import tool as langchain_tool
 
 from halter import Agent, Receipt, ToolContext, Turn, current_token, run_process, tool
+from halter.bridges import from_langchain
 from halter.cancel import abandoned
 from halter.cancel.isolation import worker_process
 from halter.cancel.processes import registry
@@ -25,6 +31,7 @@ from halter.models import (
     UserMessage,
 )
 from halter.stores import MemoryStore, Store
+from halter.toolbox import Checkpoints
 from tests.support.valid_history import judge as check_history
 from tests.support.waiting import wait_until
 
@@ -131,6 +138,33 @@ async def delegates(ctx: ToolContext) -> str:
     return turn.text
 
 
+def bridged() -> str:
+    """Run as a tool of another library. The others would take long at each point: see tests/laws/test_bridges.py."""
+    current_token().wait(0.001)
+    return "bridged"
+
+
+[BRIDGED] = from_langchain(langchain_tool(bridged))
+
+
+@tool
+def writes(path: str = "file") -> str:
+    """Write a file, of which a checkpoint is made first."""
+    (FOLDER / path).write_text("written")
+    return "written"
+
+
+def _folder() -> Path:
+    made = tempfile.TemporaryDirectory()
+    atexit.register(made.cleanup)
+    return Path(made.name)
+
+
+FOLDER = _folder()
+# With its data in the workspace it uses no Git, which would take long at each of a thousand points: see
+# tests/laws/test_checkpoints.py.
+[WRITES] = Checkpoints(FOLDER, folder=FOLDER / "data").watch([writes], changing=lambda _: True)
+
 TOOLS = {
     each.name: each
     for each in (
@@ -144,6 +178,8 @@ TOOLS = {
         needs_approval,
         finishes,
         delegates,
+        BRIDGED,
+        WRITES,
     )
 }
 WHOLE = {
@@ -156,6 +192,8 @@ WHOLE = {
     "needs_approval": "allowed",
     "finishes": "finished",
     "delegates": "Answer to a part",
+    "bridged": "bridged",
+    "writes": "written",
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from playwright.sync_api import BrowserContext, Locator, Page, Playwright, expect
+from playwright.sync_api import BrowserContext, ConsoleMessage, Locator, Page, Playwright, expect
 
 from halter import Agent
 from halter.gateway import Gateway, Keys
@@ -47,7 +47,7 @@ class House:
         approve: Any = None,
         store: Store | None = None,
         port: int = 0,
-        agent: Agent | None = None,
+        agent: Agent | dict[str, Agent] | None = None,
         **options: Any,
     ) -> None:
         self.model = ScriptedModel(*script)
@@ -93,12 +93,18 @@ class Tab:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.wrong: list[str] = []  # what the browser complained of
+        self._messages = 0  # how many there were in the conversation when the last one was sent
         page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
+        page.on("console", self._heard)
+
+    def _heard(self, said: ConsoleMessage) -> None:
+        if said.type == "error":
+            self.wrong.append(f"{said.text} ({said.location['url']})")
 
     def open(self, address: str) -> Tab:
+        self._messages = 0
         self.page.goto(address)
-        expect(self.page.locator("#text")).to_be_visible()
+        expect(self.page.locator("#text:visible, dialog[open]").first).to_be_visible()
         return self
 
     @property
@@ -134,10 +140,12 @@ class Tab:
 
     def say(self, text: str, button: str = "Send") -> None:
         self.field.fill(text)
+        self._messages = self.messages.count() if button == "Send" else 0
         self.button(button).click()
 
     def idle(self) -> None:
-        """Wait until nothing runs."""
+        """Wait until nothing runs. Nothing does before a message that was just sent has begun its turn, either."""
+        expect(self.messages.nth(self._messages)).to_be_attached()
         expect(self.button("Send")).to_be_visible()
 
     def shoot(self, name: str) -> None:
