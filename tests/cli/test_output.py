@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import re
+import sys
+import threading
 
 import pytest
 
+from halter.cli.output import Output
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, status, tool_calls
 from halter.views.text import escape_controls, make_visible
@@ -84,3 +90,28 @@ def test_what_cannot_be_seen_is_made_visible() -> None:
     """Ordinary text stays as it is, in any script."""
     assert make_visible("grüße, שלום, 日本語 🙂") == "grüße, שלום, 日本語 🙂"
     assert make_visible("a\u202eb\x1b\u200b\U000e0041") == r"a\u202eb\x1b\u200b\U000e0041"
+
+
+def test_a_message_never_goes_on_with_the_line_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that another thread prints as soon as a word is on the screen begins a line of its own."""
+    main, terminal = pty.openpty()
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, main)
+        for name in ("stdout", "stderr"):
+            monkeypatch.setattr(sys, name, stack.enter_context(open(os.dup(terminal), "w", encoding="utf-8")))
+        os.close(terminal)
+        output = Output()
+        interval = sys.getswitchinterval()
+        stack.callback(sys.setswitchinterval, interval)
+        sys.setswitchinterval(1e-6)  # the threads alternate as often as they can
+        for _ in range(300):
+            writer = threading.Thread(target=output.write, args=("word",))
+            writer.start()
+            shown = os.read(main, 100)  # in the moment in which it is on the screen
+            output.say("message")
+            writer.join()
+            output.end_line()
+            output.write("end\n")
+            while not shown.endswith(b"end\r\n"):
+                shown += os.read(main, 100)
+            assert shown == b"word\r\nmessage\r\nend\r\n"

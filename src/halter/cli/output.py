@@ -1,6 +1,7 @@
-"""Standard output without buffering and without locks that a stuck thread could hold.
+"""Standard output without buffering.
 
-Text goes straight to the file descriptor: nothing is left in a buffer that the exit has to flush.
+Text goes straight to the file descriptor: nothing is left in a buffer that the exit has to flush. Messages never wait
+long for the output, whose reader may have stopped reading.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ import logging
 import os
 import sys
 import threading
+from typing import Final
 
 from halter.views.text import escape_controls, strip_controls
 
 __all__ = ["Output", "clean_log", "may_color", "print_error"]
+
+# How long a message waits for a write to the terminal that is under way. One that takes longer was paused by the user.
+_PATIENCE: Final = 0.2
 
 
 def print_error(error: object) -> int:
@@ -49,7 +54,10 @@ class Output:
         self._file = sys.stdout.fileno() if sys.stdout is not None else None
         self._encoding = (sys.stdout.encoding if sys.stdout is not None else None) or "utf-8"
         self._is_terminal = self._file is not None and os.isatty(self._file)
-        self._open: list[None] = []  # not empty within a line; whoever pops the element ends the line
+        self._line_is_open = False
+        # Held from a write until it is known whether its line is open: a message that comes in between would go on
+        # with the line.
+        self._writing = threading.Lock()
         self.announced = threading.Event()  # set when the exit was announced
 
     def write(self, text: str) -> None:
@@ -58,8 +66,9 @@ class Output:
             return
         if self._is_terminal:
             text = strip_controls(text)
-        self._write(text.encode(self._encoding, "replace"))
-        self._open[:] = [] if text.endswith("\n") else [None]
+        with self._writing:
+            self._write(text.encode(self._encoding, "replace"))
+            self._line_is_open = not text.endswith("\n")
 
     def write_line(self, line: bytes) -> None:
         """Write one whole line of JSON."""
@@ -67,15 +76,10 @@ class Output:
 
     def end_line(self) -> None:
         """End the line, if one is open."""
-        if self._takes_end():
-            self._write(b"\n")
-
-    def _takes_end(self) -> bool:
-        try:
-            self._open.pop()
-        except IndexError:
-            return False
-        return True
+        with self._writing:
+            if self._line_is_open:
+                self._line_is_open = False
+                self._write(b"\n")
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -84,10 +88,17 @@ class Output:
 
     def say(self, text: str) -> None:
         """Print a message on standard error, on a line of its own."""
-        # On one terminal the answer's line would go on with it. It is ended there, and not by a write to the output:
-        # that may be a full pipe, and this must not wait for it.
-        breaks = self._is_terminal and sys.stderr is not None and sys.stderr.isatty() and self._takes_end()
-        _say(f"\n{text}\n" if breaks else f"{text}\n")
+        if not self._is_terminal or sys.stderr is None or not sys.stderr.isatty():
+            _say(f"{text}\n")
+            return
+        # On one terminal the answer's line would go on with it, so it is ended first.
+        is_held = self._writing.acquire(timeout=_PATIENCE)
+        try:
+            _say(f"\n{text}\n" if self._line_is_open else f"{text}\n")
+            self._line_is_open = False
+        finally:
+            if is_held:
+                self._writing.release()
 
     def announce(self, text: str) -> None:
         """Announce the exit, or what it waits for."""

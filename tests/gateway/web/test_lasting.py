@@ -246,6 +246,8 @@ def test_everything_can_be_done_by_keyboard(house: MakeHouse, tab: MakeTab) -> N
     write("and now this", "Control+Shift+Enter")
     expect(page.button("Allow")).to_be_visible()
     keys.press("Alt+q")
+    expect(page.button("Allow")).to_be_focused()
+    expect(page.button("Allow")).to_be_enabled()
     keys.press("Enter")
     expect(page.answers.last).to_have_text("Three.")
     page.idle()

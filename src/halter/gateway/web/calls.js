@@ -16,6 +16,7 @@ export class CallView {
   #parts = {};
   #shown = {}; // what was drawn last, so that only what has changed is drawn again
   #end = null; // watches whether the end of what is asked about was shown
+  #isRead = false; // whether it was
 
   constructor(item, act) {
     this.item = item;
@@ -163,12 +164,13 @@ export class CallView {
       return;
     }
     const answer = (value) => () => this.#act.answer(approval.id, value);
+    const allow = (value) => () => (this.#isRead ? answer(value)() : this.#showEnd());
     const why = el("input", { type: "text", "aria-label": "Why not", placeholder: "Why not (optional)" });
     const allowing = [
-      button("Allow", answer(true), { class: "main", icon: "check" }),
-      button(`Allow ${sessionText(approval, name)} in this session`, answer("session")),
+      button("Allow", allow(true), { class: "main", icon: "check" }),
+      button(`Allow ${sessionText(approval, name)} in this session`, allow("session")),
     ];
-    if (approval.prefixes.length) allowing.push(button(`Always allow ${prefixText(approval)}`, answer("always")));
+    if (approval.prefixes.length) allowing.push(button(`Always allow ${prefixText(approval)}`, allow("always")));
     const hint = el("p", { class: "note", text: "It can be allowed when all of it was shown: scroll to its end." });
     ask.replaceChildren(
       el(
@@ -190,23 +192,32 @@ export class CallView {
     this.#allowAtEnd(allowing, hint);
   }
 
-  /** Enable buttons when the end of the arguments has been on the screen. */
+  /**
+   * Enable buttons when the end of the arguments has been on the screen. Until then they can have the focus, as
+   * `disabled` buttons cannot: a key that is pressed too early must not be lost, nor go to another button.
+   */
   #allowAtEnd(buttons, hint) {
-    const end = el("span", { class: "end" });
-    this.#parts.arguments.append(end);
-    for (const each of buttons) each.disabled = true;
-    const isShown = () => {
-      for (const each of buttons) each.disabled = false;
-      hint.hidden = true;
-      this.#end?.disconnect();
-    };
+    const { arguments: given } = this.#parts;
     this.#end?.disconnect();
-    if (this.#parts.arguments.hidden) {
-      isShown(); // there is nothing to read
-      return;
-    }
-    this.#end = new IntersectionObserver((seen) => seen.some((each) => each.isIntersecting) && isShown());
+    this.#isRead = given.hidden; // if so, there is nothing to read
+    hint.hidden = this.#isRead;
+    if (this.#isRead) return;
+    for (const each of buttons) each.setAttribute("aria-disabled", "true");
+    this.#end = new IntersectionObserver((seen) => {
+      if (!seen.some((each) => each.isIntersecting)) return;
+      this.#isRead = true;
+      for (const each of buttons) each.removeAttribute("aria-disabled");
+      hint.hidden = true;
+      this.#end.disconnect();
+    });
+    const end = el("span", { class: "end" });
+    given.append(end);
     this.#end.observe(end);
+  }
+
+  /** Scroll to the end of the arguments, for somebody who wants to allow the call and has not seen it. */
+  #showEnd() {
+    this.#parts.arguments.querySelector(".end")?.scrollIntoView({ block: "nearest" });
   }
 }
 
