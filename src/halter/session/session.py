@@ -482,6 +482,7 @@ class Session:
         that message and those before it are held, and later ones are not.
         """
         command, control, stopped = self._stop(when, scope, reason, detail, said_in)
+        self._log.writer.wake()
         note = ""
         try:
             if command is not None:
@@ -504,7 +505,9 @@ class Session:
         The call itself stops; what it returns waits until the hold is durable. So several sessions are stopped without
         waiting for each other: call it for all, and then await all.
         """
-        return self._held(*self._stop(when, scope, reason, detail, said_in))
+        held = self._held(*self._stop(when, scope, reason, detail, said_in))
+        self._log.writer.wake_in_loop()
+        return held
 
     async def _held(self, command: Command[int] | None, control: TurnControl | None, stopped: bool) -> Receipt:  # noqa: FBT001
         note = ""
@@ -535,7 +538,6 @@ class Session:
             stopped = control.cancel(reason, detail=detail, by="stop()")
         if said_in:
             self._note_stopped_by(said_in, stopped)
-        self._log.writer.wake()
         if scope == "all":
             self._resources.stop_all()
         return command if self.inbox else None, control, stopped

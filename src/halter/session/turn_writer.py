@@ -354,7 +354,9 @@ class TurnWriter:
 
     async def _outcome(self, decide: Callable[[Transaction], R]) -> R:
         """Run a decision to its end, even if this task is cancelled meanwhile; the turn runner handles that."""
-        command = self._log.submit(decide)
+        writer = self._log.writer
+        command = writer.add(self._log.command(decide))
+        writer.wake_in_loop()
         while not command.is_done:
             with contextlib.suppress(asyncio.CancelledError):
                 await command.wait_async()

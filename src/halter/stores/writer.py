@@ -24,6 +24,7 @@ runs, goes on from there: nobody else's command fails by it. So whatever may be 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import threading
@@ -42,7 +43,6 @@ from halter.stores.base import Write
 from halter.stores.command import Command, run_effect, settle
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Iterable
 
     from halter.events import Event
@@ -104,6 +104,7 @@ class Writer:
         self._claim: dict[str, _Claim] = {}  # of whoever drains
         self._took = 0.0  # seconds that the last batches took
         self._waking: asyncio.AbstractEventLoop | None = None  # the loop that is about to call wake()
+        self._next_iteration: asyncio.AbstractEventLoop | None = None  # the loop that calls wake() in its next one
         self._unfinished: list[_Batch] = []  # the batches that are being run, each within an effect of the one before
         self._may_nest = False  # it is running effects: commands that those wait for may run in between
 
@@ -145,7 +146,8 @@ class Writer:
 
     async def run_async(self, command: Command[R]) -> R:
         """Have a command run, and await it. If this task is cancelled meanwhile, the command still runs."""
-        self.submit(command)
+        self.add(command)
+        self.wake_in_loop()
         await command.wait_async()
         return command.outcome()
 
@@ -188,6 +190,24 @@ class Writer:
             raise
         finally:
             claim.giver = 0
+
+    def wake_in_loop(self) -> None:
+        """Have the waiting commands run, with those that others add in the same iteration of the running loop.
+
+        For callers that go on in that loop when their command is done. Many tasks often write in one iteration, as when
+        many turns are stopped: one wake-up of the worker thread, and one commit, serve all of them.
+        """
+        if not self.on_thread:
+            self._drain()
+            return
+        loop = asyncio.get_running_loop()
+        if self._next_iteration is not loop:
+            self._next_iteration = loop
+            loop.call_soon(self._wake_after_iteration)
+
+    def _wake_after_iteration(self) -> None:
+        self._next_iteration = None
+        self.wake()
 
     def wake_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the waiting commands run, with those that arrive until then. Call it in *loop*.
