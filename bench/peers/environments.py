@@ -46,6 +46,8 @@ QUIET = {
     "OPENHANDS_SUPPRESS_BANNER": "1",
 }
 
+INSTALL_CAP = 600.0  # seconds
+
 
 class NotInstalled(Exception):
     """pip could not install it; the text is pip's last line."""
@@ -53,12 +55,15 @@ class NotInstalled(Exception):
 
 def install(system: System, folder: Path) -> Path:
     """Make the environment, or use the one that is there. Returns its Python."""
-    python = folder / system.name / "bin" / "python"
-    marker = folder / system.name / "installed"
+    environment = folder / (system.shares or system.name)
+    python, marker = environment / "bin" / "python", environment / "installed"
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     if not marker.exists():
-        _run([_interpreter(system.python), "-m", "venv", str(folder / system.name)])
-        _run([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *system.requirements])
+        _run([_interpreter(system.python), "-m", "venv", str(environment)])
+        _run([*pip, *system.requirements])
         marker.touch()
+    elif system.is_local:  # its sources may have changed since
+        _run([*pip, "--force-reinstall", "--no-deps", *system.requirements])
     return python
 
 
@@ -75,7 +80,10 @@ def _interpreter(version: str) -> str:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_CAP)
+    except subprocess.TimeoutExpired:
+        raise NotInstalled(f"pip had not ended after {INSTALL_CAP:g} s") from None
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.startswith("ERROR")]
         raise NotInstalled((lines or ["pip failed"])[-1].removeprefix("ERROR: ")[:200])
@@ -84,7 +92,7 @@ def _run(command: list[str]) -> None:
 def installed(system: System, python: Path) -> dict:
     """The versions, and the size of everything that was installed, without pip and compiled files."""
     names = [Path(each).name if "/" in each else each.partition("[")[0] for each in system.requirements]
-    names = ["halter"] if system.name == "halter" else names
+    names = ["halter"] if system.is_local else names
     done = subprocess.run([str(python), "-c", PROBE, *names], capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 

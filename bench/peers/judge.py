@@ -14,8 +14,8 @@ def content_text(message: dict) -> str:
     return "".join(part.get("text") or "" for part in content or () if isinstance(part, dict))
 
 
-def all_text(messages: list[dict], role: str) -> str:
-    return "\n".join(content_text(message) for message in messages if message.get("role") == role)
+def all_text(messages: list[dict], role: str = "") -> str:
+    return "\n".join(content_text(message) for message in messages if not role or message.get("role") == role)
 
 
 def defects_of(messages: list[dict]) -> list[str]:

@@ -20,76 +20,93 @@ SHORT = {
     "cooperative": ["8 tools that", "cooperate"],
     "process": ["8 tools with", "processes"],
     "blocking": ["blocking", "async tool"],
-    "message": ["message in", "a turn"],
+    "message": ["message,", "then stop"],
     "race": ["stop at the", "very end"],
     "kill": ["kill -9", ""],
 }
-LEFT, TOP, WIDTH, HEIGHT = 150, 72, 84, 34
-MARKS = {"good": "✓", "part": "!", "bad": "✗", "none": "-"}
+# 800 wide, which is what GitHub shows of it without scaling.
+LEFT, TOP, WIDTH, HEIGHT = 130, 98, 66, 30
+MARKS = {"good": "✓", "part": "!", "bad": "✗", "none": "–"}
 LEGEND = [
-    ("good", "stopped, and everything is in order"),
-    ("part", "stopped, and something was left behind or lost"),
-    ("bad", "not stopped within a second, or the next turn failed, or a provider would refuse it"),
-    ("none", "has no such thing"),
+    ("good", "stopped within a second, and all is in order"),
+    ("part", "stopped, but something was left behind or lost"),
+    ("bad", "took over a second, or broke the next turn"),
+    ("none", "the system has no such thing"),
 ]
+TITLE = "What happens when you press stop"
+SUBTITLE = "Time until control is back. The colour says whether the stop was complete."
+# The background is part of the picture: a page may be light where the browser prefers dark.
 STYLE = """
-text { font-family: system-ui, sans-serif; font-size: 12px; fill: #1f2328; }
-.head { font-size: 11px; text-anchor: middle; }
-.cell { text-anchor: middle; font-weight: 600; fill: #fff; }
-.part.cell { fill: #1f2328; }
-.none.cell { fill: #59636e; }
+text { font-family: system-ui, -apple-system, "Segoe UI", sans-serif; font-size: 12px; fill: #1f2328; }
+.back { fill: #ffffff; }
+.title { font-size: 16px; font-weight: 700; }
+.soft { fill: #59636e; }
+.head { font-size: 10.5px; text-anchor: middle; }
 .own { font-weight: 700; }
-rect.good { fill: #0072b2; }
+.cell { font-size: 11.5px; text-anchor: middle; font-weight: 600; fill: #ffffff; }
+.cell.part { fill: #1f2328; }
+.cell.none { fill: #59636e; }
+rect.good { fill: #0067a3; }
 rect.part { fill: #e69f00; }
 rect.bad { fill: #b3261e; }
-rect.none { fill: #8882; }
+rect.none { fill: #8884; }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3; }
-  .none.cell { fill: #9198a1; }
+  .back { fill: #0d1117; }
+  .soft, .cell.none { fill: #9198a1; }
 }
 """
 
 
 def _label(tag: str, rounds: list[dict], level: str) -> str:
-    if level == "none":
-        return MARKS[level]
-    if tag in {"message", "race", "kill"}:
+    if level == "none" or tag in {"message", "race", "kill"} or "broken" in rounds[0]:
         return MARKS[level]
     control = control_of(rounds)
-    return f"{MARKS[level]} {'> 5 s' if control is None else milliseconds(control)}"
+    return f"{MARKS[level]} {'> 5 s' if control is None else _rounded(control)}"
+
+
+def _rounded(seconds: float) -> str:
+    return "< 1 ms" if seconds < 0.001 else milliseconds(seconds) if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def _row(y: float, name: str, scenarios: dict) -> list[str]:
+    own = ' class="own"' if name.startswith("halter") else ""
+    lines = [f'<text x="8" y="{y + 19:g}"{own}>{html.escape(name)}</text>']
+    for column, scenario in enumerate(SCENARIOS):
+        rounds = scenarios.get(scenario.tag)
+        level = level_of(scenario.tag, rounds) if rounds else "none"
+        label = _label(scenario.tag, rounds, level) if rounds else MARKS["none"]
+        x = LEFT + WIDTH * column
+        lines.append(
+            f'<rect x="{x + 1}" y="{y + 1}" width="{WIDTH - 2}" height="{HEIGHT - 2}" rx="4" class="{level}"/>'
+            f'<text x="{x + WIDTH / 2:g}" y="{y + 19}" class="cell {level}">{html.escape(label)}</text>'
+        )
+    return lines
 
 
 def plot_of(results: dict) -> str:
     systems = {name: found for name, found in results["values"]["systems"].items() if "scenarios" in found}
-    height = TOP + HEIGHT * len(systems) + 22 * len(LEGEND) + 30
-    width = LEFT + WIDTH * len(SCENARIOS) + 10
-    title = "Time from a stop to control, and whether anything was left behind"
+    bottom = TOP + HEIGHT * len(systems) + 16
+    width, height = LEFT + WIDTH * len(SCENARIOS) + 10, bottom + 52
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{title}">',
-        f"<title>{title}</title><style>{STYLE}</style>",
-        f'<text x="8" y="20" class="own">{title}</text>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img" aria-label="{TITLE}. {SUBTITLE}">',
+        f"<title>{TITLE}. {SUBTITLE}</title><style>{STYLE}</style>",
+        f'<rect width="{width}" height="{height}" rx="8" class="back"/>',
+        f'<text x="8" y="26" class="title">{TITLE}</text>',
+        f'<text x="8" y="46" class="soft">{SUBTITLE}</text>',
     ]
     for column, scenario in enumerate(SCENARIOS):
         x = LEFT + WIDTH * column + WIDTH / 2
         for row, word in enumerate(SHORT[scenario.tag]):
-            lines.append(f'<text x="{x:g}" y="{44 + 14 * row}" class="head">{word}</text>')
+            lines.append(f'<text x="{x:g}" y="{74 + 13 * row}" class="head">{word}</text>')
     for row, (name, found) in enumerate(systems.items()):
-        y = TOP + HEIGHT * row
-        own = ' class="own"' if name == "halter" else ""
-        lines.append(f'<text x="8" y="{y + 20}"{own}>{html.escape(name)}</text>')
-        for column, scenario in enumerate(SCENARIOS):
-            rounds = found.get("scenarios", {}).get(scenario.tag)
-            level = "none" if rounds is None else level_of(scenario.tag, rounds)
-            x = LEFT + WIDTH * column
-            lines.append(
-                f'<rect x="{x + 2}" y="{y + 2}" width="{WIDTH - 4}" height="{HEIGHT - 4}" rx="5" class="{level}"/>'
-            )
-            label = MARKS["none"] if rounds is None else _label(scenario.tag, rounds, level)
-            lines.append(f'<text x="{x + WIDTH / 2:g}" y="{y + 21}" class="cell {level}">{label}</text>')
-    for row, (level, words) in enumerate(LEGEND):
-        y = TOP + HEIGHT * len(systems) + 16 + 22 * row
-        lines.append(f'<rect x="{LEFT}" y="{y}" width="16" height="16" rx="3" class="{level}"/>')
-        lines.append(f'<text x="{LEFT + 24}" y="{y + 12}">{MARKS[level]}  {words}</text>')
+        lines += _row(TOP + HEIGHT * row, name, found["scenarios"])
+    for place, (level, words) in enumerate(LEGEND):
+        x, y = LEFT + 330 * (place // 2), bottom + 22 * (place % 2)
+        lines.append(f'<rect x="{x}" y="{y}" width="16" height="16" rx="3" class="{level}"/>')
+        lines.append(f'<text x="{x + 8}" y="{y + 12}" class="cell {level}">{MARKS[level]}</text>')
+        lines.append(f'<text x="{x + 24}" y="{y + 12}">{words}</text>')
     return "\n".join([*lines, "</svg>", ""])
 
 

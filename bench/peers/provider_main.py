@@ -17,7 +17,6 @@ from halter.testing import (
     ScriptedReply,
     answer,
     hang_before_first_byte,
-    hang_mid_stream,
     slow_stream,
     tool_calls,
 )
@@ -48,7 +47,7 @@ def reply_to(request: SeenRequest) -> ScriptedReply:
     plain = {
         "slow": slow_stream(0.05),
         "silent": hang_before_first_byte(),
-        "hang": hang_mid_stream(5, text="one two three four five six"),
+        "hang": ScriptedReply(("one ", "two ", "three ", "four ", "five ", "six"), fault="hang", after=5),
         "brief": ScriptedReply(("word ",) * BRIEF_CHUNKS, end, interval=BRIEF_INTERVAL),
         "chunks": ScriptedReply(("word ",) * CHUNKS, end),
     }

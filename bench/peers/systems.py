@@ -21,6 +21,11 @@ class System:
     message: str = ""  # how a message is delivered during a turn; "" if there is no way
     store: str = ""  # what is durable by itself; "" if nothing is
     python: str = ""  # a version that is needed instead of the runner's own
+    shares: str = ""  # the system whose environment it uses; "" if it has one of its own
+
+    @property
+    def is_local(self) -> bool:
+        return self.requirements == (str(ROOT),)
 
     @property
     def driver(self) -> Path:
@@ -35,6 +40,15 @@ SYSTEMS = [
         "`session.stop()`",
         "`session.steer()`",
         "`SQLiteStore`",
+    ),
+    System(
+        "halter-async",
+        (str(ROOT),),
+        "import halter; halter.Agent",
+        "`session.stop()`, with the turn in the program's own event loop",
+        "`session.steer()`",
+        "`SQLiteStore`",
+        shares="halter",
     ),
     System(
         "pydantic-ai",

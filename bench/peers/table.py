@@ -11,6 +11,7 @@ from bench.peers.verdicts import control_of, defects_of, milliseconds
 __all__ = ["page_of", "write_page"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "peers.md"
+EIGHT = {"deaf", "cooperative", "process"}
 STOPS = [each for each in SCENARIOS if each.tag not in {"message", "race", "kill"}]
 
 HEAD = """# Halter beside other agents
@@ -85,11 +86,21 @@ def _left_behind(name: str, found: dict) -> list[str]:
         _yes(_worst(found, "next", tags)),
         _yes(_worst(found, "valid", tags)),
         _yes(_worst(found, "words_kept", streams)),
-        "-" if message.get("can_send") is not True else "**lost**" if message.get("lost") else "kept",
+        _message(message),
         f"{race['next_failed']}, {race['words_lost']} of {race['tries']}" if "tries" in race else "broken",
         f"{kill.get('processes', '-')}",
-        _yes(kill.get("next")) if kill.get("has_store") else "-",
+        _yes(kill.get("next")) if kill.get("has_store") else "no store",
     ]
+
+
+def _message(result: dict) -> str:
+    if "broken" in result:
+        return "broken"
+    if not result.get("can_send"):
+        return "no way"
+    if not result["accepted"]:
+        return "refused"
+    return "**lost**" if result["lost"] else "kept"
 
 
 LEFT_HEAD = [
@@ -133,7 +144,9 @@ def _defects(name: str, found: dict) -> list[str]:
         told = defects_of(scenario.tag, found["scenarios"].get(scenario.tag, []))
         if told:
             command = f"`python -m bench.peers --system {name} --scenario {scenario.tag}`"
-            lines.append(f"- {scenario.name}: {'; '.join(told)}. {command}")
+            started = found["scenarios"][scenario.tag][0].get("tools_started")
+            few = f" ({started} of 8 tools had started)" if scenario.tag in EIGHT and started != 8 else ""
+            lines.append(f"- {scenario.name}{few}: {'; '.join(told)}. {command}")
     if lines[-1] == "":
         lines.append("- no defect in these scenarios")
     return [*lines, ""]

@@ -46,7 +46,7 @@ def _of(tag: str, result: dict) -> list[str] | None:
         f"requests after the stop: {result.get('requests_after')}": result.get("requests_after"),
         f"processes alive 2 s later: {result.get('processes')}": result.get("processes"),
         "the message was lost": result.get("lost"),
-        "no store: the conversation was lost": result.get("has_store") is False,
+        "the message was refused": result.get("accepted") is False,
         f"the next turn failed ({result.get('why', '')[:100]})": result.get("next") is False
         and result.get("why") != "control was not back",
         f"the next request was invalid ({', '.join(result.get('defects', ()))})": result.get("valid") is False,

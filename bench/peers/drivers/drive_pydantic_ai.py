@@ -1,8 +1,10 @@
 """Pydantic AI: `AgentRun.cancel()`; messages during a turn by `AgentRun.enqueue()`.
 
 The docstring of `cancel()` says that it may be called from any thread, that the run then ends with `RunCancelled`, and
-that `RunCancelled.all_messages()` is what the next run is to be given as `message_history`. That is done here. Where
-the history is kept between processes is the application's to decide, so there is no store.
+that `RunCancelled.all_messages()` is what the next run is to be given as `message_history`. That is done here.
+`enqueue()` refuses a message after the end of the run. What it took and did not deliver before a cancellation is only
+in `pending_messages`, which its docstring calls internal, for inspection and debugging; so it is not used. Where the
+history is kept between processes is the application's to decide, so there is no store.
 """
 
 from __future__ import annotations

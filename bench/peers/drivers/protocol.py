@@ -2,7 +2,8 @@
 
 It needs only the standard library, because it is imported in the environment of each system. A driver implements
 `turn()`, which runs one turn and returns its text, and `stop()`, which stops it in the way that the system recommends.
-The moment of the stop is taken where the line is read, in a thread of its own, as a stop button would be pressed.
+The moment of the stop is taken where the line is read, in a thread of its own, as a stop button would be pressed. The
+button works only while a turn runs: a stop that comes later is not passed on.
 """
 
 from __future__ import annotations
@@ -86,6 +87,7 @@ class Driver:
     stops_from_any_thread: ClassVar[bool] = False
     async_tools: ClassVar[bool] = True  # whether its tools can be async functions
     send: Callable[[str], None] | None = None  # deliver a message while a turn runs; None if the system has no way
+    is_running = False
 
     def turn(self, text: str) -> object:
         raise NotImplementedError
@@ -110,7 +112,7 @@ class Driver:
         def read() -> None:
             for command in _commands():
                 if command["do"] in {"stop", "send"}:
-                    call = self.stop if command["do"] == "stop" else lambda text=command["text"]: self._send(text)
+                    call = self._stop if command["do"] == "stop" else lambda text=command["text"]: self._send(text)
                     if self.stops_from_any_thread:
                         call()
                     else:
@@ -134,10 +136,13 @@ class Driver:
             await done
 
     async def _turn_async(self, text: str) -> None:
+        self.is_running = True
         try:
-            emit("ended", text=str(await self.turn(text)))
+            told = {"text": str(await self.turn(text))}
         except BaseException as exc:  # noqa: BLE001  (a boundary: reported)
-            emit("ended", error=f"{type(exc).__name__}: {exc}"[:500])
+            told = {"error": f"{type(exc).__name__}: {exc}"[:500]}
+        self.is_running = False
+        emit("ended", **told)
 
     def _serve_threads(self) -> None:
         emit("ready", can_send=self.send is not None, async_tools=self.async_tools)
@@ -145,7 +150,7 @@ class Driver:
             if command["do"] == "exit":
                 break
             if command["do"] == "stop":
-                self.stop()
+                self._stop()
             elif command["do"] == "send":
                 self._send(command["text"])
             elif command["do"] == "cpu":
@@ -155,10 +160,21 @@ class Driver:
         self.close()
 
     def _turn(self, text: str) -> None:
+        self.is_running = True
         try:
-            emit("ended", text=str(self.turn(text)))
+            told = {"text": str(self.turn(text))}
         except BaseException as exc:  # noqa: BLE001  (a boundary: reported)
-            emit("ended", error=f"{type(exc).__name__}: {exc}"[:500])
+            told = {"error": f"{type(exc).__name__}: {exc}"[:500]}
+        self.is_running = False
+        emit("ended", **told)
+
+    def _stop(self) -> None:
+        if not self.is_running:
+            return
+        try:
+            self.stop()
+        except BaseException as exc:  # noqa: BLE001  (a boundary: reported)
+            emit("stop_failed", error=f"{type(exc).__name__}: {exc}"[:500])
 
     def _send(self, text: str) -> None:
         try:
