@@ -50,7 +50,7 @@ SCENARIOS = [
     Scenario("8 cooperative tools", "cooperative", "eight calls of an async function that awaits"),
     Scenario("8 tools with a process each", "process", "eight calls of a function that does `subprocess.run()`"),
     Scenario("a blocking async tool", "blocking", "one call of an async function that blocks its event loop"),
-    Scenario("a message during the turn", "message", "the user sends a message while the model streams, then stops"),
+    Scenario("a message during the turn", "message", "the user sends a message while the model streams, and stops 0.5 s later"),
     Scenario("a stop in the last millisecond", "race", "ten stops between the last word of an answer and the end of its turn"),
     Scenario("kill -9", "kill", "SIGKILL while eight tools run a process each; then a new process goes on"),
 ]
@@ -234,7 +234,7 @@ def _race(bench: Bench, store: Path, sleep: str) -> dict:
     driver = bench.start(store, sleep)
     usual = statistics.median(_brief_turn(bench, driver, number) for number in range(3))
     first, last = BRIEF_CHUNKS * BRIEF_INTERVAL - 0.003, usual + 0.001
-    result = {"tries": 0, "next_failed": 0, "invalid": 0, "words_lost": 0, "why": ""}
+    result = {"tries": 0, "in_turn": 0, "next_failed": 0, "invalid": 0, "words_lost": 0, "why": ""}
     for number in range(RACES):
         before = len(driver.events)
         received = _begin_brief(bench, driver, f"[[brief]] Try {number}.")
@@ -248,6 +248,7 @@ def _race(bench: Bench, store: Path, sleep: str) -> dict:
         )
         told = _next_turn(bench, driver, f"[[brief]] Try {number}.", seen, is_back=ended is not None)
         result["tries"] += 1
+        result["in_turn"] += ended is None or ended["at"] > stop["at"]
         result["next_failed"] += not told["next"]
         result["invalid"] += told.get("valid") is False
         result["words_lost"] += told.get("words_kept") is False

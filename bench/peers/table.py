@@ -87,7 +87,7 @@ def _left_behind(name: str, found: dict) -> list[str]:
         _yes(_worst(found, "valid", tags)),
         _yes(_worst(found, "words_kept", streams)),
         _message(message),
-        f"{race['next_failed']}, {race['words_lost']} of {race['tries']}" if "tries" in race else "broken",
+        f"{race['next_failed']}, {race['words_lost']} of {race['in_turn']}" if "tries" in race else "broken",
         f"{kill.get('processes', '-')}",
         _yes(kill.get("next")) if kill.get("has_store") else "no store",
     ]
@@ -175,7 +175,10 @@ def page_of(results: dict) -> str:
     ]
     lines += _table(["", *(each.name for each in STOPS)], rows)
     lines += [READING.strip(), "", "## What is left behind", ""]
-    lines.append("The worst of all scenarios. The history is judged by the rules of OpenAI's chat completions.\n")
+    lines.append(
+        "The worst of all scenarios. The history is judged by the rules of OpenAI's chat completions. Of the ten late "
+        "stops, those count that came while the turn still ran.\n"
+    )
     lines += _table(LEFT_HEAD, [_left_behind(name, found) for name, found in measured.items()])
     lines += ["## What it costs", ""]
     lines.append(
