@@ -26,7 +26,7 @@ SHORT = {
 }
 # 800 wide, which is what GitHub shows of it without scaling.
 LEFT, TOP, WIDTH, HEIGHT = 130, 98, 66, 30
-MARKS = {"good": "✓", "part": "!", "bad": "✗", "none": "–"}
+MARKS = {"good": "✓", "part": "!", "bad": "✗", "none": "-"}
 LEGEND = [
     ("good", "stopped within a second, and all is in order"),
     ("part", "stopped, but something was left behind or lost"),
@@ -89,8 +89,7 @@ def plot_of(results: dict) -> str:
     bottom = TOP + HEIGHT * len(systems) + 16
     width, height = LEFT + WIDTH * len(SCENARIOS) + 10, bottom + 52
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label="{TITLE}. {SUBTITLE}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
         f"<title>{TITLE}. {SUBTITLE}</title><style>{STYLE}</style>",
         f'<rect width="{width}" height="{height}" rx="8" class="back"/>',
         f'<text x="8" y="26" class="title">{TITLE}</text>',

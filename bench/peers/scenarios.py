@@ -50,8 +50,14 @@ SCENARIOS = [
     Scenario("8 cooperative tools", "cooperative", "eight calls of an async function that awaits"),
     Scenario("8 tools with a process each", "process", "eight calls of a function that does `subprocess.run()`"),
     Scenario("a blocking async tool", "blocking", "one call of an async function that blocks its event loop"),
-    Scenario("a message during the turn", "message", "the user sends a message while the model streams, and stops 0.5 s later"),
-    Scenario("a stop in the last millisecond", "race", "ten stops between the last word of an answer and the end of its turn"),
+    Scenario(
+        "a message during the turn",
+        "message",
+        "the user sends a message while the model streams, and stops 0.5 s later",
+    ),
+    Scenario(
+        "a stop in the last millisecond", "race", "ten stops between the last word of an answer and the end of its turn"
+    ),
     Scenario("kill -9", "kill", "SIGKILL while eight tools run a process each; then a new process goes on"),
 ]
 COSTS = Scenario("cost", "cost", "fifty turns, and one answer of many chunks")
