@@ -44,11 +44,7 @@ def measure(system: System, scenarios: list[Scenario], folder: Path, logs: Path,
         return found | {"not_installed": _without_paths(str(exc))}
     found |= installed(system, python)
     print(f"{system.name}: {found['versions']}, {found['packages']} packages", flush=True)
-    try:
-        found["import"] = import_seconds(system, python)
-    except subprocess.SubprocessError as exc:
-        found["import"] = None
-        print(f"  the import failed: {exc}", flush=True)
+    found["import"] = _import_seconds(system, python) if COSTS in scenarios else None
     found["scenarios"] = {}
     begun = time.monotonic()
     provider = Provider()
@@ -63,6 +59,14 @@ def measure(system: System, scenarios: list[Scenario], folder: Path, logs: Path,
     finally:
         provider.close()
     return found
+
+
+def _import_seconds(system: System, python: Path) -> float | None:
+    try:
+        return import_seconds(system, python)
+    except subprocess.SubprocessError as exc:
+        print(f"  the import failed: {exc}", flush=True)
+        return None
 
 
 def _run(bench: Bench, scenario: Scenario) -> dict:
