@@ -3,7 +3,9 @@
 The documentation stops a team or an agent at once by its cancellation token, and says that the run then raises
 `CancelledError`. The agent keeps the conversation in its own context; it is saved only by hand, so there is no store.
 The agent is told to loop until the tools are done, as the other systems do by default. A tool that takes a
-`cancellation_token` is given that of the run; the cooperative tool links its wait to it, as the token's docstring says.
+`cancellation_token` is given that of the run; the cooperative tool links its wait to it, as the token's docstring says,
+and returns when it is cancelled: if it let `CancelledError` pass, the agent would wait for the end of its calls for ever
+(0.7.5 marks that end only after all calls have returned).
 """
 
 from __future__ import annotations
@@ -34,7 +36,10 @@ async def cooperative_tool(n: int, cancellation_token: CancellationToken) -> str
     emit("tool", n=n)
     wait = asyncio.ensure_future(asyncio.sleep(TOOL_SECONDS))
     cancellation_token.link_future(wait)
-    await wait
+    try:
+        await wait
+    except asyncio.CancelledError:
+        return f"cancelled {n}"
     return f"done {n}"
 
 
