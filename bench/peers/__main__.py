@@ -25,7 +25,7 @@ from pathlib import Path
 from bench.peers.environments import NotInstalled, import_seconds, install, installed
 from bench.peers.plot import write_plot
 from bench.peers.processes import Provider
-from bench.peers.scenarios import COSTS, SCENARIOS, STREAM_TAGS, Bench, Scenario
+from bench.peers.scenarios import COSTS, SCENARIOS, STREAM_TAGS, Bench, NotStarted, Scenario
 from bench.peers.systems import SYSTEMS, System
 from bench.peers.table import write_page
 from bench.results import RESULTS, write_results
@@ -51,6 +51,10 @@ def measure(system: System, scenarios: list[Scenario], folder: Path, logs: Path,
     try:
         for scenario in scenarios:
             found["scenarios"][scenario.tag] = [_run(Bench(system, python, provider, logs), scenario)]
+            if scenario is scenarios[0] and found["scenarios"][scenario.tag][0].get("not_started"):
+                # Nor would it for the others, and each would take as long.
+                (result,) = found.pop("scenarios")[scenario.tag]
+                return found | {"not_installed": result["broken"]}
         for scenario in [each for each in scenarios if each.tag in STREAM_TAGS] * (rounds - 1):
             taken = found["scenarios"][scenario.tag]
             # What lasts until a limit is not measured twice: it would be the same, and take long.
@@ -74,7 +78,7 @@ def _run(bench: Bench, scenario: Scenario) -> dict:
     try:
         result = bench.run(scenario)
     except Exception as exc:  # noqa: BLE001  (a boundary: one broken driver must not end the run)
-        result = {"broken": f"{type(exc).__name__}: {exc}"[:300]}
+        result = {"broken": f"{type(exc).__name__}: {exc}"[:300], "not_started": isinstance(exc, NotStarted)}
     result = {key: _without_paths(value) if isinstance(value, str) else value for key, value in result.items()}
     print(f"  {scenario.name}: {json.dumps(_short(result))}  ({time.monotonic() - start:.1f} s)", flush=True)
     return result

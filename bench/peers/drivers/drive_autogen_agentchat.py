@@ -4,8 +4,8 @@ The documentation stops a team or an agent at once by its cancellation token, an
 `CancelledError`. The agent keeps the conversation in its own context; it is saved only by hand, so there is no store.
 The agent is told to loop until the tools are done, as the other systems do by default. A tool that takes a
 `cancellation_token` is given that of the run; the cooperative tool links its wait to it, as the token's docstring says,
-and returns when it is cancelled: if it let `CancelledError` pass, the agent would wait for the end of its calls for ever
-(0.7.5 marks that end only after all calls have returned).
+and returns when it is cancelled: if it let `CancelledError` pass, the agent would wait for ever, because 0.7.5 marks
+the end of the calls only after all of them have returned.
 """
 
 from __future__ import annotations
