@@ -44,6 +44,7 @@ QUIET = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
     "OPENHANDS_SUPPRESS_BANNER": "1",
+    "PYTHONDONTWRITEBYTECODE": "",  # an import is not to compile again
 }
 
 INSTALL_CAP = 600.0  # seconds
