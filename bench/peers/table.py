@@ -30,7 +30,12 @@ and what the next request contains; by the table of processes; and by the clock.
 """
 READING = """
 Control is back when the call that runs the turn has returned. "> 5 s" means that it had not after five seconds; the
-deaf tools run for 15 s. A dash means that the system has no such thing.
+deaf tools run for 15 s. A dash means that the system has no such thing. Systems that run tools in the thread pool of
+asyncio start no more of the eight at once than there are cores, and four.
+
+Halter is here twice. `halter` is its blocking API, `stream_sync()`, which runs turns on an event loop of Halter's own.
+`halter-async` is `stream()`, which runs them in the loop of the program: an async tool that blocks this loop blocks
+Halter, too.
 """
 
 
