@@ -159,7 +159,9 @@ def _stop(tag: str, bench: Bench, store: Path, sleep: str) -> dict:
     started = sum(event["event"] == "tool" for event in driver.events)
     driver.do("stop")
     stop = driver.wait_for("stop", CAP)
-    ended = _ended_since(driver, before) or driver.wait_for("ended", CAP)
+    if _ended_since(driver, before):  # the driver is wrong, and nothing was stopped
+        raise RuntimeError("the turn had ended before the stop")
+    ended = driver.wait_for("ended", CAP)
     time.sleep(max(0.0, stop["at"] + LOOK_AFTER - time.monotonic()))
     requests = bench.provider.requests()
     result = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from openhands.sdk import LLM, Agent, Conversation, Tool, register_tool
 from openhands.sdk.event import MessageEvent
@@ -62,18 +62,24 @@ def described(executor: ToolExecutor, text: str) -> dict:
 
 
 class DeafTool(NumberTool):
+    name: ClassVar[str] = "deaf_tool"
+
     @classmethod
     def create(cls, conv_state=None, **_params) -> Sequence[DeafTool]:  # noqa: ARG003  (its interface)
         return [cls(**described(FunctionExecutor(deaf_tool), "Work for a while."))]
 
 
 class CooperativeTool(NumberTool):
+    name: ClassVar[str] = "cooperative_tool"
+
     @classmethod
     def create(cls, conv_state=None, **_params) -> Sequence[CooperativeTool]:  # noqa: ARG003  (its interface)
         return [cls(**described(WaitingExecutor(), "Wait for a while."))]
 
 
 class ProcessTool(NumberTool):
+    name: ClassVar[str] = "process_tool"
+
     @classmethod
     def create(cls, conv_state=None, **_params) -> Sequence[ProcessTool]:  # noqa: ARG003  (its interface)
         return [cls(**described(FunctionExecutor(process_tool), "Run a program."))]
