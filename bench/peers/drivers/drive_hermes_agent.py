@@ -2,7 +2,8 @@
 
 The docstring of `interrupt()` says to call it from an input handler, and that running tools are told; tools ask
 `tools.interrupt.is_interrupted()`. What `steer()` could not deliver comes back with the turn as `pending_steer`, and
-its own command line makes that the next message; so does this driver.
+its own command line makes that the next message; so does this driver. Calls run at once only of tools on a private list
+of its own, and of MCP servers that opt in; so those of a registered tool run one after the other.
 """
 
 from __future__ import annotations
