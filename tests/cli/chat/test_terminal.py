@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
 from halter.models import ToolCall
-from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
+from halter.testing import FakeProvider, ScriptedReply, answer, hang_mid_stream, tool_calls
 from tests.support.chat_screen import CTRL_D, ENTER, ESC, ChatScreen
 from tests.support.cli_program import Home
+from tests.support.tmux_screen import TmuxScreen
 
 PAGE = """# A *title*
 
@@ -135,6 +138,56 @@ def test_resizing_leaves_nothing_behind(home: Home, provider: FakeProvider) -> N
         chat.wait_ready()
         text = chat.text
     assert [text.count(each) for each in once] == [1, 1, 1], text
+
+
+SAID = [f"What was said before, number {number}, is long enough for a narrow one to wrap it." for number in range(12)]
+WORDS = [f"word{number} " for number in range(120)]
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [(30, 75)],
+        [(30, 130), (30, 70)],
+        [(30, columns) for columns in (*range(97, 58, -3), *range(60, 120, 5))],
+        [(24, 90), (36, 62), (20, 84)],
+    ],
+    ids=["narrower", "wider", "burst", "both"],
+)
+def test_a_terminal_that_wraps_again(
+    home: Home, provider: FakeProvider, tmp_path: Path, sizes: list[tuple[int, int]]
+) -> None:
+    """Resized in the middle of an answer, a terminal that wraps its rows again has the area below the conversation
+    once, and each line of the conversation once.
+    """
+    provider.script(answer("\n\n".join(SAID)), ScriptedReply(tuple(WORDS), fault="hang", after=len(WORDS)))
+    with TmuxScreen(home, tmp_path, rows=30, columns=100) as chat:
+        chat.wait_for(" · idle")
+        chat.send("first")
+        chat.wait_for("number 11", " · idle")
+        chat.send("second")
+        chat.wait_for("word119", " · answering")
+        chat.type("typed")
+        chat.wait_for("> typed")
+        for rows, columns in sizes:
+            chat.resize(rows, columns)
+        # The answer is wrapped for the last width: no row has room for the next word.
+        chat.wait(lambda: is_wrapped_for(sizes[-1][1], chat.display))
+        chat.press("Escape")
+        chat.wait_for("■ stopped in", " · idle")
+        text = chat.text
+    assert [text.count(each) for each in ("» first", "» second", "> typed", "test · ", "starting")] == [1, 1, 1, 1, 0]
+    flat = "".join(text.split())
+    assert [flat.count(each.replace(" ", "")) for each in SAID] == [1] * len(SAID), text
+    assert flat.count("".join(WORDS).replace(" ", "")) == flat.count("word7word") == 1, text
+
+
+def is_wrapped_for(columns: int, lines: list[str]) -> bool:
+    """Whether the words fill the rows of this width."""
+    rows = [line for line in lines if line.startswith("word")]
+    full = max(map(len, rows), default=0)
+    return columns - len("word119 ") <= full < columns
 
 
 def test_pasting_two_thousand_lines(home: Home, provider: FakeProvider) -> None:

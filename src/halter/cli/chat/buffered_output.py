@@ -27,6 +27,13 @@ class BufferedOutput(Vt100_Output):
         self._on_gone = on_gone
         self._is_gone = False
 
+    def erase_down(self) -> None:
+        """Erase from the beginning of this row down.
+
+        In two steps: if all of the screen is erased in one, tmux first copies it to what can be scrolled back to.
+        """
+        self.write_raw("\x1b[C\x1b[J\r\x1b[K")
+
     def flush(self) -> None:
         """Write what was collected; not through Python's own buffer, which would try again at exit."""
         if self.is_held or not self._buffer:

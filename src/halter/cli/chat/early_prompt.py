@@ -29,6 +29,8 @@ _PATIENCE: Final = 1.0  # seconds for a terminal that accepts no output
 _REST: Final = 0.05  # seconds for the rest of a character
 _PASTE_IN_BRACKETS: Final = "\x1b[?2004h"
 _PASTE_PLAIN: Final = "\x1b[?2004l"
+# In two steps: if all of the screen is erased in one, tmux first copies it to what can be scrolled back to.
+_ERASE: Final = "\r\x1b[C\x1b[J\r\x1b[K"
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.|[^\[O]|\[?$)", re.DOTALL)
 
 
@@ -89,7 +91,7 @@ class EarlyPrompt:
         with self._lock:
             if self._is_shown:
                 self._is_shown = False
-                self._terminal.say(f"\r\x1b[J{_PASTE_PLAIN}".encode())
+                self._terminal.say(f"{_ERASE}{_PASTE_PLAIN}".encode())
 
     def _read(self) -> None:
         """Read keys until it is woken; then only the rest of a character, if that is on its way."""
@@ -119,7 +121,7 @@ class EarlyPrompt:
         shown = _PROMPT + _last_columns(line, columns - len(_PROMPT) - 1)
         with self._lock:
             if self._is_shown:
-                self._terminal.say(f"\r\x1b[J\n\r{state[: columns - 1]}\x1b[A\r{shown}".encode(errors="replace"))
+                self._terminal.say(f"{_ERASE}\n\r{state[: columns - 1]}\x1b[A\r{shown}".encode(errors="replace"))
 
 
 def _last_columns(text: str, most: int) -> str:

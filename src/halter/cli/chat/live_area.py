@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LiveArea", "approval_hint"]
 
-_TAIL: Final = 12
+_TAIL: Final = 12  # and no more than a third of the screen: each row is two in a terminal that becomes narrower
 _QUEUE: Final = 5
 _CALLS: Final = 8
 _CHILDREN: Final = 6
@@ -64,7 +64,7 @@ class LiveArea:
             return []
         if self._tail[0] != block:
             self._tail = (block, self._draw(block))
-        return self._tail[1][-min(_TAIL, self._rows // 2) :]
+        return self._tail[1][-min(_TAIL, self._rows // 3) :]
 
     def _draw(self, block: Block) -> list[str]:
         if len(block.text) > _DRAWN:

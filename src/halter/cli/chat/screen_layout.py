@@ -6,6 +6,7 @@ live area is drawn when something has changed; after a mere key only what a key 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 import time
@@ -19,14 +20,16 @@ from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.input import create_input
 from prompt_toolkit.input.typeahead import store_typeahead
 from prompt_toolkit.input.vt100 import Vt100Input
-from prompt_toolkit.layout import ConditionalContainer, Dimension, HSplit, Layout, Window
+from prompt_toolkit.layout import ConditionalContainer, Dimension, Layout, Window
 from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.widgets import SearchToolbar
 
 from halter.cli.chat.buffered_output import BufferedOutput
 from halter.cli.chat.live_area import LiveArea
+from halter.cli.chat.live_rows import LiveRows
 from halter.cli.chat.markdown_blocks import Block
+from halter.cli.chat.styling import cells
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -43,6 +46,9 @@ __all__ = ["ScreenLayout"]
 _ESCAPE: Final = 0.025
 _LEAST_LINES: Final = 3
 _ESC: Final = "\x1b"
+# Seconds without a further resize before it is drawn again. A terminal that wraps rows moves the live area up when it
+# becomes narrower; with a drawing for each step of a dragged window it would arrive at the top, and scroll away.
+_SETTLE: Final = 0.1
 
 
 class ScreenLayout:
@@ -70,6 +76,7 @@ class ScreenLayout:
         self._is_stale = True  # something has changed since the last drawing
         self._height = 0
         self._drawn_for = terminal.size()
+        self._settling: asyncio.TimerHandle | None = None
         self._last_kind = ""  # of what was written last
         self._was_empty = True
         self._output = BufferedOutput(terminal, on_gone)
@@ -112,7 +119,8 @@ class ScreenLayout:
         )
         above = [part.container() for part in self._above]
         below = [part.container() for part in self._below]
-        return Layout(HSplit([*above, typing, self._search, *below]), focused_element=typing)
+        self._rows = LiveRows([*above, typing, self._search, *below])
+        return Layout(self._rows, focused_element=typing)
 
     def _most_lines(self) -> int:
         """The maximum height of the input line."""
@@ -153,6 +161,8 @@ class ScreenLayout:
 
     def _on_text(self, _buffer: Buffer) -> None:
         is_empty = not self.line
+        if self._rows.may_move_cursor and not self.line.isascii():
+            self._rows.may_move_cursor = not any(each.isalpha() and cells(each) > 1 for each in self.line)
         if self._was_empty and not is_empty:
             self._on_begin()
         self._was_empty = is_empty
@@ -186,7 +196,15 @@ class ScreenLayout:
         self._app.invalidate()
 
     def resize(self) -> None:
-        """Draw for a new size."""
+        """Draw for a new size, as soon as that stays."""
+        if self._settling is not None:
+            self._settling.cancel()
+        self._drawn_for = self._terminal.size()
+        self._output.is_held = True
+        self._settling = asyncio.get_running_loop().call_later(_SETTLE, self._settle)
+
+    def _settle(self) -> None:
+        self._settling = None
         self.live_area = self._make_live_area()
         self._erase()
         self.draw()
@@ -220,12 +238,8 @@ class ScreenLayout:
 
         A live area that has become lower would keep its height, with empty lines at its end: it is erased first.
         """
-        size = self._terminal.size()
-        if size != self._drawn_for:  # and SIGWINCH is still on its way
-            self.live_area = self._make_live_area()
-            self._is_stale = True
-            self._erase()
-        self._drawn_for = size
+        if self._terminal.size() != self._drawn_for:  # and SIGWINCH is still on its way
+            self.resize()
         for part in [*self._above, *self._below] if self._is_stale else self._below:
             part.draw()
         self._is_stale = False
@@ -234,7 +248,7 @@ class ScreenLayout:
         if height < self._height:
             self._erase()
         self._height = height
-        self._output.is_held = False
+        self._output.is_held = self._settling is not None and not self._app.is_done
 
 
 def _needs_gap(last: str, kind: str, shown: Finished) -> bool:
