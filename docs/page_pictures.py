@@ -9,6 +9,7 @@ Each scene is taken 1280 and 390 wide, light and dark. A scene is played once; t
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -68,7 +69,8 @@ class Stage:
     def __init__(
         self, *script: object, others: tuple[Agent, ...] = (), ask_for: str = "", window: int = 128_000
     ) -> None:
-        self.workspace = Path(tempfile.mkdtemp())
+        self.workspace = Path(tempfile.mkdtemp()) / "shop"
+        self.workspace.mkdir()
         (self.workspace / "prices.py").write_text(_CODE)
         (self.workspace / "test_prices.py").write_text(_TEST)
         terminal = Terminal(self.workspace, sandbox=Sandbox(self.workspace, "workspace"))
@@ -193,6 +195,7 @@ def _scenes() -> dict[str, tuple[Stage, Callable[[Tab], None], Callable[[Tab], N
 
 
 def _take(browser: Browser, name: str, stage: Stage, play: Callable[[Tab], None], show: Callable[[Tab], None]) -> None:
+    os.environ["HOME"] = str(stage.workspace.parent)  # the page then calls the workspace `~/shop`
     first = Tab(context_of(browser, height=860).new_page()).open(stage.house.address())
     play(first)
     session = first.session

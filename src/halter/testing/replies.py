@@ -46,6 +46,7 @@ class ScriptedReply:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | None = None
     pieces: tuple[bytes, ...] | None = None
+    input_tokens: int = 10
 
 
 def answer(
@@ -56,10 +57,16 @@ def answer(
     finish: str = "",
     delay: float = 0.0,
     interval: float = 0.0,
+    input_tokens: int = 10,
 ) -> ScriptedReply:
-    """Answer with `text`, in these `chunks` if given, the first after `delay` seconds and then one each `interval`."""
+    """Answer with `text`, in these `chunks` if given, the first after `delay` seconds and then one each `interval`.
+
+    `input_tokens` is what the provider counts for the request.
+    """
     pieces = tuple(chunks) if chunks is not None else cut(text)
-    return ScriptedReply(pieces, reasoning=reasoning, finish=finish, delay=delay, interval=interval)
+    return ScriptedReply(
+        pieces, reasoning=reasoning, finish=finish, delay=delay, interval=interval, input_tokens=input_tokens
+    )
 
 
 def tool_calls(

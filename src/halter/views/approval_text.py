@@ -41,7 +41,8 @@ class ApprovalAnswer(NamedTuple):
 
 def approval_title(question: Question) -> str:
     """The question in one line. The reason comes first: it is what must be read."""
-    reason = f"{make_visible(question.text)}. " if question.text else ""
+    text = make_visible(question.text)
+    reason = f"{text[0].upper()}{text[1:]}. " if text else ""
     asked = _ASKED.get(question.tool) or f"Allow {make_visible(question.tool)}?"
     return f"{reason}{asked}{_counts(question)}"
 

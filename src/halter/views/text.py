@@ -8,6 +8,7 @@ through `strip_controls()` or a stricter function here, where it is written: in 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = [
     "elapsed",
     "escape_controls",
     "make_visible",
+    "path_text",
     "retry_text",
     "seconds",
     "shorten",
@@ -30,6 +32,15 @@ _MINUTE: Final = 60
 _MANY: Final = 100  # of a unit: then the next one is used
 _CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _RAW_CONTROLS: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")  # in UTF-8, 0xc2 is never the second byte of a character
+
+
+def path_text(path: Path) -> str:
+    """A path as one writes it: below the home with a `~`."""
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without one, as in a container
+        return str(path)
+    return f"~/{path.relative_to(home)}" if path != home and path.is_relative_to(home) else str(path)
 
 
 def strip_controls(text: str) -> str:

@@ -17,7 +17,7 @@ SEEN = {
         "Type a message and press Enter.",
         "gpt-5 · idle",
     ],
-    "diff": ["Make these changes? prices.py +1 -1", "patch: allowed (approved)", "✓ patch prices.py +1 -1", "4 +"],
+    "diff": ["Make these changes? prices.py +1 -1", "? patch: allowed", "✓ patch prices.py +1 -1", "4 +"],
     "failed-command": ["✗ $ python3 test_prices.py · exit code 1", "AssertionError: -3", "⋯ $ seq 1 7; cat gate"],
     "children": ["⋯ delegate 2 tasks", "◇ reviewer: review prices.py", "◇ tester: write a test"],
     "steer": [

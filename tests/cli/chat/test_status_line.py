@@ -33,6 +33,12 @@ def test_everything_is_in_it() -> None:
     assert tone == "dim"
 
 
+def test_every_figure_has_a_word() -> None:
+    """Where it is narrow, too, one can tell the tokens of the turn from those of the session."""
+    line, _ = status_line(one_turn(), FIGURES, "", 100)
+    assert " · turn 3.4k $0.02 · all 41.2k $0.31 · " in line
+
+
 @pytest.mark.parametrize("width", range(20, 121))
 def test_it_fits(width: int) -> None:
     """On a narrow terminal the words become short, then tokens are left out, and last the rest; the state never."""

@@ -51,7 +51,15 @@ def test_an_answered_approval() -> None:
         TurnStarted("m"), ApprovalAsked(request), ApprovalAnswered("a", "c", granted=True, note="ok")
     )
     assert [each.text for each in transcript.take_finished()] == [
-        "this tool needs approval. Run this command?",
+        "This tool needs approval. Run this command?",
         "terminal: allowed (ok)",
     ]
     assert transcript.status == "waiting for the model"
+
+
+def test_a_plain_yes_is_said_once() -> None:
+    """That it was approved is not said a second time behind "allowed"."""
+    request = ApprovalRequest(call_id="c", tool="terminal", id="a")
+    answered = ApprovalAnswered("a", "c", granted=True, note="approved")
+    shown = transcript_of(TurnStarted("m"), ApprovalAsked(request), answered).take_finished()
+    assert shown[-1].text == "terminal: allowed"

@@ -30,6 +30,13 @@ def test_show(home: Home) -> None:
     assert "limits = { steps = 50 }  # default\n" in ended.out
 
 
+def test_show_below_the_home(home: Home) -> None:
+    """A file below the home is named as one writes it."""
+    (home.path / "config.toml").write_text('busy = "queue"\n')
+    shown = home.run("config", "show", HOME=str(home.path.parent)).out
+    assert f'busy = "queue"  # ~/{home.path.name}/config.toml, line 1\n' in shown
+
+
 def test_show_on_a_terminal(home: Home) -> None:
     """On a terminal what was set stands out from what was not."""
     with OnTerminal(home, "config", "show") as terminal:

@@ -95,6 +95,19 @@ def test_a_compaction_is_seen(house: MakeHouse, tab: MakeTab) -> None:
     page.idle()
 
 
+def test_the_first_screen_says_what_the_agent_has(house: MakeHouse, tab: MakeTab, tmp_path: Path) -> None:
+    """Which tools it has, and in which folder they work; or that it has none."""
+    page = tab(house(agent=Agent(ScriptedModel(), Files(tmp_path).tools)).address())
+    expect(page.page.locator(".welcome .where")).to_have_text(
+        f"Tools in {tmp_path}: read_file, write_file, patch, search_files"
+    )
+    page = tab(house("Hello.").address())
+    expect(page.page.locator(".welcome .where")).to_contain_text("no tools")
+    page.say("hello")
+    expect(page.answers).to_have_text("Hello.")
+    expect(page.page.locator(".welcome")).to_have_count(0)
+
+
 def test_the_model_is_chosen(house: MakeHouse, tab: MakeTab) -> None:
     """For a session before its first message, and between two turns: the next message waits until it is changed."""
     first, second = ScriptedModel("One.", name="first"), ScriptedModel("Two.", name="second")

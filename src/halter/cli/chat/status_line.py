@@ -71,7 +71,7 @@ def status_line(transcript: Transcript, figures: SessionFigures, doing: str, wid
     parts = [_Part(model, model, 0), _Part(state, state, 0), _Part(*context_text(context), 1)]
     turn = display.turns[-1] if display.turns else None
     if turn is not None and turn.usage.input_tokens + turn.usage.output_tokens:
-        parts.append(_Part(f"turn {brief_usage(turn.usage, ' tokens')}", brief_usage(turn.usage), 4))
+        parts.append(_Part(f"turn {brief_usage(turn.usage, ' tokens')}", f"turn {brief_usage(turn.usage)}", 4))
     if figures.usage.input_tokens + figures.usage.output_tokens:
         text = brief_usage(figures.usage)
         parts.append(_Part(f"session {brief_usage(figures.usage, ' tokens')}", f"all {text}", 5))

@@ -162,6 +162,7 @@ class Transcript:
         elif item.kind == "approval":
             self._pages.pop(item.id, None)
             how, tone = ("allowed", "good") if item.state == "granted" else ("denied", "warn")
-            self.say(f"{item.tool}: {how} ({item.note})", tone, "? ")
+            why = f" ({item.note})" if item.note != "approved" else ""  # this would say it twice
+            self.say(f"{item.tool}: {how}{why}", tone, "? ")
         else:
             self.say(f"{item.text}{' · withdrawn' if item.state == 'withdrawn' else ''}", "dim", "? ")

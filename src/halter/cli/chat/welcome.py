@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cli.agent_factory import WITH_PROCESSES, start_lines
 from halter.cli.model_choice import LOCAL
+from halter.views.text import path_text
 
 if TYPE_CHECKING:
     from halter.agent import Agent
@@ -57,5 +58,4 @@ def _sandbox(configuration: Configuration, agent: Agent) -> str:
 
 def workspace_text() -> str:
     """The current folder, as one writes it."""
-    here, home = Path.cwd(), Path.home()
-    return f"~/{here.relative_to(home)}" if here != home and here.is_relative_to(home) else str(here)
+    return path_text(Path.cwd())

@@ -7,7 +7,8 @@ import os
 import re
 import shlex
 import subprocess
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,9 +17,7 @@ from halter._secrets import HIDDEN, is_secret
 from halter.cli.output import may_color, print_error
 from halter.cli.settings import DEFAULT, MCPSettings, Settings, SettingsError, load
 from halter.cli.settings_values import dotted, fields_of, is_table
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from halter.views.text import path_text
 
 __all__ = ["config"]
 
@@ -44,8 +43,8 @@ def _show() -> int:
     configuration = load()
     color = may_color()
     for name in Settings.__struct_fields__:
-        value, origin = _toml(getattr(configuration.settings, name), name), f"# {configuration.origins[name]}"
-        text = f"{name} = {value}"
+        text = f"{name} = {_toml(getattr(configuration.settings, name), name)}"
+        origin = f"# {path_text(Path(configuration.origins[name]))}"  # a variable is a path as well
         if color:  # what was set stands out
             is_set = configuration.origins[name] != DEFAULT
             text, origin = f"\x1b[{_SET if is_set else _FAINT}m{text}\x1b[0m", f"\x1b[{_FAINT}m{origin}\x1b[0m"

@@ -135,7 +135,10 @@ class CompactionView(Struct, kw_only=True):
 
 
 class AgentView(Struct, kw_only=True):
-    """An agent. `sandbox` is empty if it has no tools that start processes; `approve` says who decides about calls."""
+    """An agent. `sandbox` is empty if it has no tools that start processes; `approve` says who decides about calls.
+
+    `workspace` is the folder of its file tools; empty if it has none.
+    """
 
     name: str
     model: str
@@ -143,6 +146,7 @@ class AgentView(Struct, kw_only=True):
     tools: list[str]
     sandbox: str
     approve: Literal["auto", "ask", "deny", "unattended", "function"]
+    workspace: str = ""
 
 
 class AgentList(Struct, kw_only=True):

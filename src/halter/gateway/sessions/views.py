@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from halter.gateway.http.session_schemas import AgentView, SessionView, TurnView, UsageView
+from halter.toolbox.files.workspace import Workspace
+from halter.views.text import path_text
 
 if TYPE_CHECKING:
     from halter.agent import Agent
@@ -15,7 +17,10 @@ __all__ = ["add_live", "view_agent", "view_session", "view_turn"]
 
 def view_agent(name: str, agent: Agent) -> AgentView:
     """An agent as it is sent."""
-    owners = (getattr(tool.fn, "__self__", None) for tool in agent.tools.values())
+    owners = [getattr(tool.fn, "__self__", None) for tool in agent.tools.values()]
+    places = [
+        place for place in (getattr(owner, "workspace", None) for owner in owners) if isinstance(place, Workspace)
+    ]
     modes = [mode for mode in (getattr(owner, "sandbox_mode", "") for owner in owners) if mode]
     approve = agent.approve
     return AgentView(
@@ -25,6 +30,7 @@ def view_agent(name: str, agent: Agent) -> AgentView:
         tools=list(agent.tools),
         sandbox=str(modes[0]) if modes else "",
         approve="unattended" if approve is None else approve if isinstance(approve, str) else "function",
+        workspace=path_text(places[0].root) if places else "",
     )
 
 

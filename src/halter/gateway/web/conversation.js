@@ -193,10 +193,11 @@ class TurnView {
     this.since = el("span", { "data-since": turn.started });
     this.undo = button("Undo", () => act.undo(), {
       class: "small quiet undo",
+      icon: "undo",
       title: "Remove this turn; shows the files that it has changed first",
       hidden: true,
     });
-    this.redo = button("Bring the files back", () => act.redo(), { class: "small quiet undo", hidden: true });
+    this.redo = button("Bring the files back", () => act.redo(), { class: "small quiet undo", icon: "redo", hidden: true });
     this.copy = copyButton(() => answerOf(turn), { "aria-label": "Copy the answer", title: "Copy the answer" });
     this.foot = el("footer", {}, this.since, this.end, this.copy, this.more, this.undo, this.redo);
     this.node = el("article", { class: "turn" }, this.items, this.phase, this.error, this.foot);

@@ -320,7 +320,8 @@ class Page {
     if (!turn || turn.id !== this.stopAsked) this.stopAsked = "";
     const isRunning = Boolean(turn);
     if (!this.#loading) this.view.render();
-    welcome(find("turns"), this.isNew || (this.link === "live" && !state.turns.length && !state.queue.size));
+    const isEmpty = this.isNew || (this.link === "live" && !state.turns.length && !state.queue.size);
+    welcome(find("turns"), isEmpty, this.info.agent(this.chosen.agent));
     this.queue.render(state, this.outbox.of(this.session));
     this.composer.update({
       isRunning,

@@ -55,6 +55,7 @@ function agentOf(agent) {
     ["Model", [agent.model, ...agent.fallbacks.map((each) => `then ${each}`)].join(", ")],
     ["Sandbox", agent.sandbox || "not needed: no tool starts processes"],
     ["Approvals", agent.approve],
+    ["Folder", agent.workspace || "none"],
     ["Tools", agent.tools.join(", ") || "none"],
   ];
   return [

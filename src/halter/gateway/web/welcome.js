@@ -2,12 +2,21 @@
 
 import { el } from "./dom.js";
 
-/** Show it, or take it away. */
-export function welcome(turns, isShown) {
+/** Show it, or take it away. `agent` is that of the session, or null until it is known. */
+export function welcome(turns, isShown, agent) {
   const shown = turns.querySelector(".welcome");
-  if (Boolean(shown) === isShown) return;
-  if (shown) shown.remove();
-  else turns.append(make());
+  if (shown && !isShown) shown.remove();
+  if (!isShown) return;
+  const section = shown ?? turns.appendChild(make());
+  const where = section.querySelector(".where");
+  const text = agent ? told(agent) : "";
+  if (where.textContent !== text) where.textContent = text;
+}
+
+/** Which tools the agent has, and where they work. */
+function told({ tools, workspace }) {
+  if (!tools.length) return "This agent has no tools: it answers from what it knows.";
+  return `Tools${workspace ? ` in ${workspace}` : ""}: ${tools.join(", ")}`;
 }
 
 function make() {
@@ -23,5 +32,6 @@ function make() {
     el("h2", { text: "What can I do for you?" }),
     el("p", { text: "Change your mind at any time: it stops when you say stop, and nothing is lost." }),
     el("dl", {}, ...ways.map(([name, what]) => el("div", {}, el("dt", { text: name }), el("dd", { text: what })))),
+    el("p", { class: "where" }),
   );
 }

@@ -29,4 +29,4 @@ def sse(data: dict[str, Any], name: str = "") -> bytes:
 
 def token_counts(reply: ScriptedReply) -> tuple[int, int]:
     """The tokens of the request and of the answer."""
-    return 10, len(reply.chunks) + len(reply.calls)
+    return reply.input_tokens, len(reply.chunks) + len(reply.calls)
