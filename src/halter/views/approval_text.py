@@ -41,8 +41,7 @@ class ApprovalAnswer(NamedTuple):
 
 def approval_title(question: Question) -> str:
     """The question in one line. The reason comes first: it is what must be read."""
-    text = make_visible(question.text)
-    reason = f"{text[0].upper()}{text[1:]}. " if text else ""
+    reason = f"{make_visible(question.text)}. " if question.text else ""
     asked = _ASKED.get(question.tool) or f"Allow {make_visible(question.tool)}?"
     return f"{reason}{asked}{_counts(question)}"
 

@@ -51,7 +51,7 @@ def test_an_answered_approval() -> None:
         TurnStarted("m"), ApprovalAsked(request), ApprovalAnswered("a", "c", granted=True, note="ok")
     )
     assert [each.text for each in transcript.take_finished()] == [
-        "This tool needs approval. Run this command?",
+        "this tool needs approval. Run this command?",
         "terminal: allowed (ok)",
     ]
     assert transcript.status == "waiting for the model"
