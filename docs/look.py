@@ -231,10 +231,10 @@ def stop(stage: Stage) -> ChatScreen:
 def compaction(stage: Stage) -> ChatScreen:
     """Compaction, asked for and done, and the context before and after."""
     stage.provider.script(
-        answer(f"{'Prices are numbers. ' * 900}\n\nThat is the first part.", input_tokens=2_460),
-        answer("That is the second part.", input_tokens=8_140),
-        answer("## Goal\nMend total().", input_tokens=8_300),
-        answer("We were about to mend `total()`.", input_tokens=3_120),
+        answer(f"{'Prices are numbers. ' * 8_000}\n\nThat is the first part.", input_tokens=2_460),
+        answer("That is the second part.", input_tokens=43_900),
+        answer("## Goal\nMend total().", input_tokens=44_100),
+        answer("We were about to mend `total()`.", input_tokens=5_210),
     )
     with stage.open() as chat:
         chat.wait_ready()
