@@ -803,6 +803,22 @@ def test_a_forked_child_without_deadlines_starts_no_thread() -> None:
     assert run_python(program).returncode == 0
 
 
+@pytest.mark.parametrize("kept", ["None", "sys.modules.copy()"])
+def test_a_token_that_outlives_the_modules_ends_quietly(kept: str) -> None:
+    """At its end the interpreter sets the globals of modules to None. Tokens that something still referred to then
+    printed a TypeError for each of them: under Django, on Python 3.11.
+    """
+    program = f"""
+        import os, sys
+        from halter import CancellationToken
+        parent, other = CancellationToken(), CancellationToken()
+        sys.kept = [os, {kept}]  # the module os is emptied after those that were imported later
+        os.kept = [[parent.child() for _ in range(100)], CancellationToken.any_of(parent, other)]
+    """
+    ended = run_python(program)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_a_stop_wakes_an_event_loop_once_for_all_its_waiters() -> None:
     """Fifty tasks that wait below one token cost one wake-up of their loop, and all of them end."""
 

@@ -23,11 +23,18 @@ _OURS = ("HALTER_", "OPENAI_", "ANTHROPIC_", "OLLAMA_", "NO_COLOR", "XDG_")
 
 
 class Ended(NamedTuple):
-    """How the program ended, and what it has written."""
+    """How the program ended, and what it has written. What a slow exit says is left out of *err*."""
 
     code: int
     out: str
     err: str
+
+
+def without_slow_exit(said: str) -> str:
+    """What a program has said, without what it waits for at its end: on a busy machine any exit can be slow."""
+    return "".join(
+        line for line in said.splitlines(keepends=True) if not line.startswith("Shutting down: waiting for ")
+    )
 
 
 class Home:
@@ -50,7 +57,7 @@ class Home:
         """Run it to its end."""
         with self.start(*args, stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL, **env) as program:
             out, err = program.communicate(stdin.encode() if stdin is not None else None, timeout=WAIT)
-        return Ended(program.returncode, out.decode(), err.decode())
+        return Ended(program.returncode, out.decode(), without_slow_exit(err.decode()))
 
     @contextlib.contextmanager
     def start(self, *args: str, stdin: int = subprocess.DEVNULL, **env: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -105,7 +112,7 @@ def end(program: subprocess.Popen[bytes], *signals: int) -> Ended:
     for number in signals:
         program.send_signal(number)
     out, err = program.communicate(timeout=WAIT)
-    return Ended(program.returncode, out.decode(), err.decode())
+    return Ended(program.returncode, out.decode(), without_slow_exit(err.decode()))
 
 
 def read_until(file: int, wanted: bytes) -> bytes:

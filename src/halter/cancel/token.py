@@ -325,13 +325,13 @@ class _Child(CancellationToken):
 
     def __del__(self) -> None:
         # dict.pop is atomic, and our id cannot be given to another object before we return. An observed token is never
-        # finalized: its parents refer to it.
+        # finalized: its parents refer to it. No global is used: they are None when the interpreter ends.
         parent = self._parent
-        if isinstance(parent, CancellationToken):
-            parent._remove_child(self)
-        else:
-            for each in parent or ():
+        if isinstance(parent, tuple):
+            for each in parent:
                 each._remove_child(self)
+        elif parent is not None:
+            parent._remove_child(self)
 
 
 class _Never(CancellationToken):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from halter.cancel.fork import after_fork
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 # Re-entrant, because a signal handler or a finalizer may call cancel() while this thread holds the lock. For the same
 # reason there is only one: a finalizer may need any of them at any time, so two could not be taken in a fixed order.
 lock = threading.RLock()
-_LARGE: Final = 1000  # bytes; a smaller dict is kept when it is empty, for the next child
 
 
 class TreeNode:
@@ -37,6 +36,9 @@ class TreeNode:
     # The number of registrations and of observed children. While it is above zero, parents refer to us strongly.
     _observers: int
     _deadline_entry: Deadline | None
+    # Bytes; a smaller dict is kept when it is empty, for the next child. Not a global: finalizers read it, also when
+    # the interpreter ends and the globals of modules are None.
+    _LARGE: ClassVar[int] = 1000
 
     def _parents(self) -> tuple[Self, ...]:
         parent = self._parent
@@ -60,11 +62,13 @@ class TreeNode:
         subs = self._subs
         if subs is not None:
             subs.pop(id(child), None)
-            if not subs and subs.__sizeof__() > _LARGE:
+            if not subs and subs.__sizeof__() > self._LARGE:
                 self._shrink(subs)
 
     def _shrink(self, subs: dict[int, Any]) -> None:
         """Drop an empty dict that was large: a dict keeps its memory when entries are removed."""
+        if lock is None:  # the interpreter ends
+            return
         with lock:
             if self._subs is subs:
                 self._subs = None
@@ -87,7 +91,7 @@ class TreeNode:
         subs = self._subs
         if subs is None or subs.pop(id(reg), None) is None:
             return  # cancelled meanwhile, which removes the links
-        if not subs and subs.__sizeof__() > _LARGE:
+        if not subs and subs.__sizeof__() > self._LARGE:
             self._shrink(subs)
         with lock:
             _remove_observers([self])

@@ -13,15 +13,18 @@ from halter.events import MessageAccepted, TurnFinished, TurnStopping
 from halter.events.requests import RequestCancelled
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_before_first_byte, hang_mid_stream, slow_stream, tool_calls
-from tests.support.cli_program import WAIT, Home, OnTerminal, end, read_until, wait_until_it_hears
+from tests.support.cli_program import (
+    WAIT,
+    Home,
+    OnTerminal,
+    end,
+    read_until,
+    wait_until_it_hears,
+    without_slow_exit,
+)
 from tests.support.processes import wait_dead
 
 SIGNALS = [(signal.SIGINT, 130, "interrupt"), (signal.SIGTERM, 143, "shutdown"), (signal.SIGHUP, 129, "shutdown")]
-
-
-def lines_of(said: str) -> list[str]:
-    """What it said, without what an exit on a busy machine says it waits for."""
-    return [line for line in said.splitlines() if not line.startswith("Shutting down: waiting for ")]
 
 
 @pytest.mark.parametrize(("number", "code", "reason"), SIGNALS)
@@ -37,7 +40,7 @@ def test_stopped_in_the_middle(
         shown = read_until(program.stdout.fileno(), b"Once upon a time there w")
         ended = end(program, number)
     assert (ended.code, shown.decode() + ended.out) == (code, "Once upon a time there w\n")
-    first, second, third = lines_of(ended.err)
+    first, second, third = ended.err.splitlines()
     assert first == f"Shutting down ({number.name})…"
     assert second.startswith(f"halter: the turn was stopped ({reason}: {number.name}); the answer so far")
     assert "halter why" in third
@@ -91,7 +94,7 @@ def test_stopped_before_it_has_a_text(home: Home, number: signal.Signals, code: 
         assert program.wait(WAIT) == code
         ended = end(program)
     assert ended.out == ""
-    assert lines_of(ended.err) == [f"Shutting down ({number.name})…"]
+    assert ended.err.splitlines() == [f"Shutting down ({number.name})…"]
     assert not (home.path / "sessions.db").exists()
 
 
@@ -131,7 +134,7 @@ def test_stopped_in_the_middle_of_an_import(home: Home, provider: FakeProvider) 
     (home.path / "sitecustomize.py").write_text(SIGNAL_IN_AN_IMPORT)
     ended = home.run("-p", "Hi.")
     assert (ended.code, ended.out) == (130, "imported\n")
-    assert lines_of(ended.err) == ["Shutting down (SIGINT)…"]
+    assert ended.err.splitlines() == ["Shutting down (SIGINT)…"]
     assert not provider.requests
 
 
@@ -258,8 +261,7 @@ def test_ctrl_c_on_a_terminal(home: Home, provider: FakeProvider) -> None:
         terminal.read_until(b"Once upon a ")
         terminal.type(b"\x03")
         assert terminal.end() == 130
-    lines = terminal.shown.replace(b"^C", b"").decode().splitlines()
-    lines = [line for line in lines if "waiting for" not in line]  # of a busy machine
+    lines = without_slow_exit(terminal.shown.replace(b"^C", b"").decode()).splitlines()
     assert lines[:2] == ["Once upon a ", "Shutting down (SIGINT)…"]
     assert lines[2].startswith("halter: the turn was stopped (interrupt: SIGINT); the answer so far is saved")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from halter.gateway.chat.adapter import Button, PlatformUnreachable, SendRejected
@@ -133,9 +134,12 @@ def test_all_places_share_a_limit() -> None:
     conversations = Conversations(wall)  # type: ignore[arg-type]
     paces = [conversations[str(number)].outgoing._rate for number in range(100)]
     shown = 0
+    began = time.monotonic()
     for rate in paces:
         if rate.delay(is_edit=False) == 0:
             rate.take()
             shown += 1
-    assert 10 <= shown < 30
+    assert 10 <= shown <= 10 + 20 * (time.monotonic() - began)  # a burst, and what a busy machine gives time for
+    for rate in paces[:-1]:
+        rate.take()
     assert paces[-1].delay(is_edit=False) > 0

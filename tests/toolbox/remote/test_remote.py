@@ -22,6 +22,7 @@ from tests.support.processes import is_alive
 from tests.support.remote_calls import COMMANDS, Work, ask, judge_dead, machine_of, pids_in, remote_of, wait_for_pids
 from tests.support.sessions import agent_of, data_of, model_of
 from tests.support.ssh_server import SSHServer
+from tests.support.time_limits import call_limited
 from tests.support.valid_history import judge_session
 from tests.support.waiting import wait_until
 
@@ -62,11 +63,14 @@ def test_what_a_command_leaves_running_is_ended(work: Work, tmp_path: Path) -> N
 
 def test_a_command_that_takes_too_long_is_ended(work: Work, tmp_path: Path) -> None:
     """After its time the command is dead, what it said is there, and the error says what to do."""
-    outcome = work("terminal", command="echo $$ >pids; echo half; sleep 1000", timeout=0.3)
+    command = "echo $$ >pids; echo half; sleep 1000"
+    outcome, limit = call_limited(
+        lambda seconds: work("terminal", command=command, timeout=seconds), lambda got: "half\n" in str(got.content)
+    )
     assert outcome.status == "failed"
     assert "half\n[stopped after" in str(outcome.content)
     assert "all its processes have ended" in str(outcome.content)
-    assert "longer than 0.3 s" in outcome.detail
+    assert f"longer than {limit}" in outcome.detail
     judge_dead(tmp_path / "pids")
 
 
