@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +14,9 @@ from halter.events import RequestStarted, TurnStarted
 from halter.models import ReasoningDelta, TextDelta, ToolCall
 from halter.session.log import EventLog, Transaction
 from halter.session.turn_writer import _Pieces
-from halter.stores import MemoryStore, Write
+from halter.stores import MemoryStore, SQLiteStore, Store, Write
 from halter.testing import Gate, ScriptedModel
+from tests.support.background import RunningTurn
 from tests.support.looped import looped
 
 
@@ -34,7 +36,7 @@ class CountingStore(MemoryStore):
         self.writes.append(kinds)
 
 
-def _session(store: MemoryStore, *script: object, tools: Sequence[object] = ()) -> Session:
+def _session(store: Store, *script: object, tools: Sequence[object] = ()) -> Session:
     return Agent(ScriptedModel(*script), tools).session("s", store)  # type: ignore[arg-type]
 
 
@@ -162,3 +164,15 @@ async def test_astop_stops_when_it_is_called() -> None:
     assert session.turn.token.is_cancelled
     assert (await held).stopped
     assert (await running).detail == "by a test"
+
+
+def test_astop_may_be_called_where_no_loop_runs(tmp_path: Path) -> None:
+    """A thread that hands what astop() returns to a loop got a RuntimeError, and the queued messages were not held."""
+    gate = Gate()
+    with SQLiteStore(tmp_path / "sessions.db") as store, _session(store, ["some ", gate]) as session:
+        running = RunningTurn(session)
+        gate.wait_reached()
+        session.post("later")
+        assert asyncio.run(session.astop()).stopped
+        assert running.end().status == "interrupted"
+        assert [each.state for each in session.inbox] == ["held"]

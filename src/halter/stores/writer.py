@@ -200,7 +200,11 @@ class Writer:
         if not self.on_thread:
             self._drain()
             return
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:  # the caller makes a coroutine for a loop of another thread, or for asyncio.run()
+            self.wake()
+            return
         if self._next_iteration is not loop:
             self._next_iteration = loop
             loop.call_soon(self._wake_after_iteration)
