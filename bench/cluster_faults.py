@@ -217,6 +217,7 @@ def write_down(keep: Path, report: Report, wrong: list[str], events: list[Any], 
         "events": events,
         "commits": commits,
     }
+    keep.mkdir(parents=True, exist_ok=True)
     (keep / f"{report.session}.json").write_text(json.dumps(found, indent=1))
 
 
