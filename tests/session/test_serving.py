@@ -14,7 +14,7 @@ import pytest
 
 from halter import CancellationToken, NothingToDo, SessionBusy
 from halter.errors import LeaseLost, StoreError, StoreFull
-from halter.events import Event
+from halter.events import Event, TurnFinished
 from halter.models import ReasoningDelta, TextDelta
 from halter.models.errors import ProviderError
 from halter.stores import MemoryStore, SQLiteStore
@@ -450,6 +450,31 @@ async def test_events_found_after_a_lost_answer_are_told_of_though_reading_fails
         assert [message.id for message in session.inbox] == ["m1"]
         await session.aclose()
         assert "message.accepted" in [event.kind async for event in subscription]
+
+
+@looped
+async def test_a_turn_whose_end_could_not_be_written_is_sealed_when_the_store_is_back() -> None:
+    """Who followed the session saw a turn that ran on, until the next message came or the session was unloaded."""
+    store = HookedStore()
+    session = agent_of("An answer.").session("s", store)
+    failures = iter([StoreError("no answer"), StoreError("no answer")])
+
+    def fail(written: list[str]) -> None:
+        if "turn.finished" in written and (error := next(failures, None)) is not None:
+            raise error
+
+    store.before = fail
+    serving = asyncio.create_task(session.serve())
+    with session.subscribe() as subscription:
+        await session.apost("Hello.", id="m1")
+        async for event in subscription:
+            if isinstance(event.data, TurnFinished):
+                assert (event.data.status, event.data.reason) == ("interrupted", "crash")
+                break
+    assert next(failures, None) is None
+    assert not session.inbox
+    await session.aclose()
+    await serving
 
 
 @looped
