@@ -1,11 +1,13 @@
 """Faults in a cluster under load: three NATS servers and three gateways as processes, and clients that use ids.
 
     python bench/cluster_faults.py [--rounds 10] [--clients 20] [--seed 1] [--first 0] [--lease 2] [--keep FOLDER]
+                                   [--fault NAME]
 
 In each round clients talk to new sessions through whatever gateway they pick, stop turns, and follow the events; in the
 middle of it something fails: see `bench/cluster_injections.py`. When all is at rest again, `bench/cluster_checker.py`
 judges by what the clients saw and what is in the log. The seed and the number of the round decide the fault and what
 the clients do; the time at which something happens is the machine's. What is wrong is kept in FOLDER, with the logs.
+With a NAME, that fault happens in every round.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import asyncio
 import contextlib
 import json
 import random
+import shlex
 import signal
 import tempfile
 import time
@@ -44,6 +47,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=15)
 _REST = 120.0  # seconds until all must be at rest
 _LEAST = 4  # messages of each client
 _BEGUN = 60.0  # seconds until half of the clients must have begun
+_ROUND = 1_200.0  # seconds until a round must have ended
 _REFUSED = (409, 429, 500, 503)
 
 
@@ -177,6 +181,7 @@ async def one_round(
     seed, clients, keep = options.seed, options.clients, options.keep
     rng = random.Random(f"{seed}/{number}")
     fault = rng.choice(FAULTS if servers.can_be_full else [each for each in FAULTS if "disk" not in each])
+    fault = options.fault or fault
     talkers = [Talker(fleet, f"r{seed}-{number}-{each}", rng.randrange(1 << 30)) for each in range(clients)]
     until = time.monotonic() + fleet.lease * 4
     talking = [asyncio.create_task(each.talk(until)) for each in talkers]
@@ -217,6 +222,7 @@ def write_down(keep: Path, report: Report, wrong: list[str], events: list[Any], 
         "events": events,
         "commits": commits,
     }
+    keep.mkdir(parents=True, exist_ok=True)
     (keep / f"{report.session}.json").write_text(json.dumps(found, indent=1))
 
 
@@ -235,7 +241,12 @@ async def run(options: argparse.Namespace) -> int:
             stack.callback(store.close)
             for number in range(options.first, options.first + options.rounds):
                 began = time.monotonic()
-                fault, found, count = await one_round(number, options, fleet, servers, store)
+                try:
+                    async with asyncio.timeout(_ROUND):
+                        fault, found, count = await one_round(number, options, fleet, servers, store)
+                except TimeoutError:
+                    print(f"seed {options.seed} round {number}: it did not end in {_ROUND:g} s", flush=True)
+                    return failed + 1
                 failed += bool(found)
                 verdict = "ok" if not found else f"{len(found)} VIOLATIONS"
                 print(
@@ -245,8 +256,17 @@ async def run(options: argparse.Namespace) -> int:
                 )
                 for each in found[:20]:
                     print(f"    {each}", flush=True)
+                if found:
+                    print(f"    again: {_arguments(number, options)}", flush=True)
     print(f"{options.rounds - failed} of {options.rounds} rounds without a violation")
     return failed
+
+
+def _arguments(number: int, options: argparse.Namespace) -> str:
+    """The arguments with which one round is repeated."""
+    names = ("seed", "clients", "lease", *(["fault"] if options.fault else []))
+    chosen = shlex.join(f"--{name}={getattr(options, name)}" for name in names)
+    return f"{chosen} --first={number} --rounds=1"
 
 
 def main() -> None:
@@ -256,6 +276,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first round")
     parser.add_argument("--lease", type=float, default=2.0, help="seconds")
+    parser.add_argument("--fault", choices=FAULTS, default="", help="the same in every round; else one at random")
     parser.add_argument("--keep", type=Path, help="folder for what is wrong")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends servers and disks, too
     sys.exit(bool(asyncio.run(run(parser.parse_args()))))

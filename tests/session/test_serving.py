@@ -8,14 +8,16 @@ import gc
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from halter import CancellationToken, NothingToDo, SessionBusy
 from halter.errors import LeaseLost, StoreError, StoreFull
+from halter.events import Event, TurnFinished
 from halter.models import ReasoningDelta, TextDelta
 from halter.models.errors import ProviderError
-from halter.stores import SQLiteStore
+from halter.stores import MemoryStore, SQLiteStore
 from halter.testing import Gate
 from tests.support.hooked_store import HookedStore, waiting_in
 from tests.support.looped import looped
@@ -413,6 +415,64 @@ async def test_a_message_whose_write_seemed_to_fail_is_applied_once() -> None:
                 break
     assert seen.count("message.accepted") == 1
     assert receipt.state == "applied"
+    await session.aclose()
+    await serving
+
+
+@looped
+async def test_events_found_after_a_lost_answer_are_told_of_though_reading_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store failed again while the session was loaded again: subscribers never heard of what had been written."""
+    store = HookedStore()
+    session = agent_of("An answer.").session("s", store)
+
+    def lose_answer() -> None:
+        raise StoreError("no answer")
+
+    store.once("message.accepted", lose_answer)
+    with session.subscribe() as subscription:
+        with pytest.raises(StoreError, match="no answer"):
+            await session.apost("Hello.", id="m1")
+        with monkeypatch.context() as patch:
+            reads = []
+
+            def read(*arguments: Any, **options: Any) -> list[Event]:
+                reads.append(arguments)
+                if len(reads) == 3:  # the two before are those that load the state
+                    raise StoreError("cannot be read")
+                return MemoryStore.read(store, *arguments, **options)
+
+            patch.setattr(store, "read", read)
+            with pytest.raises(StoreError, match="cannot be read"):
+                await session.apost("Hello.", id="m1")
+        await session.apost("Hello.", id="m1")
+        assert [message.id for message in session.inbox] == ["m1"]
+        await session.aclose()
+        assert "message.accepted" in [event.kind async for event in subscription]
+
+
+@looped
+async def test_a_turn_whose_end_could_not_be_written_is_sealed_when_the_store_is_back() -> None:
+    """Who followed the session saw a turn that ran on, until the next message came or the session was unloaded."""
+    store = HookedStore()
+    session = agent_of("An answer.").session("s", store)
+    failures = iter([StoreError("no answer"), StoreError("no answer")])
+
+    def fail(written: list[str]) -> None:
+        if "turn.finished" in written and (error := next(failures, None)) is not None:
+            raise error
+
+    store.before = fail
+    serving = asyncio.create_task(session.serve())
+    with session.subscribe() as subscription:
+        await session.apost("Hello.", id="m1")
+        async for event in subscription:
+            if isinstance(event.data, TurnFinished):
+                assert (event.data.status, event.data.reason) == ("interrupted", "crash")
+                break
+    assert next(failures, None) is None
+    assert not session.inbox
     await session.aclose()
     await serving
 

@@ -156,7 +156,7 @@ def node_steps(state: State, number: int, node: Node, mutant: str) -> Iterator[S
             if is_free and state.generation < MOST_LEASES and not is_mirrored:
                 taken = state._replace(owner=number, generation=state.generation + 1)
                 yield put(taken, number, node._replace(taking=state.generation + 1))
-        elif (state.owner, state.generation) == (number, node.taking):
+        elif not state.log or state.log[-1][2] < node.taking:  # the log says whether another one has begun
             yield send(put(state, number, node._replace(known=len(state.log))), number, "fence", "")
         else:
             yield put(state, number, node._replace(taking=0))

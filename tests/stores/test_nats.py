@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import signal
 import socket
 import subprocess
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nats.aio.msg import Msg
 
+from bench.cluster_proxy import Links
 from halter import Agent, Turn
 from halter.errors import LeaseLost, SessionOwned, StoreError
 from halter.events import MessageEdited
@@ -193,6 +196,62 @@ def test_a_commit_whose_answer_is_lost_is_written_once(nats_server: NATSServer, 
                 assert texts(store, name) == ["1", "2", "3"]
     finally:
         cable.close()
+
+
+def test_a_commit_that_arrives_after_it_was_given_up(nats_server: NATSServer, tmp_path: Path) -> None:
+    """A split ended after the writer had given up: the servers wrote the commit, and the owner could never write again.
+
+    It is found in the log, and the next one follows it.
+    """
+    with Links() as links:
+        port = links.add("a", nats_server.port)
+        with NATSStore(f"nats://127.0.0.1:{port}", prefix=tmp_path.name, patience=0.1) as store:
+            lease = store.acquire("s")
+            append(store, lease, says("first"))
+            links.hold(["a"])
+            with pytest.raises(StoreError, match="does not answer"):
+                store.commit([Write(lease, numbered(2, says("late")), 0)])
+            links.go(["a"])
+            assert texts(store) == ["first", "late"]
+            store.commit([Write(lease, numbered(3, says("next")), 0)])
+            assert texts(store) == ["first", "late", "next"]
+
+
+def test_a_commit_that_arrives_after_the_log_was_read_again(nats_server: NATSServer, tmp_path: Path) -> None:
+    """What an owner read after a commit without an answer stays true: if it arrives later, the server refuses it."""
+    arrived = queue.SimpleQueue[bytes]()
+    with Links() as links, NATSStore(nats_server.url, prefix=tmp_path.name) as watching:
+        urls = [f"nats://127.0.0.1:{links.add(name, nats_server.port)}" for name in ("a", "b")]
+        options: dict[str, Any] = {"dont_randomize": True, "ping_interval": 0.2, "max_outstanding_pings": 1}
+        with NATSStore(urls, prefix=tmp_path.name, patience=0.1, **options) as store:
+            lease = store.acquire("s")
+            append(store, lease, says("first"))
+            watching._run(lambda: listen(watching, "s", arrived))
+            links.hold(["a"])
+            with pytest.raises(StoreError, match="does not answer"):
+                store.commit([Write(lease, numbered(2, says("late")), 0)])
+            wait_until(lambda: is_connected_to(store, urls[1]))
+            assert texts(store) == ["first"]
+            links.go(["a"])
+            while b"late" not in arrived.get(timeout=20):
+                pass
+            store.commit([Write(lease, numbered(2, says("next")), 0)])
+            assert texts(store) == ["first", "next"]
+
+
+def is_connected_to(store: NATSStore, url: str) -> bool:
+    now = store._client.connected_url
+    return store._client.is_connected and now is not None and now.geturl() == url
+
+
+async def listen(store: NATSStore, session: str, arrived: queue.SimpleQueue[bytes]) -> None:
+    """Hear of what arrives for a log, whether it is stored or refused."""
+
+    async def hear(message: Msg) -> None:
+        arrived.put(message.data)
+
+    await store._client.subscribe(store.names.log(session), cb=hear)
+    await store._client.flush()
 
 
 def test_a_server_that_is_killed_and_comes_back(own_server: NATSServer) -> None:

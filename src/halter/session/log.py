@@ -272,9 +272,9 @@ class EventLog:
             raise SessionClosed(f"session {self.id!r} is closed; open it again with agent.session({self.id!r}, store)")
         if not self._is_loaded:
             self._state = _load(self.store, self.id)
-            self._is_loaded = True
             if self._state.last > self.view.last:  # a commit was written, though its answer was lost
                 self.publish(self.store.read(self.id, self.view.last))
+            self._is_loaded = True
         return Transaction(self, self._state)
 
     def discard(self) -> None:

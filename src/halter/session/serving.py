@@ -13,12 +13,14 @@ from halter.errors import LeaseLost, NothingToDo, SessionClosed, StoreError
 from halter.events import Missed
 from halter.models.backoff import Backoff
 from halter.session import background_loop
+from halter.session.turn_writer import seal_open_turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
 
     from halter.events import Event
     from halter.session.inbox import Content
+    from halter.session.log import Transaction
     from halter.session.session import Session
     from halter.session.turn import Turn
 
@@ -93,7 +95,10 @@ async def serve(session: Session) -> None:
     failures = 0
     while await _has_work(session):
         try:
-            await session._run_turn(may_continue=False)
+            if _has_open_turn(session):
+                await session._log.run_async(_seal)
+            else:
+                await session._run_turn(may_continue=False)
         except NothingToDo:
             continue  # what was ready is held or removed meanwhile
         except SessionClosed:
@@ -103,17 +108,27 @@ async def serve(session: Session) -> None:
         except StoreError as error:
             delay = _BACKOFF.delay(failures)
             failures += 1
-            _log.warning("session %s: no turn could begin; trying again in %.1f s: %s", session.id, delay, error)
+            _log.warning("session %s: the store failed; trying again in %.1f s: %s", session.id, delay, error)
             await CancellationToken.any_of(session.token, CancellationToken(timeout=delay)).wait_async()
         else:
             failures = 0
 
 
 async def _has_work(session: Session) -> bool:
-    """Wait for a message that may be applied; False when the session is closed."""
+    """Wait for a message that may be applied, or a turn to seal; False when the session is closed."""
     while not session.token.is_cancelled:
         changed = session._log.watch()
-        if session.inbox.ready():
+        if session.inbox.ready() or _has_open_turn(session):
             return True
         await changed.wait_async(token=session.token)
     return False
+
+
+def _has_open_turn(session: Session) -> bool:
+    """Whether the end of a turn could not be written: nothing runs, and in the log the turn is open."""
+    return session._log.view.history.turn is not None and not session.is_running
+
+
+def _seal(tx: Transaction) -> None:
+    if tx.running is None:
+        seal_open_turn(tx, "crash", "its end could not be written")

@@ -19,6 +19,7 @@ from halter.models.types import TextDelta
 from halter.stores import MemoryStore
 from halter.testing import Gate
 from tests.support.gateway_client import AT_MOST, OWN, gateway_of, kinds, numbers, sqlite
+from tests.support.hooked_store import HookedStore
 from tests.support.looped import looped
 
 
@@ -174,6 +175,26 @@ async def test_a_stream_says_how_much_has_happened() -> None:
         headers = {"Authorization": f"Bearer {OWN}"}
         async with aiohttp.ClientSession() as http, http.get(url, headers=headers) as answer:
             assert answer.headers["Halter-Last-Event"] == str(last)
+
+
+@looped
+async def test_a_client_that_knows_more_than_the_owner_is_sent_nothing_twice() -> None:
+    """It saw on another node what the owner had no answer for yet; from the owner it got the whole log again."""
+    store = HookedStore()
+
+    def lose_answer() -> None:
+        raise StoreError("no answer")
+
+    async with gateway_of("An answer.", store=store) as (gateway, client):
+        await client.create()
+        store.once("message.accepted", lose_answer)
+        assert (await client.post("Hello.", id="m1")).status == 503
+        written = store.read("s")[-1].seq
+        assert gateway.registry.live_sessions["s"].session.last_event < written
+        async with client.events(after=written) as stream:
+            await client.post("Hello.", id="m1")
+            seen = await stream.until("turn.finished")
+        assert numbers(seen)[0] == written + 1
 
 
 @looped

@@ -175,8 +175,8 @@ class RemoteLog:
             elif is_part(headers)[0]:
                 if is_part(headers)[1]:
                     self.look_again()
-            elif message.data:
-                self._tell(events_of(self.id, message.data))
+            elif events := events_of(self.id, message.data):  # an empty list would say that this is the end
+                self._tell(events)
         except Exception:  # noqa: BLE001
             _log.exception("a stored commit could not be read", extra={"session": self.id})
             self.look_again()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.registration import call_in_loop
@@ -110,8 +111,7 @@ class EventFeed:
         self._store = store
         self._pack = pack
         self._dispatcher = dispatcher
-        # A number beyond the log belongs to a deleted session of the same name.
-        self._last = after if after <= session.last_event else 0
+        self._last = after
         self._news: collections.deque[list[Event]] = collections.deque(maxlen=_MOST_WAITING)
         self._first: list[Event] = []
         self._is_kept = False  # live events are kept; else they are dropped, as the log will be read
@@ -129,10 +129,20 @@ class EventFeed:
     async def load(self) -> None:
         """Read the start of the log. Raises `StoreError` before anything is sent, if it cannot be read."""
         try:
+            if self._last > self._session.last_event and not await self._is_in_log():
+                self._last = 0  # the number belongs to a deleted session of the same name
             self._first = await self._read()
         except BaseException:
             self.end()
             raise
+
+    async def _is_in_log(self) -> bool:
+        """Whether the log has the client's last event. It may, though the session does not know of it yet.
+
+        A commit can be in the log of a cluster, and seen there by clients, before its owner has had the answer.
+        """
+        read = partial(self._store.read, self._session.id, self._last - 1, limit=1)
+        return bool(await run_blocking_async(read, token=NEVER))
 
     async def run(self) -> None:
         """Send events until the session is closed, or `end()`. Raises `ConnectionError` if the client disconnects."""

@@ -22,7 +22,18 @@ if TYPE_CHECKING:
     from halter.stores.nats.node import Node
     from halter.stores.nats.streams import Stored
 
-__all__ = ["Held", "commit_of", "events_of", "headers_of", "info_of", "is_part", "last_of", "to_messages"]
+__all__ = [
+    "NO_EVENTS",
+    "Held",
+    "commit_of",
+    "events_of",
+    "generation_of",
+    "headers_of",
+    "info_of",
+    "is_part",
+    "last_of",
+    "to_messages",
+]
 
 _COMMIT: Final = "Halter-Commit"
 _GENERATION: Final = "Halter-Generation"
@@ -30,6 +41,7 @@ _LAST: Final = "Halter-Last"  # the number of the log's last event, with this me
 _INFO: Final = "Halter-Info"  # when the log began and when it was last written, and how many messages are waiting
 _PART: Final = "Halter-Part"  # "2/3", where the body was too large for one message
 _ROOM: Final = 4_096  # bytes of a message that are not its body
+NO_EVENTS: Final = b"[]"  # the body of a commit that only moves the log's last sequence
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[tuple[int, float, str, str, str]]).decode
@@ -92,6 +104,11 @@ def info_of(headers: Mapping[str, str]) -> tuple[float, float, int]:
 def commit_of(headers: Mapping[str, str]) -> str:
     """The id of the commit that a message is part of."""
     return headers.get(_COMMIT, "")
+
+
+def generation_of(headers: Mapping[str, str]) -> int:
+    """The generation of the lease with which a message was written."""
+    return int(headers[_GENERATION])
 
 
 def is_part(headers: Mapping[str, str]) -> tuple[bool, bool]:

@@ -5,9 +5,7 @@ atomic batch. A lease is a key in a bucket, changed by compare-and-set. Whoever 
 to the log first. That moves the log's last sequence, so the server itself refuses whatever the owner before may still
 write: its message expects an older one.
 
-A commit that was not answered is tried again, for a while. Trying again is safe: if the first try was written, the
-second is refused, and the last message of the log then has the commit's own id.
-
+How logs are written, and what becomes of a commit that is not answered: see `halter.stores.nats.log_writer`.
 How much a crash of the servers can lose is theirs to say: see `docs/guides/cluster.md`.
 """
 
@@ -16,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import secrets
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import nats.errors
@@ -24,16 +21,17 @@ import nats.errors
 from halter._extras import need
 from halter.cancel.loop_thread import LoopClosed, LoopThread
 from halter.cancel.token import NEVER
-from halter.errors import NotStorable, SessionOwned, StoreError
+from halter.errors import SessionOwned, StoreError
 from halter.stores.base import Lease
-from halter.stores.nats.commits import Held, commit_of, headers_of, to_messages
+from halter.stores.nats.commits import Held
 from halter.stores.nats.leases import Leases
 from halter.stores.nats.log_reader import LogReader
+from halter.stores.nats.log_writer import LogWriter, patiently
 from halter.stores.nats.names import Names, process_of
 from halter.stores.nats.node import Node, process_name
 from halter.stores.nats.schema import ANSWER_SECONDS, ask, make_stream, open_bucket
-from halter.stores.nats.streams import MOST_MESSAGES, Append, Stream, StreamRefused, WrongSequence
-from halter.stores.refusals import lease_lost, open_here, out_of_order
+from halter.stores.nats.streams import Stream, StreamRefused
+from halter.stores.refusals import open_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -53,7 +51,7 @@ __all__ = ["NATSStore"]
 T = TypeVar("T")
 
 _CLOSE_SECONDS: Final = 1.0
-_PAUSE: Final = 0.1  # seconds between two tries
+_RECONNECT: Final = 0.1  # seconds between two tries to connect
 
 
 class NATSStore:
@@ -86,10 +84,10 @@ class NATSStore:
         self._patience = patience  # for a commit that is not answered
         self._options = options
         self._home = LoopThread("halter-nats")
-        self._held: dict[Lease, Held] = {}
         self._client: Client
         self._stream: Stream
         self._logs: LogReader
+        self._writer: LogWriter
         self._leases: Leases
         self._nodes: KeyValue
         self._node: Node | None = None
@@ -115,22 +113,27 @@ class NATSStore:
 
     def expiry(self, lease: Lease) -> CancellationToken:
         """A token that is cancelled before anybody else can take the session, if NATS cannot be reached."""
-        held = self._held.get(lease)
+        held = self._writer.held.get(lease)
         return held.node.lost if held is not None else NEVER
 
     def commit(self, writes: Sequence[Write]) -> None:
         """Append the events of several sessions: all of them or none."""
-        self._run(lambda: self._commit(writes))
+        self._run(lambda: self._writer.commit(writes))
 
     def erase(self, lease: Lease) -> None:
         """Delete the session's log."""
-        self._run(lambda: self._erase(lease))
+        self._run(lambda: self._writer.erase(lease))
 
     def read(
         self, session: str, after: int = 0, *, limit: int | None = None, without: Collection[str] = ()
     ) -> list[Event]:
         """The events with higher numbers than *after*."""
-        return self._run(lambda: self._patiently(lambda: self._logs.read(session, max(after, 0), limit, without)))
+
+        async def read() -> list[Event]:
+            await self._writer.settle_session(session)
+            return await self._logs.read(session, max(after, 0), limit, without)
+
+        return self._run(lambda: self._patiently(read))
 
     def sessions(self) -> list[SessionInfo]:
         """All sessions, the most recently used first."""
@@ -173,7 +176,7 @@ class NATSStore:
             name=name,
             error_cb=note,
             connect_timeout=2,
-            reconnect_time_wait=_PAUSE,
+            reconnect_time_wait=_RECONNECT,
             max_reconnect_attempts=-1,
             allow_reconnect=True,
             **callbacks,
@@ -235,6 +238,7 @@ class NATSStore:
         await make_stream(self._client, names, self.replicas)
         self._stream = Stream(self._client, names.stream, ANSWER_SECONDS)
         self._logs = LogReader(self._stream, names)
+        self._writer = LogWriter(self._client, self._stream, names, self._patience)
         # Not direct: what another node just wrote has to be seen, so the leader answers.
         kept = KeyValueConfig(names.leases, storage=StorageType.FILE, replicas=self.replicas, direct=False)
         passing = KeyValueConfig(
@@ -246,22 +250,13 @@ class NATSStore:
         self._leases = Leases(await open_bucket(js, kept), self._nodes)
 
     async def _patiently(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Try something again while NATS does not answer, for a while."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + self._patience
-        while True:
-            try:
-                return await make()
-            except (nats.errors.Error, OSError):
-                if loop.time() > until:
-                    raise
-                await asyncio.sleep(_PAUSE)
+        return await patiently(make, self._patience)
 
     async def _close(self) -> None:
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):  # then the leases end by time
             async with asyncio.timeout(_CLOSE_SECONDS):
                 if self._client.is_connected:
-                    for lease in list(self._held):
+                    for lease in list(self._writer.held):
                         await self._release(lease)
                 if self._node is not None:
                     await self._node.end()
@@ -275,7 +270,7 @@ class NATSStore:
         while True:
             owner = await self._leases.owner(session)
             lease = Lease(session, owner.generation + 1)
-            if owner.node == node.id and Lease(session, owner.generation) in self._held:
+            if owner.node == node.id and Lease(session, owner.generation) in self._writer.held:
                 raise open_here(session)
             if owner.node not in {"", node.id, *self._former} and await self._leases.is_alive(owner.node):
                 raise SessionOwned(
@@ -284,13 +279,12 @@ class NATSStore:
                     process_of(owner.node),
                 )
             held = Held(node, await self._leases.take(session, node, lease.generation, owner.revision))
-            if held.revision and await self._fence(lease, held):
-                self._held[lease] = held
+            if held.revision and await self._writer.begin(lease, held):
                 return lease
 
     async def _living_node(self) -> Node:
         if self._node is None or not self._node.is_alive:
-            self._held = {}
+            self._writer.held.clear()
             if self._node is not None:
                 self._former.add(self._node.id)
                 await self._node.end()
@@ -300,92 +294,10 @@ class NATSStore:
             self._node = node
         return self._node
 
-    async def _fence(self, lease: Lease, held: Held) -> bool:
-        """Append an empty message, after which the server refuses older owners; False if the lease was taken away."""
-        subject = self.names.log(lease.session)
-        while True:
-            end = await self._stream.last(subject)
-            if end is not None:
-                held.learn(end)
-            if (await self._leases.owner(lease.session)).revision != held.revision:
-                return False
-            message = Append(subject, b"", headers_of(lease, held, secrets.token_hex(8)), held.sequence)
-            with contextlib.suppress(WrongSequence):  # the owner before has written just now
-                held.sequence = await self._stream.append([message])
-                return True
-
     async def _release(self, lease: Lease) -> None:
-        held = self._held.pop(lease, None)
+        held = self._writer.held.pop(lease, None)
         if held is not None and held.node.is_alive:
             await self._leases.take(lease.session, None, lease.generation, held.revision)
-
-    def _own(self, lease: Lease) -> Held:
-        held = self._held.get(lease)
-        if held is None or not held.node.is_alive:
-            raise lease_lost(lease)
-        return held
-
-    # Writing
-
-    async def _commit(self, writes: Sequence[Write]) -> None:
-        commit = secrets.token_hex(8)
-        messages: list[Append] = []
-        ends: dict[Lease, tuple[Held, int]] = {}  # what is held afterwards, and its last message in the batch
-        for write in writes:
-            held = self._own(write.lease)
-            before, _ = ends.get(write.lease, (held, 0))
-            after = before.after(write)
-            subject = self.names.log(write.lease.session)
-            parts = to_messages(subject, write, headers_of(write.lease, after, commit), self._client.max_payload)
-            if before is held:
-                parts[0] = parts[0]._replace(expected=held.sequence)
-            messages += parts
-            ends[write.lease] = after, len(messages)
-        if len(messages) > MOST_MESSAGES:
-            raise NotStorable("it is too much for one commit; nothing was written", writes[0].lease.session)
-        last = await self._patiently(lambda: self._append(messages, commit, writes))
-        for lease, (after, number) in ends.items():
-            after.sequence = last - len(messages) + number
-            self._held[lease] = after
-
-    async def _append(self, messages: list[Append], commit: str, writes: Sequence[Write]) -> int:
-        """Append; gives the last sequence. Raises `WriteRefused` if one of the writes is at fault."""
-        first = messages[0]
-        try:
-            return await self._stream.append(messages)
-        except WrongSequence:
-            end = await self._stream.last(first.subject)
-            if end is not None and commit_of(end.headers) == commit:  # an earlier try was written after all
-                place = max(number for number, each in enumerate(messages, 1) if each.subject == first.subject)
-                return end.sequence - place + len(messages)
-            await self._blame(writes)
-            raise StoreError("a log was changed by another process at the same time; try again") from None
-
-    async def _blame(self, writes: Sequence[Write]) -> None:
-        """Find the write that is at fault, and learn where its log ends now."""
-        for lease, events, _ in writes:
-            held = self._own(lease)
-            end = await self._stream.last(self.names.log(lease.session))
-            if end is None or end.sequence == held.sequence:
-                continue
-            if (await self._leases.owner(lease.session)).revision != held.revision:
-                del self._held[lease]
-                raise lease_lost(lease)
-            held.learn(end)
-            raise out_of_order(lease, events[0].seq, held.last)
-
-    async def _erase(self, lease: Lease) -> None:
-        held = self._own(lease)
-        empty = Held(held.node, held.revision)
-        empty.sequence = held.sequence
-        subject = self.names.log(lease.session)
-        try:
-            message = Append(subject, b"", headers_of(lease, empty, secrets.token_hex(8)), held.sequence)
-            empty.sequence = await self._stream.append([message])
-        except WrongSequence:
-            raise lease_lost(lease) from None
-        self._held[lease] = empty
-        await self._stream.purge(subject, before=empty.sequence)  # what is before such a message counts as erased
 
 
 def _without_secrets(servers: str | list[str]) -> str:

@@ -1,0 +1,195 @@
+"""Writes logs: commits of several sessions as one atomic batch, each with the sequence that its log must end with.
+
+A commit that was not answered is tried again, for a while. Trying again is safe: if the first try was written, the
+second is refused, and the last message of the log then has the commit's own id.
+
+A commit that was given up without an answer may still be on its way to the servers. Before its sessions are read or
+written again, a message without events is appended to each of their logs. Then the commit is written already, or the
+server refuses it whenever it arrives. So what is read then stays true, and this writer knows again where the log ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import nats.errors
+
+from halter.errors import NotStorable, StoreError
+from halter.stores.nats.commits import NO_EVENTS, Held, commit_of, generation_of, headers_of, to_messages
+from halter.stores.nats.streams import MOST_MESSAGES, Append, WrongSequence
+from halter.stores.refusals import lease_lost, out_of_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from nats.aio.client import Client
+
+    from halter.stores.base import Lease, Write
+    from halter.stores.nats.names import Names
+    from halter.stores.nats.streams import Stream
+
+__all__ = ["LogWriter", "patiently"]
+
+T = TypeVar("T")
+
+_PAUSE: Final = 0.1  # seconds between two tries
+_SOON: Final = 0.01  # seconds until a message that is being written can be seen
+
+
+async def patiently(make: Callable[[], Coroutine[Any, Any, T]], patience: float) -> T:
+    """Try something again while NATS does not answer, for a while."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + patience
+    while True:
+        try:
+            return await make()
+        except (nats.errors.Error, OSError):
+            if loop.time() > until:
+                raise
+            await asyncio.sleep(_PAUSE)
+
+
+class LogWriter:
+    """Writes the logs of the sessions that this process has. Everything here runs on the loop of the connection."""
+
+    def __init__(self, client: Client, stream: Stream, names: Names, patience: float) -> None:
+        self.held: dict[Lease, Held] = {}
+        self._client = client
+        self._stream = stream
+        self._names = names
+        self._patience = patience  # for a commit that is not answered
+        self._unanswered: dict[Lease, asyncio.Lock] = {}  # those with a commit that may still be on its way
+
+    async def begin(self, lease: Lease, held: Held) -> bool:
+        """Be the one who writes a log: older owners are refused from now on. False if the lease was taken away."""
+        if not await self._fence(lease, held, b""):
+            return False
+        self.held[lease] = held
+        return True
+
+    async def _fence(self, lease: Lease, held: Held, body: bytes) -> bool:
+        """Append a message without events; False if the lease was taken away.
+
+        After it the server refuses whatever was sent before, by older owners or by this one.
+        """
+        subject = self._names.log(lease.session)
+        while True:
+            end = await self._stream.last(subject)
+            if end is not None:
+                if generation_of(end.headers) > lease.generation:
+                    return False
+                held.learn(end)
+            message = Append(subject, body, headers_of(lease, held, secrets.token_hex(8)), held.sequence)
+            with contextlib.suppress(WrongSequence):  # what was sent before is being written just now
+                held.sequence = await self._stream.append([message])
+                return True
+            await asyncio.sleep(_SOON)
+
+    async def settle_session(self, session: str) -> None:
+        """Learn what became of the commits of a session that were not answered. Nothing else can become of them."""
+        for lease in [each for each in self._unanswered if each.session == session]:
+            await self._settle(lease)
+
+    async def _settle(self, lease: Lease) -> None:
+        lock = self._unanswered.get(lease)
+        if lock is None:
+            return
+        async with lock:
+            held = self.held.get(lease)
+            if held is None or not held.node.is_alive:
+                pass  # the next owner's fence does it
+            elif lease in self._unanswered and not await self._fence(lease, held, NO_EVENTS):
+                self.held.pop(lease, None)
+            self._unanswered.pop(lease, None)
+
+    def _own(self, lease: Lease) -> Held:
+        held = self.held.get(lease)
+        if held is None or not held.node.is_alive:
+            raise lease_lost(lease)
+        return held
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Append the events of several sessions: all of them or none. Raises as the store does."""
+        commit = secrets.token_hex(8)
+        messages: list[Append] = []
+        ends: dict[Lease, tuple[Held, int]] = {}  # what is held afterwards, and its last message in the batch
+        for write in writes:
+            await self._settle(write.lease)
+            held = self._own(write.lease)
+            before, _ = ends.get(write.lease, (held, 0))
+            after = before.after(write)
+            subject = self._names.log(write.lease.session)
+            parts = to_messages(subject, write, headers_of(write.lease, after, commit), self._client.max_payload)
+            if before is held:
+                parts[0] = parts[0]._replace(expected=held.sequence)
+            messages += parts
+            ends[write.lease] = after, len(messages)
+        if len(messages) > MOST_MESSAGES:
+            raise NotStorable("it is too much for one commit; nothing was written", writes[0].lease.session)
+        last = await self._append_patiently(messages, commit, writes)
+        for lease, (after, number) in ends.items():
+            after.sequence = last - len(messages) + number
+            self.held[lease] = after
+
+    async def _append_patiently(self, messages: list[Append], commit: str, writes: Sequence[Write]) -> int:
+        """Append, again and again if there is no answer; note it if one of the tries may still be on its way."""
+        is_answered = True
+
+        async def append() -> int:
+            nonlocal is_answered
+            try:
+                return await self._append(messages, commit, writes)
+            except (nats.errors.Error, OSError, asyncio.CancelledError):
+                is_answered = False
+                raise
+
+        try:
+            return await patiently(append, self._patience)
+        except BaseException:
+            if not is_answered:
+                self._unanswered |= {write.lease: asyncio.Lock() for write in writes}
+            raise
+
+    async def _append(self, messages: list[Append], commit: str, writes: Sequence[Write]) -> int:
+        """Append; gives the last sequence. Raises `WriteRefused` if one of the writes is at fault."""
+        first = messages[0]
+        try:
+            return await self._stream.append(messages)
+        except WrongSequence:
+            end = await self._stream.last(first.subject)
+            if end is not None and commit_of(end.headers) == commit:  # an earlier try was written after all
+                place = max(number for number, each in enumerate(messages, 1) if each.subject == first.subject)
+                return end.sequence - place + len(messages)
+            await self._blame(writes)
+            raise StoreError("a log was changed by another process at the same time; try again") from None
+
+    async def _blame(self, writes: Sequence[Write]) -> None:
+        """Find the write that is at fault, and learn where its log ends now."""
+        for lease, events, _ in writes:
+            held = self._own(lease)
+            end = await self._stream.last(self._names.log(lease.session))
+            if end is None or end.sequence == held.sequence:
+                continue
+            # The log itself says whether another owner has begun. To learn where it ends then would end the fence.
+            if generation_of(end.headers) > lease.generation:
+                del self.held[lease]
+                raise lease_lost(lease)
+            held.learn(end)
+            raise out_of_order(lease, events[0].seq, held.last)
+
+    async def erase(self, lease: Lease) -> None:
+        """Delete the log of a session."""
+        held = self._own(lease)
+        empty = Held(held.node, held.revision)
+        empty.sequence = held.sequence
+        subject = self._names.log(lease.session)
+        try:
+            message = Append(subject, b"", headers_of(lease, empty, secrets.token_hex(8)), held.sequence)
+            empty.sequence = await self._stream.append([message])
+        except WrongSequence:
+            raise lease_lost(lease) from None
+        self.held[lease] = empty
+        await self._stream.purge(subject, before=empty.sequence)  # what is before such a message counts as erased
