@@ -160,6 +160,13 @@ def _shared(parser: argparse.ArgumentParser) -> None:
         "--agent", metavar="NAME", default=argparse.SUPPRESS, help="talk to this one of [agents] in the settings"
     )
     parser.add_argument(
+        "--tools",
+        metavar="NAMES",
+        type=_names,
+        default=argparse.SUPPRESS,
+        help='the tools that the model has: "default", "none", or names separated by commas',
+    )
+    parser.add_argument(
         "--sandbox",
         choices=["workspace", "read-only", "off"],
         default=argparse.SUPPRESS,
@@ -195,6 +202,11 @@ def _shared(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         help="time limit for each task that is delegated to another agent",
     )
+
+
+def _names(text: str) -> list[str]:
+    """Names that are separated by commas; "none" is no name."""
+    return [] if text == "none" else [each.strip() for each in text.split(",") if each.strip()]
 
 
 def _store(parser: argparse.ArgumentParser) -> None:

@@ -109,6 +109,16 @@ def test_tools_are_used(home: Home, provider: FakeProvider) -> None:
     assert provider.requests[1].body["messages"][-1]["content"] == "42"
 
 
+@pytest.mark.parametrize(("named", "offered"), [("none", set()), ("mytools:one, todo", {"one", "todo"})])
+def test_tools_of_the_command_line(home: Home, provider: FakeProvider, named: str, offered: set[str]) -> None:
+    """`--tools` replaces the tools of the settings by others, or by none."""
+    home.write_module("def one() -> int:\n    'One.'\n    return 1\n")
+    (home.path / "config.toml").write_text('tools = ["default"]\n')
+    provider.script(answer("Hello."))
+    assert home.run("-p", "Hi.", "--tools", named).out == "Hello.\n"
+    assert {each["function"]["name"] for each in provider.requests[0].body.get("tools", [])} == offered
+
+
 def test_settings_of_the_model_and_limits(home: Home, provider: FakeProvider) -> None:
     """Options go with the request and bound the turn; a model that is silent for too long is given up."""
     (home.path / "config.toml").write_text("[model_settings]\nseed = 7\ntop_p = 0.9\n")
