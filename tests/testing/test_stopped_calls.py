@@ -169,3 +169,51 @@ def test_a_call_that_takes_too_long_is_ended() -> None:
     """A test cannot hang on a tool that never ends."""
     with ToolCalls(count, timeout=0.05) as calls, pytest.raises(TimeoutError):
         calls.call("count", to=100)
+
+
+@pytest.mark.parametrize("moment", ["middle", "twice"])
+def test_a_stop_at_a_report_comes_before_the_next_piece(moment: Moment) -> None:
+    """A tool that never waits was stopped some hundred pieces later, and a test of its content failed at random."""
+
+    @tool(grace=30)
+    def hurry(ctx: ToolContext) -> Iterator[str]:
+        """Yield many pieces without a pause."""
+        for number in range(10_000):
+            yield f"{number}\n"
+            ctx.report(f"at {number}.")
+
+    with ToolCalls(hurry) as calls:
+        outcome = calls.call_stopped(Stop("stop", moment, report="at 3."), "hurry")
+    assert outcome.status == "partial"
+    assert str(outcome.content).split() == ["0", "1", "2", "3", "4"]  # the piece at which it met the stop is kept
+
+
+def test_an_async_tool_meets_the_stop_at_its_next_await() -> None:
+    """A report of a coroutine is made on the loop that runs the call; its token is cancelled when it returns."""
+    reached: list[bool] = []
+
+    @tool(grace=30)
+    async def steps(ctx: ToolContext) -> None:
+        """Report, go on, and wait."""
+        ctx.report("begun")
+        reached.append(ctx.token.is_cancelled)
+        await asyncio.sleep(30)
+        reached.append(False)
+
+    with ToolCalls(steps) as calls:
+        assert calls.call_stopped(Stop("stop", report="begun"), "steps").status == "cancelled"
+    assert reached == [True]
+
+
+def test_a_report_that_never_comes_fails_the_call() -> None:
+    """A misspelt text left the call unstopped, and the test of a stop saw a completed call."""
+    with ToolCalls(count) as calls, pytest.raises(AssertionError, match="never reported 'at four'") as failed:
+        calls.call_stopped(Stop(report="at four"), "count", to=2)
+    assert "at 2" in str(failed.value)
+    assert any("completed" in note for note in failed.value.__notes__)
+
+
+def test_a_moment_that_does_not_exist_is_refused() -> None:
+    """It never came, and the call was not stopped."""
+    with pytest.raises(ValueError, match=r"'centre' is no moment.*middle"):
+        Stop("stop", "centre", report="at 3")  # type: ignore[arg-type]

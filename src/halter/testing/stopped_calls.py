@@ -43,7 +43,8 @@ class Stop:
 
     * "before": before the call begins. It is "not_started".
     * "start": as soon as the function was launched.
-    * "middle": when the call has reported a text that contains *report*, or when *wait* returns; it runs in a thread
+    * "middle": inside the `ctx.report()` of a text that contains *report*, so that the tool meets the stop at its next
+      `yield` or wait; a call that never reports it raises AssertionError. Or when *wait* returns; it runs in a thread
       of its own, and what it raises is raised by the call. A tool that stops in time is "partial" or "cancelled".
     * "twice": as "middle", and then again, also for other reasons. The first one is the reason of the outcome.
     * "end": when the outcome is there. It stays "completed".
@@ -56,6 +57,9 @@ class Stop:
     wait: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.at, CancellationToken) and self.at not in MOMENTS:
+            msg = f"{self.at!r} is no moment: it is a token or one of {', '.join(MOMENTS)}"
+            raise ValueError(msg)
         if self.at in ("middle", "twice") and self.report is None and self.wait is None:
             msg = f'a stop at "{self.at}" needs report= or wait=, which say when the call is in the middle of its work'
             raise ValueError(msg)
@@ -123,7 +127,7 @@ class ToolCalls:
             with stopping.begun():
                 [outcome] = await batch.run()
             await asyncio.sleep(0)  # the last report may be on its way
-            await stopping.ended(outcome)
+            await stopping.ended(outcome, self.reports)
         return outcome
 
 
@@ -139,6 +143,7 @@ class _Stopping:
         self._waited = asyncio.Event()
         self._waited.set()
         self._error: BaseException | None = None
+        self._is_due = False  # the moment has come
 
     @contextlib.contextmanager
     def begun(self) -> Iterator[None]:
@@ -157,12 +162,12 @@ class _Stopping:
 
     def see(self, event: ToolEvent) -> None:
         """Stop if this event is the moment, in whatever thread it happens."""
-        is_now = (
-            (self._at == "start" and isinstance(event, ToolStarted))
-            or (self._at == "end" and isinstance(event, ToolFinished))
-            or (self._at in ("middle", "twice") and self._is_reported(event))
-        )
-        if is_now:
+        if self._at in ("middle", "twice") and not self._is_due and self._is_reported(event):
+            self._is_due = True
+            self._cancel()  # before report() returns: what the tool does next, it does after the stop
+        elif (self._at == "start" and isinstance(event, ToolStarted)) or (
+            self._at == "end" and isinstance(event, ToolFinished)
+        ):
             self._call_soon(self._cancel)  # what has started is launched by then
 
     def _is_reported(self, event: ToolEvent) -> bool:
@@ -191,9 +196,12 @@ class _Stopping:
                 self._error = AssertionError("a token was cancelled twice")
             self._token.cancel("interrupt", detail="again")
 
-    async def ended(self, outcome: ToolOutcome) -> None:
-        """Wait for the thread that waited, and raise what it has raised."""
+    async def ended(self, outcome: ToolOutcome, reports: list[str]) -> None:
+        """Wait for the thread that waited, and raise what it has raised, or that the moment never came."""
         await self._waited.wait()
+        stop = self._stop
+        if stop is not None and stop.wait is None and self._at in ("middle", "twice") and not self._is_due:
+            self._error = AssertionError(f"the call never reported {stop.report!r}, so it was not stopped: {reports}")
         if self._error is not None:
             self._error.add_note(f"the outcome of the call: {outcome}")
             raise self._error
