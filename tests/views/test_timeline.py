@@ -161,7 +161,7 @@ def test_the_drawing() -> None:
     """One axis around the stop; what had ended long before is only counted; nothing is told to the terminal."""
     text = render(LINE, ascii_only=True)
     *_, scale, request, never, left, _, turn = text.splitlines()
-    assert "(1 earlier not shown)" in text
+    assert "(1 earlier request or call not shown)" in text
     assert scale.split() == ["-150.0", "ms", "stop", "+100.0", "ms"]
     stop = turn.index("+")
     assert request[stop] == left[stop] == "+"
@@ -245,3 +245,15 @@ def test_durations() -> None:
     """A duration is told in the unit that fits it."""
     assert [seconds(value) for value in (0.00004, -0.25, 3.0, 600.0)] == ["0.0 ms", "-250.0 ms", "3.00 s", "10.0 min"]
     assert [seconds(value) for value in (99.9, 36_000.0, 864_000.0)] == ["99.90 s", "10.0 h", "10.0 days"]
+
+
+def test_a_turn_that_was_stopped_with_what_is_around_it() -> None:
+    """A turn that had ended with its client's connection was told to be "not ended yet"."""
+    happened: list[EventData] = [
+        TurnStarted("m"),
+        TurnStopping("disconnect", "the client has disconnected", "", 1001.0),
+        TurnFinished("interrupted", "disconnect"),
+    ]
+    timeline = last_stop([Event(n, 999.0 + n, "s", "t", data) for n, data in enumerate(happened, 1)])
+    assert timeline is not None
+    assert "into the turn; stopped." in " ".join(render(timeline).split())

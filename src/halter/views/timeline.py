@@ -105,7 +105,7 @@ def render(timeline: Timeline, *, width: int = 80, color: bool = False, ascii_on
     lines = [line for text in _story(timeline) for line in _wrap(text, width)]
     hidden = len(timeline.spans) - len(shown)
     if hidden:
-        lines.append(f"({hidden} earlier not shown)")
+        lines.append(f"({hidden} earlier {'request or call' if hidden == 1 else 'requests and calls'} not shown)")
     lines += ["", f"{'':{_LABEL}} {axis.scale()}"]
     for name, span in rows:
         label = single_line(name)[:_LABEL]
@@ -123,9 +123,14 @@ def _story(line: Timeline) -> list[str]:
     by = f"by {line.by} " if line.by else ""
     into = seconds(line.asked_at - line.started)
     clock = time.strftime("%H:%M:%S", time.localtime(line.asked_at))
-    back = f"stopped in {seconds(line.after)}" if line.after is not None else "not ended yet"
     if line.reason == "crash":
         back = "the program ended first"
+    elif line.ended is None:
+        back = "not ended yet"
+    elif line.after is None:  # the stop of something around the turn, such as a request: its moment is not known
+        back = "stopped"
+    else:
+        back = f"stopped in {seconds(line.after)}"
     story.append(f"Stop requested {by}({why}) at {clock}, {into} into the turn; {back}.")
     if line.message:
         story.append(f'Message: "{line.message}"')

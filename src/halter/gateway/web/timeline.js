@@ -70,7 +70,8 @@ function story(turn) {
   const { stopping } = turn;
   if (!stopping)
     return turn.ended === null ? "Running." : `${outcome(turn.status)} after ${seconds(turn.ended - turn.started)}.`;
-  const back = turn.after === null ? "not ended yet" : `stopped in ${seconds(turn.after)}`;
+  const took = turn.after === null ? "" : ` in ${seconds(turn.after)}`;
+  const back = turn.ended === null ? "not ended yet" : `stopped${took}`;
   const why = [stopping.reason === "stop" ? "" : stopping.reason, stopping.detail].filter(Boolean).join(": ");
   return `Stop requested ${seconds(stopping.at - turn.started)} into the turn${why ? ` (${why})` : ""}; ${back}.`;
 }
