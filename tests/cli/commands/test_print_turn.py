@@ -186,6 +186,14 @@ def test_a_refusal_is_told(home: Home, provider: FakeProvider) -> None:
     assert "TEXT" in str(texts(provider, 1))
 
 
+def test_a_missing_key_is_told_with_the_cure(home: Home) -> None:
+    """A new user read that a variable is not set, and not that a command asks for the key and stores it."""
+    ended = home.run("-p", "Hi.", "--model", "groq:any")
+    assert (ended.code, ended.out) == (1, "")
+    assert "GROQ_API_KEY is not set" in ended.err
+    assert "login PROVIDER` asks for a key and stores it" in ended.err
+
+
 def test_garbage_is_told(home: Home, provider: FakeProvider) -> None:
     """What is no answer at all is an error in words, however often it comes."""
     garbage = raw(b"data: {nonsense\n\n", b"\x00\xff\xfe")

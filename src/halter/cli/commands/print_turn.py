@@ -156,6 +156,8 @@ class _Run:
             f"        `{program_name()} --session {name} -p TEXT` continues it; "
             f"`{program_name()} why {name}` shows how it ended."
         )
+        if turn.status == "failed" and "is not set" in what:  # the key of a provider
+            self._output.say(f"        `{program_name()} login PROVIDER` asks for a key and stores it.")
 
     def _code(self, turn: Turn) -> int:
         if turn.status == "done":

