@@ -65,7 +65,7 @@ def test_errors_come_where_they_are_written() -> None:
         with pytest.raises(ProviderError):
             await anext(stream)
         assert model.streams[0].state == "failed"
-        with pytest.raises(AssertionError, match="has 1 entries, and this is request 2"):
+        with pytest.raises(AssertionError, match="has 1 entries, and this is request 2; give it one entry"):
             await collect(model)
 
     run(scenario())

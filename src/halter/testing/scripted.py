@@ -110,7 +110,10 @@ class ScriptedModel:
         self.streams.append(seen)
         if len(self.streams) > len(self._script):
             seen.state = "failed"
-            message = f"the script has {len(self._script)} entries, and this is request {len(self.streams)}"
+            message = (
+                f"the script of this ScriptedModel has {len(self._script)} entries, and this is request "
+                f"{len(self.streams)}; give it one entry for each request"
+            )
             raise AssertionError(message)
         entry = self._script[len(self.streams) - 1]
         try:
