@@ -18,13 +18,19 @@ from halter.testing import Gate, ScriptedModel
 silence = Gate()
 model = ScriptedModel(["Once upon a time ", silence], "I am listening.")  # yours: "openai:gpt-5"
 agent = Agent(model)
-sessions: dict[str, Session] = {}  # yours: agent.session(user, SQLiteStore("sessions.db"))
+sessions: dict[str, Session] = {}  # yours, beside it: store = halter.stores.SQLiteStore("sessions.db")
 app = FastAPI()
+
+
+def session_of(user: str) -> Session:
+    if user not in sessions:
+        sessions[user] = agent.session()  # yours: agent.session(user, store)
+    return sessions[user]
 
 
 @app.post("/ask/{user}")
 async def ask(user: str, text: str, request: Request) -> StreamingResponse:
-    session = sessions.setdefault(user, agent.session())
+    session = session_of(user)
 
     async def answer() -> AsyncIterator[str]:
         async with stop_on_disconnect(request):
