@@ -30,6 +30,8 @@ from halter.cli.chat.live_area import LiveArea
 from halter.cli.chat.live_rows import LiveRows
 from halter.cli.chat.markdown_blocks import Block
 from halter.cli.chat.styling import cells
+from halter.cli.chat.terminal_images import image_protocol, image_sequence
+from halter.models.types import Image
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyBindings
 
+    from halter.cli.chat.notices import Notice
     from halter.cli.chat.terminal import Terminal
     from halter.cli.chat.transcript import Finished
 
@@ -78,6 +81,7 @@ class ScreenLayout:
         self._drawn_for = terminal.size()
         self._settling: asyncio.TimerHandle | None = None
         self._last_kind = ""  # of what was written last
+        self._images = image_protocol()
         self._was_empty = True
         self._output = BufferedOutput(terminal, on_gone)
         self._buffer = Buffer(history=history, multiline=True, on_text_changed=self._on_text)
@@ -217,6 +221,9 @@ class ScreenLayout:
         left = list(shown)
         while left and (not lines or time.monotonic() < end):
             each = left.pop(0)
+            if isinstance(each, Image):
+                lines += [image] if (image := image_sequence(each, self._images)) else []
+                continue
             kind = "block" if isinstance(each, Block) else "user" if each.tone == "user" else "note"
             if self._last_kind and _needs_gap(self._last_kind, kind, each):
                 lines.append("")
@@ -251,7 +258,7 @@ class ScreenLayout:
         self._output.is_held = self._settling is not None and not self._app.is_done
 
 
-def _needs_gap(last: str, kind: str, shown: Finished) -> bool:
+def _needs_gap(last: str, kind: str, shown: Notice | Block) -> bool:
     """Whether an empty line is needed between what was written last and this."""
     if isinstance(shown, Block):
         return not shown.continues

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from halter.cli.chat import notices
 from halter.cli.chat.markdown_blocks import Block, MarkdownBlocks
 from halter.cli.chat.notices import Notice
+from halter.cli.chat.terminal_images import images_of
+from halter.models.types import Image
 from halter.views.items import (
     CallItem,
     ChildItem,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Finished", "Transcript"]
 
-Finished: TypeAlias = Notice | Block
+Finished: TypeAlias = Notice | Block | Image
 _MAX_OUTPUTS: Final = 20  # calls whose output can be shown
 _MAX_TURNS: Final = 3  # kept in memory; what was said before is in the terminal's scrollback
 
@@ -125,7 +127,7 @@ class Transcript:
             self._write_message(item)
         elif isinstance(item, CallItem):
             if kind == "tool.finished":
-                self.finished += notices.of_call(item)
+                self.finished += [*notices.of_call(item), *images_of(item)]
                 self._outputs.append(item)
                 self._shown_output = None
             elif kind == "tool.finished_late":
