@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["NATSStore"]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 _CLOSE_SECONDS: Final = 1.0
 _RECONNECT: Final = 0.1  # seconds between two tries to connect
@@ -260,8 +262,14 @@ class NATSStore:
                         await self._release(lease)
                 if self._node is not None:
                     await self._node.end()
-        with contextlib.suppress(nats.errors.Error, OSError):  # the connection may be broken already
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        """Close the connection. A boundary: it may be broken, and then asyncio of Python 3.13.0 raises a TypeError."""
+        try:
             await self._client.close()
+        except Exception as error:  # noqa: BLE001
+            _log.debug("the connection to NATS was broken already: %s", error)
 
     # Leases
 
