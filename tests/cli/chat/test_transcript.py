@@ -38,6 +38,7 @@ def test_an_approval_shows_what_cannot_be_seen() -> None:
     command = "ls\r\x1b[2Kpwd \u202etxt.sh\u2066\u200b"
     request = ApprovalRequest(call_id="c", tool="terminal", arguments={"command": command}, reason="\u202ex", id="a")
     (notice,) = transcript_of(TurnStarted("m"), ApprovalAsked(request)).take_finished()
+    assert isinstance(notice, Notice)
     assert notice.text.splitlines() == [
         r"\u202ex. Run this command?",
         r"command: ls\r\x1b[2Kpwd \u202etxt.sh\u2066\u200b",
@@ -50,7 +51,7 @@ def test_an_answered_approval() -> None:
     transcript = transcript_of(
         TurnStarted("m"), ApprovalAsked(request), ApprovalAnswered("a", "c", granted=True, note="ok")
     )
-    assert [each.text for each in transcript.take_finished()] == [
+    assert [each.text for each in transcript.take_finished() if isinstance(each, Notice)] == [
         "this tool needs approval. Run this command?",
         "terminal: allowed (ok)",
     ]
@@ -62,4 +63,5 @@ def test_a_plain_yes_is_said_once() -> None:
     request = ApprovalRequest(call_id="c", tool="terminal", id="a")
     answered = ApprovalAnswered("a", "c", granted=True, note="approved")
     shown = transcript_of(TurnStarted("m"), ApprovalAsked(request), answered).take_finished()
+    assert isinstance(shown[-1], Notice)
     assert shown[-1].text == "terminal: allowed"
