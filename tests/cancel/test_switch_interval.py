@@ -162,3 +162,26 @@ def test_a_forked_child_has_the_users_value() -> None:
     if pid == 0:  # pragma: no cover  (another process)
         os._exit(0 if abs(sys.getswitchinterval() - USERS) < 1e-6 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_without_a_thread_it_stays_as_it_is() -> None:
+    """From Python 3.12 on no thread can be started when the interpreter ends, and at a limit of the system not either. A
+    stop printed a traceback then, and after such a limit no deadline ever passed: the thread counted as started.
+    """
+    program = """
+        import sys, threading
+        from halter.cancel import CancellationToken
+        from halter.cancel.switch_interval import lower
+
+        start = threading.Thread.start
+        def refuse(thread):
+            raise RuntimeError("can't start new thread")
+        threading.Thread.start = refuse
+        before = sys.getswitchinterval()
+        lower()
+        assert sys.getswitchinterval() == before
+        threading.Thread.start = start
+        assert CancellationToken(timeout=0.01).wait(20)
+    """
+    ended = run_python(program)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -92,7 +92,11 @@ class Timer:
 
     def _start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="halter-deadlines", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # none is to be had just now; the next deadline tries again
+            self._thread = None
+            raise
 
     def _sweep(self) -> None:
         """Remove settled and dropped entries. The threshold doubles, so the cost per entry is constant."""

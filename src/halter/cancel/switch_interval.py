@@ -33,7 +33,10 @@ def lower() -> None:
     global _original, _until  # noqa: PLW0603  (the process has one interval)
     _until = time.monotonic() + _SECONDS
     # Registered before the interval is lowered, so that a KeyboardInterrupt in between does not leave it low for good.
-    CancellationToken(timeout=_SECONDS).on_cancel(_restore)
+    try:
+        CancellationToken(timeout=_SECONDS).on_cancel(_restore)
+    except RuntimeError:  # no thread can be started that would restore it, as when the interpreter ends
+        return
     current = _interval()
     if current > _LOW:
         _original = current
