@@ -165,7 +165,7 @@ def test_a_forked_child_has_the_users_value() -> None:
 
 
 def test_without_a_thread_it_stays_as_it_is() -> None:
-    """From Python 3.12 on no thread can be started when the interpreter ends, and at a limit of the system not either. A
+    """From Python 3.12 on no thread can be started when the interpreter ends, and at a limit of the system neither. A
     stop printed a traceback then, and after such a limit no deadline ever passed: the thread counted as started.
     """
     program = """
