@@ -191,14 +191,16 @@ def test_a_family_of_nobody_is_gone() -> None:
 def test_survivors_are_named(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that survives even KILL, as one stuck in the kernel does, is reported by its number."""
     process = subprocess.Popen(["sleep", "30"])
+    stuck = ProcessTree([process.pid])
     try:
-        stuck = ProcessTree([process.pid])
         monkeypatch.setattr(tree, "_send", lambda *_: None)  # nothing that we may start resists KILL
         monkeypatch.setattr(tree, "KILL_TIMEOUT", 0.05)
         with caplog.at_level(logging.ERROR):
             registry.stop(stuck, 0.0)
         assert str(process.pid) in caplog.text
+        assert process.pid in registry.roots()  # the exit tries once more
     finally:
+        registry.remove(stuck)
         process.kill()
         process.wait()
 
