@@ -206,8 +206,8 @@ class Writer:
             self.wake()
             return
         if self._next_iteration is not loop:
-            self._next_iteration = loop
             loop.call_soon(self._wake_after_iteration)
+            self._next_iteration = loop  # last: if a signal handler raises before it, there is one more call, not none
 
     def _wake_after_iteration(self) -> None:
         self._next_iteration = None
@@ -222,11 +222,11 @@ class Writer:
         """
         if self._waking is loop:
             return
-        self._waking = loop
         if self.on_thread:
             loop.call_later(min(max(_MOMENT, _REST * self._took), _LONGEST), self._wake_now)
         else:
             loop.call_soon(self._wake_now)
+        self._waking = loop  # last, as in wake_in_loop()
 
     def _wake_now(self) -> None:
         self._waking = None
