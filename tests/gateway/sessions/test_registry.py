@@ -152,3 +152,18 @@ async def test_agents_have_names() -> None:
         assert (session["agent"], session["turn"]["text"]) == ("two", "I am two.")
         other = await client.ask("POST", "/v1/sessions", {"id": "s", "agent": "one"})
         assert (other.status, other.body["field"]) == (409, "agent")
+
+
+@looped
+async def test_a_message_to_a_session_that_is_unloaded_at_once_is_answered(tmp_path: Path) -> None:
+    """Without idle time a session was unloaded between its loading and the message, which then waited for ever."""
+    gates = [Gate() for _ in range(10)]
+    with sqlite(tmp_path) as store:
+        async with gateway_of(*(["An ", gate] for gate in gates), store=store, idle_after=0.0) as (gateway, client):
+            await client.create()
+            for gate in gates:
+                await client.post("Go.")
+                await gate.await_reached()
+                gate.open()
+                while gateway.registry.live_sessions:
+                    await gateway.registry.asleep()

@@ -106,6 +106,7 @@ class SessionRegistry:
         self._kinds = frozenset({MessageAccepted, MessageEdited, TurnStarted, TurnStopping, TurnFinished, *kinds})
         self._idle_after = idle_after
         self._loading: dict[str, asyncio.Task[tuple[LiveSession, bool]]] = {}
+        self._awaiting: collections.Counter[str] = collections.Counter()  # callers that wait for a session to be loaded
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._waking: set[asyncio.Task[None]] = set()
         self._news: collections.deque[tuple[LiveSession, list[Event]]] = collections.deque()  # not processed yet
@@ -169,12 +170,29 @@ class SessionRegistry:
             task = asyncio.create_task(self._open(session_id, make, owner))
             self._loading[session_id] = task
             task.add_done_callback(lambda done: self._has_loaded(session_id, done))
-        return await asyncio.shield(task)  # the caller may go; others may wait for the same task
+        self._awaiting[session_id] += 1
+        try:
+            return await asyncio.shield(task)  # the caller may go; others may wait for the same task
+        finally:
+            self._awaiting[session_id] -= 1
+            self._schedule_sleep_of(session_id)
 
     def _has_loaded(self, session_id: str, task: asyncio.Task[tuple[LiveSession, bool]]) -> None:
         self._loading.pop(session_id, None)
         if not task.cancelled():
             task.exception()  # mark it as retrieved, even if nobody waits any more
+        self._schedule_sleep_of(session_id)
+
+    def _schedule_sleep_of(self, session_id: str) -> None:
+        """Start the idle timer of a session that was loaded, once nobody waits for it any more.
+
+        Those who wait go on some iterations of the loop later: with a short timer it would be unloaded before.
+        """
+        if not self._awaiting[session_id]:
+            del self._awaiting[session_id]
+            live = self.live_sessions.get(session_id)
+            if live is not None:
+                self._schedule_sleep(live)
 
     async def _open(self, session_id: str, make: str, owner: str) -> tuple[LiveSession, bool]:
         leaving = self._leaving.get(session_id)
@@ -197,8 +215,7 @@ class SessionRegistry:
             self.busy.add(live)
         loop = asyncio.get_running_loop()
         live.begin(self._kinds, lambda news: self._hear(live, news, loop), self._drop)
-        self._schedule_sleep(live)
-        return live, is_new
+        return live, is_new  # whoever waits for it schedules its sleep
 
     def _read(self, session_id: str, make: str, owner: str) -> tuple[Session, str, list[Event], bool]:
         """Open a session, in a thread, as its log may be long."""
@@ -339,7 +356,7 @@ class SessionRegistry:
 
     def _on_timer(self, live: LiveSession) -> None:
         live.timer = None
-        if live.leases or live.is_busy or self.is_draining:
+        if live.leases or live.is_busy or self.is_draining or live.session.id in self._awaiting:
             return  # its end calls _schedule_sleep()
         loop = asyncio.get_running_loop()
         due = live.idle_since + self._idle_after * (_KEEPS if live.session.has_resources else 1)
