@@ -8,10 +8,14 @@ import io
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from halter import tool
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
 from halter.gateway import KeyFile, Keys
 from halter.models.types import ToolCall
+from halter.stores.nats import log_writer
 from halter.testing import Gate, ScriptedModel
 from tests.support.gateway_client import kinds, numbers
 from tests.support.looped import looped
@@ -91,6 +95,35 @@ async def test_events_of_another_node_come_without_gap_or_repeat(nats_server: NA
             assert await stream == whole
         assert await late == whole[5:]
         assert not two.has
+
+
+@looped
+async def test_a_stream_from_another_node_goes_on_while_the_log_is_merged(
+    nats_server: NATSServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node that has a session opens it again and again, and merges its log: who follows it gets each event once."""
+    monkeypatch.setattr(log_writer, "MERGE_COMMITS", 3)
+    gate = Gate()
+    async with (
+        node_of(nats_server, prefix, ScriptedModel(["1", gate], *"234567"), idle_after=0.0) as one,
+        node_of(nats_server, prefix) as two,
+    ):
+        await one.client.create()
+        await one.client.post("Go.")
+        await gate.await_reached()
+        following = asyncio.create_task(two.client.finished(turns=7))
+        gate.open()
+        for turns in range(1, 8):
+            await one.client.finished(turns=turns)
+            while one.has:
+                await one.gateway.registry.asleep()
+            if turns < 7:
+                await one.client.post("Go on.")
+        events = await following
+        assert events == await one.client.finished(turns=7)
+        assert numbers(events) == list(range(1, len(events) + 1))
+        state = await run_blocking_async(two.store.state, token=NEVER)
+        assert state["state"]["messages"] < len(events) / 4  # it was merged
 
 
 @looped

@@ -22,7 +22,7 @@ from halter.cancel.token import NEVER
 from halter.events import Event, Missed
 from halter.gateway.http.errors import Problem
 from halter.gateway.sessions.live_session import owner_of
-from halter.stores.nats.commits import events_of, is_part, last_of
+from halter.stores.nats.commits import events_of, is_merged, is_part, last_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +170,9 @@ class RemoteLog:
         self.heard_at = time.monotonic()
         headers = message.headers or {}
         try:
-            if last_of(headers) == 0:
+            if is_merged(headers):
+                pass  # nothing new
+            elif last_of(headers) == 0:
                 self.end()  # it was deleted
             elif is_part(headers)[0]:
                 if is_part(headers)[1]:

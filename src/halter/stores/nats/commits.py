@@ -1,12 +1,17 @@
 """Commits as messages of a log: headers, bodies, parts, and events again.
 
-The headers of a log's last message say where the log ends: the number of its last event, when it was written, and how
-many messages wait. So the end of a log is known without reading it.
+The headers of a log's last message say where the log ends: the number of its last event, when it was written, how many
+messages wait, and how many commits the log has. So the end of a log is known without reading it.
+
+The commits of a long log are merged into a few large ones. The first of these says that the log begins with it: what is
+before it counts as removed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
@@ -16,7 +21,7 @@ from halter.stores.refusals import out_of_order
 from halter.stores.rows import from_body, to_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from halter.stores.base import Lease, Write
     from halter.stores.nats.node import Node
@@ -30,8 +35,11 @@ __all__ = [
     "generation_of",
     "headers_of",
     "info_of",
+    "is_merged",
     "is_part",
     "last_of",
+    "merged_messages",
+    "starts_log",
     "to_messages",
 ]
 
@@ -39,18 +47,22 @@ _COMMIT: Final = "Halter-Commit"
 _GENERATION: Final = "Halter-Generation"
 _LAST: Final = "Halter-Last"  # the number of the log's last event, with this message
 _INFO: Final = "Halter-Info"  # when the log began and when it was last written, and how many messages are waiting
+_COUNT: Final = "Halter-Count"  # how many commits the log has, with this one
+_MERGED: Final = "Halter-Merged"  # "first" or "next": this one replaces older ones
 _PART: Final = "Halter-Part"  # "2/3", where the body was too large for one message
 _ROOM: Final = 4_096  # bytes of a message that are not its body
+_MERGED_SIZE: Final = 256 * 1024  # characters of a merged commit: few messages, and readers of a page get little more
 NO_EVENTS: Final = b"[]"  # the body of a commit that only moves the log's last sequence
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[tuple[int, float, str, str, str]]).decode
+_Row: TypeAlias = tuple[int, float, str, str, str]  # as `to_rows()` makes them
+_decode = msgspec.json.Decoder(list[_Row]).decode
 
 
 class Held:
     """A lease of this store, and where its log ends."""
 
-    __slots__ = ("created_at", "last", "node", "revision", "sequence", "updated_at", "waiting")
+    __slots__ = ("count", "created_at", "last", "node", "revision", "sequence", "updated_at", "waiting", "writing")
 
     def __init__(self, node: Node, revision: int) -> None:
         self.node = node
@@ -60,23 +72,33 @@ class Held:
         self.created_at = 0.0
         self.updated_at = 0.0
         self.waiting = 0
+        self.count = 0  # of commits
+        self.writing = asyncio.Lock()  # for appends, where others append to this log as well
+
+    def at_start(self) -> Held:
+        """The same lease, at the beginning of the log."""
+        new = Held(self.node, self.revision)
+        new.writing = self.writing
+        return new
 
     def learn(self, end: Stored) -> None:
         """Take over where a log ends."""
         self.sequence = end.sequence
         self.last = last_of(end.headers)
         self.created_at, self.updated_at, self.waiting = info_of(end.headers)
+        self.count = int(end.headers.get(_COUNT, "0"))
 
     def after(self, write: Write) -> Held:
         """What is held once a write is done, but for the sequence. Raises `WriteRefused`."""
         lease, events, waiting = write
         if (events[0].seq, events[-1].seq) != (self.last + 1, self.last + len(events)):
             raise out_of_order(lease, events[0].seq, self.last)
-        new = Held(self.node, self.revision)
+        new = self.at_start()
         new.last = events[-1].seq
         new.created_at = self.created_at or events[0].time
         new.updated_at = events[-1].time
         new.waiting = waiting
+        new.count = self.count + 1
         return new
 
 
@@ -87,6 +109,7 @@ def headers_of(lease: Lease, held: Held, commit: str) -> dict[str, str]:
         _GENERATION: str(lease.generation),
         _LAST: str(held.last),
         _INFO: f"{held.created_at!r} {held.updated_at!r} {held.waiting}",
+        _COUNT: str(held.count),
     }
 
 
@@ -117,9 +140,55 @@ def is_part(headers: Mapping[str, str]) -> tuple[bool, bool]:
     return of != "1", number == of
 
 
+def is_merged(headers: Mapping[str, str]) -> bool:
+    """Whether a message only repeats what the log had before, in a commit that replaces others."""
+    return _MERGED in headers
+
+
+def starts_log(headers: Mapping[str, str]) -> bool:
+    """Whether the log begins with this message: what is before it was erased, or merged into this and the next ones."""
+    is_first = headers.get(_MERGED) == "first" and headers.get(_PART, "1/1").startswith("1/")
+    return is_first or last_of(headers) == 0
+
+
 def to_messages(subject: str, write: Write, headers: dict[str, str], max_payload: int) -> list[Append]:
     """A write as messages: one, or several if it is too large. Raises `NotStorable`."""
-    body = _encode(to_rows(write))
+    return _in_parts(subject, _encode(to_rows(write)), headers, max_payload)
+
+
+def merged_messages(
+    subject: str, lease: Lease, held: Held, bodies: Iterable[bytes], max_payload: int
+) -> tuple[list[Append], Held]:
+    """All commits of a log as a few large ones, and what is held once they are written, but for the sequence."""
+    after = held.at_start()
+    after.created_at, after.updated_at, after.waiting = held.created_at, held.updated_at, held.waiting
+    commit = secrets.token_hex(8)
+    messages: list[Append] = []
+    for rows in _merged(bodies):
+        after.last = rows[-1][0]
+        after.count += 1
+        headers = headers_of(lease, after, commit) | {_MERGED: "next" if messages else "first"}
+        messages += _in_parts(subject, _encode(rows), headers, max_payload)
+    if messages:
+        messages[0] = messages[0]._replace(expected=held.sequence)
+    return messages, after
+
+
+def _merged(bodies: Iterable[bytes]) -> Iterator[list[_Row]]:
+    rows: list[_Row] = []
+    size = 0
+    for body in bodies:
+        for row in _decode(body) if body else ():
+            if rows and size + len(row[-1]) > _MERGED_SIZE:
+                yield rows
+                rows, size = [], 0
+            rows.append(row)
+            size += len(row[-1])
+    if rows:
+        yield rows
+
+
+def _in_parts(subject: str, body: bytes, headers: dict[str, str], max_payload: int) -> list[Append]:
     size = max(max_payload - _ROOM, 1)
     if len(body) <= size:
         return [Append(subject, body, headers, None)]

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.stores.base import SessionInfo
-from halter.stores.nats.commits import events_of, info_of, is_part, last_of
+from halter.stores.nats.commits import events_of, info_of, is_merged, is_part, last_of, starts_log
 from halter.stores.nats.names import session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import AsyncGenerator, Collection
 
     from halter.events import Event
     from halter.stores.nats.names import Names
-    from halter.stores.nats.streams import Stream
+    from halter.stores.nats.streams import Stored, Stream
 
 __all__ = ["LogReader"]
 
 _PAUSE: Final = 0.1  # seconds, for a replica to catch up
 _FEW: Final = 512  # events of a log that are read rather than searched
 _MOST_HINTS: Final = 10_000  # logs of which a place is remembered
+
+
+class _Commit(NamedTuple):
+    """A commit, from one message or several."""
+
+    body: bytes
+    last: int  # the number of the log's last event then
+    sequence: int
+    starts_log: bool  # what is before it counts as removed
 
 
 class LogReader:
@@ -55,26 +64,55 @@ class LogReader:
             return []
         sequence = await self._find(session, after, end.sequence) if after and last_of(end.headers) > _FEW else 1
         events: list[Event] = []
-        parts: list[bytes] = []
         known, place = after, sequence  # the events after *known* begin at *place*
-        while sequence <= end.sequence and (limit is None or len(events) < limit):
-            page = await self._stream.read(subject, sequence, limit)
+        async for commit in self._commits(subject, sequence, end, limit):
+            if commit.starts_log:
+                events = []
+            events += events_of(session, commit.body, after, without)
+            if limit is not None and len(events) >= limit:
+                break
+            known, place = commit.last, commit.sequence + 1
+        self._remember(session, known, place)
+        return events if limit is None else events[:limit]
+
+    async def bodies(self, session: str, after: int) -> tuple[list[bytes], int]:
+        """The bodies of a log's commits after a sequence, and the sequence of the last one."""
+        subject = self._names.log(session)
+        found: list[bytes] = []
+        end = await self._stream.last(subject)
+        if end is None or end.sequence <= after:
+            return found, after
+        async for commit in self._commits(subject, after + 1, end, None):
+            if commit.starts_log:
+                found = []
+            found.append(commit.body)
+            after = commit.sequence  # also of one that was committed after we began to read
+        return found, after
+
+    async def _commits(
+        self, subject: str, sequence: int, end: Stored, page_size: int | None
+    ) -> AsyncGenerator[_Commit, None]:
+        """The commits of a log, each in one piece: from a sequence on to what was its end.
+
+        If the log is merged meanwhile, its commits are found behind that end, and all of them are yielded.
+        """
+        parts: list[bytes] = []
+        is_start = is_merged_now = False
+        last = 0
+        while sequence <= end.sequence or (is_merged_now and last < last_of(end.headers)):
+            page = await self._stream.read(subject, sequence, page_size)
             if not page:  # a replica that is behind the leader has answered
                 await asyncio.sleep(_PAUSE)
             for message in page:
                 sequence = message.sequence + 1
-                if last_of(message.headers) == 0:  # erased
-                    events, parts = [], []
-                    continue
+                if starts_log(message.headers):
+                    parts, is_start = [], True
+                    is_merged_now = is_merged(message.headers)
                 parts.append(message.body)
                 if is_part(message.headers)[1]:
-                    events += events_of(session, b"".join(parts), after, without)
-                    parts = []
-                    if limit is not None and len(events) >= limit:
-                        break
-                    known, place = last_of(message.headers), sequence
-        self._remember(session, known, place)
-        return events if limit is None else events[:limit]
+                    last = last_of(message.headers)
+                    yield _Commit(b"".join(parts), last, message.sequence, is_start)
+                    parts, is_start = [], False
 
     def _remember(self, session: str, after: int, sequence: int) -> None:
         """Remember where the events after a number begin: readers go on there.

@@ -6,20 +6,33 @@ second is refused, and the last message of the log then has the commit's own id.
 A commit that was given up without an answer may still be on its way to the servers. Before its sessions are read or
 written again, a message without events is appended to each of their logs. Then the commit is written already, or the
 server refuses it whenever it arrives. So what is read then stays true, and this writer knows again where the log ends.
+
+Reading a log costs mostly by the message, not by the event. So the commits of a long log are merged into a few large
+ones when its session is opened, while it is used: one atomic batch writes them, and then the older messages are purged.
+Between the two, readers find both, and the first merged message says that the log begins there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import nats.errors
 
 from halter.errors import NotStorable, StoreError
-from halter.stores.nats.commits import NO_EVENTS, Held, commit_of, generation_of, headers_of, to_messages
-from halter.stores.nats.streams import MOST_MESSAGES, Append, WrongSequence
+from halter.stores.nats.commits import (
+    NO_EVENTS,
+    Held,
+    commit_of,
+    generation_of,
+    headers_of,
+    merged_messages,
+    to_messages,
+)
+from halter.stores.nats.streams import MOST_MESSAGES, Append, StreamRefused, WrongSequence
 from halter.stores.refusals import lease_lost, out_of_order
 
 if TYPE_CHECKING:
@@ -28,13 +41,17 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
     from halter.stores.base import Lease, Write
+    from halter.stores.nats.log_reader import LogReader
     from halter.stores.nats.names import Names
     from halter.stores.nats.streams import Stream
 
 __all__ = ["LogWriter", "patiently"]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
+MERGE_COMMITS: Final = 500  # a log with more commits is merged when it is opened
+_MERGE_BYTES: Final = 64 * 1024 * 1024  # a larger log is not merged: writing it again would cost more than it saves
 _PAUSE: Final = 0.1  # seconds between two tries
 _SOON: Final = 0.01  # seconds until a message that is being written can be seen
 
@@ -55,20 +72,33 @@ async def patiently(make: Callable[[], Coroutine[Any, Any, T]], patience: float)
 class LogWriter:
     """Writes the logs of the sessions that this process has. Everything here runs on the loop of the connection."""
 
-    def __init__(self, client: Client, stream: Stream, names: Names, patience: float) -> None:
+    def __init__(self, client: Client, stream: Stream, reader: LogReader, names: Names, patience: float) -> None:
         self.held: dict[Lease, Held] = {}
         self._client = client
         self._stream = stream
+        self._reader = reader
         self._names = names
         self._patience = patience  # for a commit that is not answered
-        self._unanswered: dict[Lease, asyncio.Lock] = {}  # those with a commit that may still be on its way
+        self._unanswered: set[Lease] = set()  # those with a commit that may still be on its way
+        self._merging: dict[Lease, asyncio.Task[None]] = {}
 
     async def begin(self, lease: Lease, held: Held) -> bool:
         """Be the one who writes a log: older owners are refused from now on. False if the lease was taken away."""
         if not await self._fence(lease, held, b""):
             return False
         self.held[lease] = held
+        if held.count > MERGE_COMMITS:
+            task = self._merging[lease] = asyncio.create_task(self._merge(lease, held.writing))
+            task.add_done_callback(lambda _: self._merging.pop(lease, None))
         return True
+
+    async def close(self) -> None:
+        """End the merges."""
+        tasks = set(self._merging.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _fence(self, lease: Lease, held: Held, body: bytes) -> bool:
         """Append a message without events; False if the lease was taken away.
@@ -82,6 +112,7 @@ class LogWriter:
                 if generation_of(end.headers) > lease.generation:
                     return False
                 held.learn(end)
+            held.count += 1
             message = Append(subject, body, headers_of(lease, held, secrets.token_hex(8)), held.sequence)
             with contextlib.suppress(WrongSequence):  # what was sent before is being written just now
                 held.sequence = await self._stream.append([message])
@@ -91,19 +122,52 @@ class LogWriter:
     async def settle_session(self, session: str) -> None:
         """Learn what became of the commits of a session that were not answered. Nothing else can become of them."""
         for lease in [each for each in self._unanswered if each.session == session]:
-            await self._settle(lease)
+            held = self.held.get(lease)
+            if held is None:
+                self._unanswered.discard(lease)
+                continue
+            async with held.writing:
+                await self._settle(lease)
 
     async def _settle(self, lease: Lease) -> None:
-        lock = self._unanswered.get(lease)
-        if lock is None:
+        """The same for one lease, whose lock the caller has."""
+        if lease not in self._unanswered:
             return
-        async with lock:
-            held = self.held.get(lease)
-            if held is None or not held.node.is_alive:
-                pass  # the next owner's fence does it
-            elif lease in self._unanswered and not await self._fence(lease, held, NO_EVENTS):
-                self.held.pop(lease, None)
-            self._unanswered.pop(lease, None)
+        held = self.held.get(lease)
+        if held is None or not held.node.is_alive:
+            pass  # the next owner's fence does it
+        elif not await self._fence(lease, held, NO_EVENTS):
+            self.held.pop(lease, None)
+        self._unanswered.discard(lease)
+
+    async def _merge(self, lease: Lease, writing: asyncio.Lock) -> None:
+        """Merge the commits of a log. A boundary: if that fails, the log stays as it is, and the next owner tries."""
+        subject = self._names.log(lease.session)
+        try:
+            bodies, sequence = await self._reader.bodies(lease.session, 0)
+            async with writing:
+                more, _ = await self._reader.bodies(lease.session, sequence)  # what was committed meanwhile
+                bodies += more
+                held = self._own(lease)
+                is_other_log = held.writing is not writing  # it was erased meanwhile
+                if is_other_log or lease in self._unanswered or sum(map(len, bodies)) > _MERGE_BYTES:
+                    return
+                messages, after = merged_messages(subject, lease, held, bodies, self._client.max_payload)
+                after.sequence = await self._append_merged(lease, messages)
+                if lease in self.held:
+                    self.held[lease] = after
+            await self._stream.purge(subject, before=after.sequence - len(messages) + 1)
+        except Exception as error:  # noqa: BLE001
+            _log.info("the log of session %s was not merged: %s", lease.session, error or type(error).__name__)
+
+    async def _append_merged(self, lease: Lease, messages: list[Append]) -> int:
+        try:
+            return await self._stream.append(messages)
+        except (WrongSequence, StreamRefused):
+            raise
+        except BaseException:
+            self._unanswered.add(lease)
+            raise
 
     def _own(self, lease: Lease) -> Held:
         held = self.held.get(lease)
@@ -113,6 +177,13 @@ class LogWriter:
 
     async def commit(self, writes: Sequence[Write]) -> None:
         """Append the events of several sessions: all of them or none. Raises as the store does."""
+        async with contextlib.AsyncExitStack() as locks:
+            for lease in dict.fromkeys(write.lease for write in writes):
+                if lease in self._merging or lease in self._unanswered:  # else nobody else appends to this log
+                    await locks.enter_async_context(self._own(lease).writing)
+            await self._commit(writes)
+
+    async def _commit(self, writes: Sequence[Write]) -> None:
         commit = secrets.token_hex(8)
         messages: list[Append] = []
         ends: dict[Lease, tuple[Held, int]] = {}  # what is held afterwards, and its last message in the batch
@@ -150,7 +221,7 @@ class LogWriter:
             return await patiently(append, self._patience)
         except BaseException:
             if not is_answered:
-                self._unanswered |= {write.lease: asyncio.Lock() for write in writes}
+                self._unanswered |= {write.lease for write in writes}
             raise
 
     async def _append(self, messages: list[Append], commit: str, writes: Sequence[Write]) -> int:
@@ -182,6 +253,10 @@ class LogWriter:
 
     async def erase(self, lease: Lease) -> None:
         """Delete the log of a session."""
+        async with self._own(lease).writing:
+            await self._erase(lease)
+
+    async def _erase(self, lease: Lease) -> None:
         held = self._own(lease)
         empty = Held(held.node, held.revision)
         empty.sequence = held.sequence

@@ -240,7 +240,7 @@ class NATSStore:
         await make_stream(self._client, names, self.replicas)
         self._stream = Stream(self._client, names.stream, ANSWER_SECONDS)
         self._logs = LogReader(self._stream, names)
-        self._writer = LogWriter(self._client, self._stream, names, self._patience)
+        self._writer = LogWriter(self._client, self._stream, self._logs, names, self._patience)
         # Not direct: what another node just wrote has to be seen, so the leader answers.
         kept = KeyValueConfig(names.leases, storage=StorageType.FILE, replicas=self.replicas, direct=False)
         passing = KeyValueConfig(
@@ -257,6 +257,7 @@ class NATSStore:
     async def _close(self) -> None:
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):  # then the leases end by time
             async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._writer.close()
                 if self._client.is_connected:
                     for lease in list(self._writer.held):
                         await self._release(lease)
