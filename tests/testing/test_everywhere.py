@@ -11,8 +11,11 @@ import threading
 import pytest
 
 from halter import CancellationToken, Cancelled, run_blocking
-from halter.testing import InterruptFailure, interrupt_everywhere
+from halter.cancel.threads import pool
+from halter.cancel.threads.pool import end_idle_threads
+from halter.testing import InterruptFailure, everywhere, interrupt_everywhere
 from halter.testing.everywhere import points_of
+from tests.support.waiting import wait_until
 
 
 def test_every_line_of_the_scenario_is_a_point() -> None:
@@ -50,6 +53,41 @@ def test_the_point_that_breaks_is_named_and_can_be_tried_alone() -> None:
     name = str(caught.value).partition('at="')[2].partition('"')[0]
     with pytest.raises(InterruptFailure):
         interrupt_everywhere(scenario, at=name)
+
+
+def test_a_thread_that_is_busy_between_two_runs_is_watched_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a call used a thread that had ended its last one late, and none of its lines was a point."""
+    runs: list[CancellationToken] = []
+    is_between, has_passed_lines, may_end = threading.Event(), threading.Event(), threading.Event()
+
+    def end_late() -> None:
+        is_between.wait(30)
+        CancellationToken()
+        has_passed_lines.set()
+        may_end.wait(30)
+
+    def between_runs() -> None:
+        if len(runs) == 1:
+            is_between.set()
+            has_passed_lines.wait(30)
+        end_idle_threads()
+
+    def scenario(token: CancellationToken) -> None:
+        runs.append(token)
+        if len(runs) == 1:
+            pool.submit(end_late)
+            return
+        if len(runs) == 2:
+            may_end.set()
+            wait_until(lambda: len(pool._idle) == 1)
+        run_blocking(in_the_thread, token=token)
+
+    def in_the_thread() -> None:
+        assert runs
+
+    monkeypatch.setattr(everywhere, "end_idle_threads", between_runs)
+    report = interrupt_everywhere(scenario, only=lambda place: "in_the_thread" in place)
+    assert report.points
 
 
 def test_steps_of_the_event_loop_are_points() -> None:

@@ -85,12 +85,14 @@ def interrupt_everywhere(
     point: the one that a failure has named.
     """
     explorer = _Explorer(scenario, check, timeout)
-    explorer.run(None)  # imports modules and fills caches before points are counted
-    if at is None:
-        points = [point for point in explorer.run(None) if point.nth <= repeat and (only is None or only(point.place))]
-    else:
-        points = [point_named(at)]
-    missed = [point for point in points if point not in explorer.run(point)]
+    with _exploring():
+        explorer.run(None)  # imports modules and fills caches before points are counted
+        if at is None:
+            passed = explorer.run(None)
+            points = [point for point in passed if point.nth <= repeat and (only is None or only(point.place))]
+        else:
+            points = [point_named(at)]
+        missed = [point for point in points if point not in explorer.run(point)]
     return Report(points, missed)
 
 
@@ -223,6 +225,18 @@ class _Watch:
 
 
 _current: _Watch | None = None
+_explorations = 0
+
+
+@contextlib.contextmanager
+def _exploring() -> Iterator[None]:
+    """Keep the trace functions of threads between two runs: the next run may use a thread that ends its job late."""
+    global _explorations  # noqa: PLW0603  (a trace function is global)
+    _explorations += 1
+    try:
+        yield
+    finally:
+        _explorations -= 1
 
 
 @contextlib.contextmanager
@@ -246,7 +260,8 @@ def _on_event(frame: FrameType, event: str, _arg: object) -> Any:
     """
     watch = _current
     if watch is None:
-        sys.settrace(threading.gettrace())  # this thread was started for an earlier run: restore its trace function
+        if not _explorations:
+            sys.settrace(threading.gettrace())  # this thread was started for a run: restore its trace function
         return None
     if watch.is_done:
         if threading.get_ident() == watch.runner:

@@ -155,14 +155,16 @@ def test_one_that_becomes_another_program_is_read_again(monkeypatch: pytest.Monk
             return b""
         return original(pid)
 
+    monkeypatch.setattr(proc_table, "_SCAN_TIMEOUT", 30.0)  # on a busy machine, one round of the scan takes longer
     with sleeper() as process:
         monkeypatch.setattr(proc_table, "_environment", environment)
         assert scan().marked[MARK.encode()] == [process]
         assert emptied
 
 
-def test_one_that_becomes_another_program_all_the_time_is_always_seen() -> None:
+def test_one_that_becomes_another_program_all_the_time_is_always_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """It left its session and its parent, and a scan in the middle of its exec took the tree for ended."""
+    monkeypatch.setattr(proc_table, "_SCAN_TIMEOUT", 30.0)  # on a busy machine, one round of the scan takes longer
     code = f"import os, sys; os.execve(sys.executable, [sys.executable, '-S', *sys.orig_argv[2:]], {{'{MARK}': '1'}})"
     with subprocess.Popen([sys.executable, "-S", "-c", code], env={MARK: "1"}) as process:
         try:
@@ -193,6 +195,7 @@ def test_one_that_ends_instead_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
             os.waitpid(process, 0)
             return b""
 
+        monkeypatch.setattr(proc_table, "_SCAN_TIMEOUT", 30.0)  # on a busy machine, one round of the scan takes longer
         monkeypatch.setattr(proc_table, "_environment", environment)
         assert process not in scan().processes
 
