@@ -23,7 +23,9 @@ COMPUTED = ("session/history", "session/inbox", "stores/memory")
 DECISIONS = (
     "session/delivery",
     "session/questions",
+    "session/running",
     "session/session",
+    "session/stopping",
     "session/turn_control",
     "session/turn_writer",
     "stores/writer",

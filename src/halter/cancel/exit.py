@@ -40,6 +40,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Self
 
 from halter.cancel.deadlines import check_seconds
+from halter.cancel.loop_bridge import running_loop
 from halter.cancel.processes import registry
 from halter.cancel.token import CancellationToken
 
@@ -201,7 +202,7 @@ class ExitGuard:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._has_raised:
             return  # a second signal: the watching thread has read it
-        loop = _running_loop()
+        loop = running_loop()
         if self._is_holding and loop is None:
             self._held = number
             return
@@ -304,12 +305,6 @@ class ExitGuard:
         """Show the user a line. A boundary: a closed terminal must not prevent the exit."""
         with contextlib.suppress(Exception):
             self._say(text)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs in this thread."""
-    find = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)  # None in the middle of its import, too
-    return find() if find is not None else None
 
 
 def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:

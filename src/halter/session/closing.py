@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from halter.cancel.loop_bridge import running_loop
 from halter.cancel.one_shot_event import OneShotEvent
 from halter.errors import StoreError
 from halter.session.turn_writer import seal_open_turn
+from halter.stores.writer import writer_of
 
 if TYPE_CHECKING:
     from halter.session.log import Transaction
     from halter.session.session import Session
     from halter.session.turn_control import TurnControl
+    from halter.stores.base import Lease, Store
 
-__all__ = ["aclose", "close"]
+__all__ = ["aclose", "close", "submit_release"]
 
 
 def close(session: Session, timeout: float) -> None:
@@ -90,9 +92,13 @@ def _let_go(session: Session, control: TurnControl | None, *, by_force: bool) ->
     return done
 
 
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that is running in this thread, if any."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+def submit_release(store: Store, leases: list[Lease]) -> None:
+    """Submit the release of a lease. Does not wait, since the garbage collector may call this."""
+
+    def release() -> None:  # runs after the job that acquires the lease, if that was submitted
+        while leases:
+            with contextlib.suppress(StoreError):
+                store.release(leases.pop())
+
+    writer = writer_of(store)
+    writer.submit(writer.job(release))

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from halter.stores.base import Lease, Store
     from halter.tools.approval import ApprovalRequest
 
-__all__ = ["EventLog", "SessionView", "Transaction"]
+__all__ = ["EventLog", "SessionView", "Transaction", "closed_error"]
 
 R = TypeVar("R")
 _NONE: Final[frozenset[str]] = frozenset()
@@ -264,12 +264,21 @@ class EventLog:
         """Submit a decision without waiting for it. *on_error* is called if it could not be written."""
         return self.writer.submit(self.command(decide, on_error))
 
+    def wait(self, command: Command[R], *, in_handler: R) -> R:
+        """Block until a command is durable. A signal handler that has interrupted the writer gets *in_handler*."""
+        return in_handler if self.writer.is_interrupted_here else self.writer.wait(command)
+
+    def note_stopped_by(self, message_id: str, stopped: bool) -> None:  # noqa: FBT001
+        """Record, for its receipt, that a message has stopped a turn."""
+        if stopped:
+            self.stopped_by = {*self.stopped_by, message_id}
+
     # -- for the writer ----------------------------------------------------------------------------------------------
 
     def begin(self) -> Transaction:
         """Begin a transaction. The state is loaded again first if a commit has failed."""
         if self.is_closed:
-            raise SessionClosed(f"session {self.id!r} is closed; open it again with agent.session({self.id!r}, store)")
+            raise closed_error(self.id)
         if not self._is_loaded:
             self._state = _load(self.store, self.id)
             if self._state.last > self.view.last:  # a commit was written, though its answer was lost
@@ -298,6 +307,14 @@ class EventLog:
                         watcher.set()
 
     # -- readers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> TurnControl | None:
+        """The running turn; None until its start is durable, and again once it has ended."""
+        control, turn = self.control, self.view.history.turn
+        if control is None or turn is None or turn.id != control.turn.id or control.turn.ended.is_set:
+            return None
+        return control
 
     def watch(self, message_id: str = "") -> OneShotEvent:
         """A one-shot event: set when this message (or, without an id, any message) changes, or the log is closed.
@@ -329,6 +346,11 @@ class EventLog:
             subscription.end()
         for watcher in list(self._watched.values()):
             watcher.set()
+
+
+def closed_error(session: str) -> SessionClosed:
+    """The error of a call that needs an open session."""
+    return SessionClosed(f"session {session!r} is closed; open it again with agent.session({session!r}, store)")
 
 
 def _load(store: Store, session: str) -> SessionState:

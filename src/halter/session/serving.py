@@ -13,6 +13,7 @@ from halter.errors import LeaseLost, NothingToDo, SessionClosed, StoreError
 from halter.events import Missed
 from halter.models.backoff import Backoff
 from halter.session import background_loop
+from halter.session.running import run_turn
 from halter.session.turn_writer import seal_open_turn
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _LEFT: Final = "nobody reads its events"
 async def stream(session: Session, text: Content | None) -> AsyncGenerator[Event, None]:
     """Run one turn, and give its events as they become durable. Leaving early stops the turn."""
     with session.subscribe() as subscription:
-        task = asyncio.ensure_future(session._run_turn(text))
+        task = asyncio.ensure_future(run_turn(session, text))
         task.add_done_callback(lambda _: subscription.end())
         try:
             async for event in subscription:
@@ -98,7 +99,7 @@ async def serve(session: Session) -> None:
             if _has_open_turn(session):
                 await session._log.run_async(_seal)
             else:
-                await session._run_turn(may_continue=False)
+                await run_turn(session, may_continue=False)
         except NothingToDo:
             continue  # what was ready is held or removed meanwhile
         except SessionClosed:

@@ -13,16 +13,16 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Final
 
-from halter.cancel.context import current_token
+from halter.cancel.loop_bridge import running_loop
 from halter.cancel.one_shot_event import OneShotEvent
 from halter.cancel.threads import pool
 from halter.cancel.threads.blocking import run_blocking, run_blocking_async
-from halter.cancel.token import NEVER, CancellationToken, Cancelled
+from halter.cancel.token import CancellationToken, Cancelled
 from halter.errors import SessionBusy, SessionClosed
 from halter.events import TurnRolledBack, TurnStarted
-from halter.session.closing import running_loop
-from halter.session.delivery import is_last, not_last
 from halter.session.inbox import Receipt
+from halter.session.running import caller_token
+from halter.session.stopping import is_last, not_last
 from halter.tools.file_history import FileDiff, RestoredFiles
 
 if TYPE_CHECKING:
@@ -257,8 +257,7 @@ def _turns(session: Session) -> list[str]:
 def _restore(session: Session, restore: Callable[[FileHistory], RestoredFiles]) -> RestoredFiles:
     """Restore the files of all histories; the end of the session stops it, and so does the current token."""
     whole = RestoredFiles()
-    outer = current_token()
-    token = session.token if outer is NEVER else CancellationToken.any_of(session.token, outer)
+    token = caller_token(session)
     for history in histories_of(session.agent):
         try:
             with token.bind():

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halter.cancel.context import current_token
-from halter.cancel.loop_bridge import LoopJob
+from halter.cancel.loop_bridge import LoopJob, running_loop
 from halter.cancel.one_shot_event import OneShotEvent
 from halter.cancel.token import CancellationToken, Cancelled
 from halter.models.sanitize import clean_text
@@ -149,7 +149,7 @@ class ToolContext:
         if self._is_async:
             return self._await_anywhere(start, ends_itself=ends_itself)
         loop = self._loop
-        if loop is None or _running_loop() is loop:
+        if loop is None or running_loop() is loop:
             msg = (
                 f"{name}() of a plain function's context waits, and would block the event loop that it waits for; "
                 "call it in the tool's own thread, or make the tool an `async def` and await it"
@@ -254,12 +254,3 @@ def _result(job: LoopJob[Any]) -> Any:
         pass
     msg = "there will be no answer: the session's event loop has ended this wait"
     raise RuntimeError(msg)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    import asyncio
-
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
