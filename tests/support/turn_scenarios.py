@@ -28,6 +28,8 @@ DECISIONS = (
     "session/stopping",
     "session/turn_control",
     "session/turn_writer",
+    "stores/batch",
+    "stores/drain_claim",
     "stores/writer",
 )
 # Set it to try the points of all layers together, which takes four times as long.
