@@ -1,6 +1,6 @@
 """Halter's own event loop, on a daemon thread, for callers of `run()`. Started when first needed.
 
-No wait for it is unbounded: when the process ends, the loop is told and gets a fraction of a second.
+No wait for it is unbounded: when the process ends, the loop gets a fraction of a second to stop.
 """
 
 from __future__ import annotations

@@ -139,14 +139,14 @@ class Children:
     async def _run(self, child: Session, turn_id: str, text: str) -> Turn:
         self._write(turn_id, ChildStarted(child.id, child.agent.name, text))
 
-        def tell(events: list[Event]) -> None:
+        def record_calls(events: list[Event]) -> None:
             for event in events:
                 if isinstance(event.data, ToolStarted):
                     call = event.data
                     self._write(turn_id, ChildProgress(child.id, call.name, call.arguments[:_MAX_ARGUMENTS]))
 
         try:
-            with child.subscribe(only=(ToolStarted,), on_events=tell):
+            with child.subscribe(only=(ToolStarted,), on_events=record_calls):
                 return await child.arun(text)
         finally:
             turn = child.turn

@@ -28,7 +28,7 @@ async def compact(session: Session) -> ContextCompacted | None:
         try:
             stack.enter_context(permit(session))
         except SessionBusy:
-            session._log.wants_compaction = True
+            session._log.compaction_requested = True
             return None
         return await _compact(session)
 

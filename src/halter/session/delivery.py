@@ -56,7 +56,7 @@ def accept(session: Session, tx: Transaction, post: Post) -> TurnControl | None:
     if tx.inbox.find(post.id) is not None:
         return None
     running = tx.running
-    mode, note = _becomes(post, running)
+    mode, note = _effective_mode(post, running)
     tx.write("", MessageAccepted(post.id, mode, post.message, note, post.preparing))
     if running is None and post.mode == "rollback" and post.expect_turn is None:
         roll_back_last(tx)
@@ -122,7 +122,7 @@ def _end_preparations(tx: Transaction, prepares: Collection[str]) -> None:
             tx.write("", MessageEdited(message.id, message.message, note))
 
 
-def _becomes(post: Post, running: TurnControl | None) -> tuple[Mode, str]:
+def _effective_mode(post: Post, running: TurnControl | None) -> tuple[Mode, str]:
     """The mode that a message gets, and a note if it differs from what was asked for."""
     if post.mode == "queue":
         return "queue", ""

@@ -56,13 +56,13 @@ from halter.models.types import (
     Message,
     ModelRequest,
     TextDelta,
-    ToolCall,
     ToolMessage,
     Usage,
     UserMessage,
 )
 from halter.session.compacted_prefix import CompactedPrefix
 from halter.session.history_view import CONTINUE, with_notes
+from halter.session.open_calls import NO_CALLS, OpenCalls
 from halter.tools.outcome import ToolOutcome, because
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
 
 __all__ = ["History", "PastTurn"]
 
-_RUNNING: Final = "This call is still running."
 _NONE: Final[frozenset[str]] = frozenset()
 _ANSWERED: Final = "The user answered a tool's question: {}"
 _AFTER_RESULTS: Final = frozenset({MessageApplied, RequestStarted, ContextCompacted})
@@ -91,40 +90,6 @@ class PastTurn(msgspec.Struct, frozen=True, gc=False):
     usage: Usage = Usage(cost=0.0)  # of its requests and children that have ended
     stopping: TurnStopping | None = None
     notes: tuple[str, ...] = ()  # what the model was told when it started
-
-
-class _Calls(msgspec.Struct, frozen=True):
-    """The calls in the assistant's newest message, as long as some have no result."""
-
-    turn: str = ""
-    calls: dict[str, ToolCall] = {}
-    results: dict[str, ToolMessage] = {}
-    started: frozenset[str] = frozenset()
-    answered: tuple[str, ...] = ()  # the user's answers to questions of these calls
-    is_broken: bool = False  # one of them was not completed
-
-    @property
-    def missing(self) -> int:
-        return len(self.calls) - len(self.results)
-
-    def is_open(self, call: str) -> bool:
-        return call in self.calls and call not in self.results
-
-    def open_calls(self) -> list[ToolCall]:
-        return [call for call in self.calls.values() if call.id not in self.results]
-
-    def messages(self) -> list[Message]:
-        return [self.results.get(call.id) or ToolMessage.of(call, _RUNNING) for call in self.calls.values()]
-
-    def untold(self) -> list[str]:
-        """The user's answers that are in no result, because the call that asked was stopped first."""
-        if not self.is_broken:
-            return []
-        results = [message.text for message in self.results.values()]
-        return [text for text in self.answered if not any(text in result for result in results)]
-
-
-_NO_CALLS: Final = _Calls()
 
 
 class _OpenRequest:
@@ -165,7 +130,7 @@ class History:
         self._entries: list[tuple[str, Message]] = []
         self._prefixes: list[CompactedPrefix] = []  # the compactions; the newest one counts
         self._measured = (0, 0)  # messages at the end of the last answer, and the tokens that the provider counted
-        self._calls = _NO_CALLS
+        self._calls = NO_CALLS
         self._request: _OpenRequest | None = None
         self._ids: dict[str, None] = {}  # of all calls; an empty set takes more memory
         self._opening: tuple[str, ...] = ()  # notes for the user's next message
@@ -320,7 +285,7 @@ class History:
             message = AssistantMessage(answer.text, answer.calls)
         self._entries.append((event.turn, message))
         self._ids.update(dict.fromkeys(call.id for call in answer.calls))
-        self._calls = _Calls(event.turn, {call.id: call for call in answer.calls}) if answer.calls else _NO_CALLS
+        self._calls = OpenCalls(event.turn, {call.id: call for call in answer.calls}) if answer.calls else NO_CALLS
         if isinstance(data, RequestCancelled) and data.reason == "steer" and answer.text:
             self._opening += ("Your answer was cut off here.",)
             self._is_cut = True
@@ -348,8 +313,8 @@ class History:
         if calls.missing:
             self._calls = calls
             return
-        self._calls = _NO_CALLS
-        self._opening += tuple(_ANSWERED.format(text) for text in calls.untold())
+        self._calls = NO_CALLS
+        self._opening += tuple(_ANSWERED.format(text) for text in calls.unreported())
         self._entries += [(calls.turn, message) for message in calls.messages()]
 
     def _end_call_late(self, event: Event, data: ToolFinishedLate) -> None:
@@ -358,7 +323,7 @@ class History:
             self._late += ((event.turn, note),)
 
     def _start_question(self, _: Event, data: QuestionAsked) -> None:
-        if self._calls is not _NO_CALLS:
+        if self._calls is not NO_CALLS:
             self._asking |= {data.id}
 
     def _end_question(self, _: Event, data: QuestionAnswered) -> None:
@@ -367,7 +332,7 @@ class History:
         if data.withdrawn or not is_of_call:
             return
         text = clean_text(str(data.value)) or "(a message without text)"
-        if self._calls is not _NO_CALLS:
+        if self._calls is not NO_CALLS:
             self._calls = replace(self._calls, answered=(*self._calls.answered, text))
         else:  # the call was stopped, and its result written, just before
             self._opening += (_ANSWERED.format(text),)
@@ -396,7 +361,7 @@ class History:
             sent = ModelRequest([message for _, message in self._entries])
             answer = replace(answer, usage=complete_usage(sent, answer))
             closing.append(RequestCancelled(started.model, started.attempt, reason, detail, answer))
-        for call in self._calls.open_calls():
+        for call in self._calls.without_result():
             is_started = call.id in self._calls.started
             outcome = ToolOutcome(
                 call_id=call.id,

@@ -215,7 +215,7 @@ class Inbox:
         return self._log.view.find(message_id)
 
     def applied_in(self, turn_id: str) -> list[InboxMessage]:
-        """The messages that a turn has applied. Looks at all that ever were in the inbox."""
+        """The messages that a turn has applied. Searches all messages that were ever posted."""
         return self._log.view.applied_in(turn_id)
 
     def ready(self) -> list[InboxMessage]:

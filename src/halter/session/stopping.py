@@ -38,7 +38,7 @@ class Stop:
         control = self._control = log.control
         self._stopped = False
         if control is not None and when == "step":
-            control.wants_pause = True
+            control.pause_requested = True
             self._stopped = not control.is_over and not control.turn.token.is_cancelled
         elif control is not None:
             self._stopped = control.cancel(reason, detail=detail, by="stop()")
@@ -151,7 +151,7 @@ def _hold(tx: Transaction, up_to: str) -> int:
 def _roll_back(tx: Transaction, control: TurnControl | None) -> bool:
     """Roll a turn back: a running one when it is sealed, another now; by default the last. False if there is none."""
     if control is not None and tx.history.is_open(control.turn.id):
-        control.wants_rollback = True  # its seal is decided after this command
+        control.rollback_requested = True  # its seal is decided after this command
         return True
     return roll_back_last(tx, control.turn.id if control is not None else "")
 

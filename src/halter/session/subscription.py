@@ -1,6 +1,6 @@
 """A subscription to a session's events. A slow subscriber delays nobody.
 
-Each subscription has its own queue. When the queue is full, further events are left out, and the subscriber is told
+Each subscription has its own queue. When the queue is full, further events are left out, and the subscriber gets
 their numbers: the log has them.
 
 One thread puts (the writer) and one reads. On overflow the writer stores the number of the event and then sets the
@@ -57,7 +57,7 @@ class Subscription:
     ) -> None:
         self._unsubscribe = unsubscribe
         self._last = after  # the number of the newest event that it was given
-        self._read = after  # the number of the last event that was read, or told of as missed
+        self._read = after  # the number of the last event that was read, or reported as missed
         self._max_queued = max_queued
         self._only = frozenset(only)
         self._on_events = on_events

@@ -71,7 +71,7 @@ class Turn:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it is still running and was told to stop."""
+        """Whether it is still running, and its stop was requested."""
         return self.token.is_cancelled and self.status == "running"
 
     @property
@@ -92,7 +92,7 @@ class Turn:
 
     @classmethod
     def from_log(cls, past: PastTurn, output_type: OutputType | None = None) -> Turn:
-        """Make a turn that has ended from its record in the log, with the output if it fits the type still."""
+        """Make a turn that has ended from its record in the log, with the output if that still fits the type."""
         turn = cls(past.id, CancellationToken(name="past turn"))
         turn.status, turn.reason, turn.detail = past.status, past.reason or None, past.detail
         turn.text, turn.usage = past.text, past.usage
