@@ -177,6 +177,13 @@ def provider_error(
     )
 
 
+def error_in_answer(body: bytes, error: object = None) -> ProviderError:
+    """An error that came with status 200, bare: `HTTPModel` completes it. Some servers put the real status into it."""
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else None  # noqa: PLR2004 - HTTP's range of errors
+    return ProviderError("an error inside the answer", status=status, body=body.decode("utf-8", "replace"))
+
+
 def readable(data: bytes, secrets: Iterable[str]) -> str:
     """What a provider sent as text, without our keys: it may repeat what it was given."""
     return redact(data.decode("utf-8", "replace"), secrets)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,39 +30,17 @@ if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import AsyncGenerator, Mapping
 
+    from halter.models.http.reader import Reader
     from halter.models.types import ModelEvent, ModelRequest
 
-__all__ = ["FIRST_FAILURE", "HTTPModel", "Reader", "read_refusal"]
+__all__ = ["FIRST_FAILURE", "HTTPModel", "read_refusal"]
 
-FIRST_FAILURE = 300
+FIRST_FAILURE = 300  # the lowest status that is no success
 _NOT_A_STREAM = frozenset({"application/json", "text/html"})
 _ERROR_BYTES = 64 * 1024
-_ERROR_WAIT = 2.0
+_ERROR_WAIT = 2.0  # seconds for the text of an error
 _BAD_REQUEST = frozenset({400, 422})
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "proxy-authorization"})
-
-
-class Reader(Protocol):
-    """Turns one answer into events.
-
-    Raises one of `UNREADABLE` for what it cannot read, and a bare `ProviderError`, with what the provider sent as its
-    body, for an error inside the answer; `HTTPModel` makes the full error from it.
-    """
-
-    finished: bool
-    """Whether the provider has said that the answer is complete."""
-
-    def take(self, name: str, data: bytes) -> list[ModelEvent]:
-        """Read one event of a stream."""
-        ...
-
-    def read_complete(self, body: bytes) -> list[ModelEvent]:
-        """Read an answer that was not streamed."""
-        ...
-
-    def end(self) -> list[ModelEvent]:
-        """The last events, at the end of the answer. Raises `StreamBroken` if the answer is not complete."""
-        ...
 
 
 class HTTPModel(ABC):
@@ -186,7 +164,7 @@ class HTTPModel(ABC):
             raise ConnectionFailed(message, retryable=exc.retryable) from exc
 
     def _with_advice(self, error: ProviderError, request: ModelRequest, body: dict[str, Any]) -> ProviderError:
-        """Say what to do about a server that does not take the schema of a typed answer."""
+        """Add what to do about a server that does not accept the schema of a typed answer."""
         key = self.output_key
         is_about_it = any(word in error.body for word in (key, "schema", "response mime type"))
         if request.output is not None and self.has_output_key(body) and error.status in _BAD_REQUEST and is_about_it:
