@@ -22,7 +22,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from halter.cancel import token_tree
-from halter.cancel.deadlines import LONGEST, check_seconds, timer
+from halter.cancel.deadlines import MAX_SECONDS, check_seconds, timer
 from halter.cancel.fork import after_fork
 from halter.cancel.registration import EarlyWaker, LoopWaker, Registration, Waker, run_callback, wake_loops
 from halter.cancel.token_tree import TreeNode
@@ -244,7 +244,7 @@ class CancellationToken(TreeNode):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until cancelled. False if *timeout* seconds passed first."""
-        seconds = LONGEST if timeout is None else check_seconds("timeout", timeout)
+        seconds = MAX_SECONDS if timeout is None else check_seconds("timeout", timeout)
         if self.is_cancelled:
             return True
         woken = WakeSignal()

@@ -37,7 +37,7 @@ __all__ = [
 UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What decoding JSON can raise: it may not be JSON, not be UTF-8, or be nested too deeply."""
 
-_BODY_EXCERPT = 2_000
+_BODY_EXCERPT = 2_000  # characters
 _SERVER_ERROR = 500
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 # An exhausted quota is also a 429, but waiting does not help.

@@ -135,7 +135,7 @@ class GeminiModel(HTTPModel):
             body["tools"] = write_tools(request.tools)
         if settings := self._settings(request.settings) | form:
             body[_SETTINGS] = settings
-        body["contents"] = write_contents(request.messages, wants_signatures=not self._is_old)
+        body["contents"] = write_contents(request.messages, needs_signatures=not self._is_old)
         return body
 
     def _output_format(self, request: ModelRequest) -> dict[str, Any]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["serve", "stream", "stream_sync"]
 
 _log = logging.getLogger(__name__)
-_BACKOFF: Final = Backoff(base=0.1, longest=10.0)
+_BACKOFF: Final = Backoff(base=0.1)
 _NO_READER: Final = "nobody reads its events"
 
 

@@ -35,7 +35,6 @@ from halter.tools.resources import SessionResources
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator
-    from types import TracebackType
     from typing import Self
 
     from halter.agent import Agent
@@ -126,17 +125,13 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
     # -- state -------------------------------------------------------------------------------------------------------

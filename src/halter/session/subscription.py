@@ -18,7 +18,6 @@ from halter.events import Event, Missed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from types import TracebackType
     from typing import Self
 
 __all__ = ["Subscription"]
@@ -70,9 +69,7 @@ class Subscription:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class SeenRequest:
         return str(self.body.get("model", in_path))
 
     @property
-    def wants_stream(self) -> bool:
+    def is_streaming(self) -> bool:
         """Whether the answer should be streamed."""
         return bool(self.body.get("stream")) or ":streamGenerateContent" in self.path
 

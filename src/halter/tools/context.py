@@ -244,7 +244,7 @@ class ToolContext:
 
 
 def _result(job: LoopJob[Any]) -> Any:
-    """The result of a coroutine that has ended. One that was cancelled, or lost its loop, gives an error instead."""
+    """The result of a coroutine that has ended. One that was cancelled, or lost its loop, is an error instead."""
     import asyncio
 
     try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_CLOSE_TIMEOUT: Final = 3.0
+_CLOSE_TIMEOUT: Final = 3.0  # seconds
 _lock = threading.Lock()  # one for all sessions: held to find and to add, never while anything is made or closed
 _MIN_TIMEOUT: Final = 0.01  # seconds that each object gets, also when the time is over
 

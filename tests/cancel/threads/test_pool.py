@@ -30,7 +30,7 @@ def test_a_thread_that_is_claimed_as_it_gives_up_takes_the_job(monkeypatch: pyte
     ran = threading.Event()
     worker = pool.WorkerThread()  # not among the idle ones, as one that submit() has claimed
     threading.Event().wait(0.1)  # it times out meanwhile
-    worker.give(ran.set)
+    worker.put(ran.set)
     assert ran.wait(30)
 
 

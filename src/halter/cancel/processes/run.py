@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
 
 _log = logging.getLogger(__name__)
-MAX_OUTPUT: Final = 10_000_000
+MAX_OUTPUT: Final = 10_000_000  # bytes of each stream
 # The number of pieces of output, of up to 32 KB each, that may wait for on_output.
 _MAX_UNDELIVERED: Final = 64
 

@@ -39,7 +39,7 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 # Seconds to wait for abort() to return. It runs on another worker thread, so one that hangs delays nothing else.
 _ABORT_TIMEOUT: Final = 0.05
-_WARN_AT: Final = 0.8
+_WARN_AT: Final = 0.8  # of the limit
 
 
 class TooManyAbandoned(RuntimeError):
@@ -109,7 +109,7 @@ class BlockingCall:
         self.fn = fn
         self._args = args
         self._kwargs = kwargs
-        self._given = token
+        self._caller_token = token
         self.token = token.child("blocking")  # the current token inside the function
         self.has_ended = False
         self.is_delivered = False  # it ended before the stop, so the caller gets its outcome
@@ -163,9 +163,9 @@ class BlockingCall:
         self._wake()
 
     def _deliver(self, value: object, error: BaseException | None) -> None:
-        """Give the outcome to the caller, or report it as late."""
+        """Pass the outcome to the caller, or report it as late."""
         # A cancellation marks tokens from the top down. The function may have seen it above before our token is marked.
-        is_late = self._given.is_cancelled or self.token.is_cancelled
+        is_late = self._caller_token.is_cancelled or self.token.is_cancelled
         # Stored, then claimed, then announced, so that everything is in place when the other side loses the claim or
         # sees the end. on_late runs before the end is announced: a caller that sees the end also sees the late report.
         self.value, self.error = value, error
@@ -183,7 +183,7 @@ class BlockingCall:
     def _report_late(self, value: object, error: BaseException | None) -> None:
         """Pass a late outcome to on_late, or log it. A boundary: above it is only the worker thread."""
         seconds = time.monotonic() - self._stopped_at if self._stopped_at else 0.0
-        late = Late(self.fn, value, error, self.token.reason or self._given.reason or "", seconds)
+        late = Late(self.fn, value, error, self.token.reason or self._caller_token.reason or "", seconds)
         is_cancellation = isinstance(error, Cancelled) and error.belongs_to(self.token)
         try:
             if self._on_late is not None:
@@ -216,10 +216,10 @@ class BlockingCall:
                 yield seconds
 
     def _remaining_grace(self, start: float, grace: float) -> float:
-        wanted = grace if not self.has_ended else 0.0
+        seconds = grace if not self.has_ended else 0.0
         if self._is_aborting:
-            wanted = max(wanted, _ABORT_TIMEOUT)
-        return start + wanted - time.monotonic()
+            seconds = max(seconds, _ABORT_TIMEOUT)
+        return start + seconds - time.monotonic()
 
     def _call_abort(self) -> None:
         abort, self._abort = self._abort, None
@@ -263,7 +263,7 @@ class BlockingCall:
     def settle(self) -> Any:
         """Return or raise the function's outcome, or abandon it and raise Cancelled."""
         if self.leave():
-            raise Cancelled(self._given)
+            raise Cancelled(self._caller_token)
         error, self.error = self.error, None
         if error is None:
             return self.value
@@ -374,7 +374,7 @@ def _try_submit(job: Callable[[], object]) -> bool:
 
 
 def _pop(claim: list[bool]) -> bool:
-    """Take a claim that two threads may want: True for exactly one of them."""
+    """Take a claim that two threads compete for: True for exactly one of them."""
     try:
         return claim.pop()
     except IndexError:

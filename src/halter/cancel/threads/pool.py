@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
-_IDLE_SECONDS: Final = 10.0
+_IDLE_SECONDS: Final = 10.0  # then an idle thread ends
 _numbers = itertools.count(1)
 _idle: dict[WorkerThread, bool] = {}
 
@@ -35,7 +35,7 @@ class WorkerThread:
         self._thread = threading.Thread(target=self._run, name=f"halter-worker-{next(_numbers)}", daemon=True)
         self._thread.start()
 
-    def give(self, job: Callable[[], object] | None) -> None:
+    def put(self, job: Callable[[], object] | None) -> None:
         self._jobs.put(job)
 
     def _run(self) -> None:
@@ -67,7 +67,7 @@ def submit(job: Callable[[], object]) -> None:
         worker, _ = _idle.popitem()
     except KeyError:
         worker = WorkerThread()
-    worker.give(job)
+    worker.put(job)
 
 
 def end_idle_threads() -> None:
@@ -77,7 +77,7 @@ def end_idle_threads() -> None:
             worker, _ = _idle.popitem()
         except KeyError:
             return
-        worker.give(None)
+        worker.put(None)
 
 
 after_fork(_idle.clear)  # the child has none of these threads

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from halter.tools.tool import Tool
 
 _log = logging.getLogger(__name__)
-GRACE: Final = 0.1
+GRACE: Final = 0.1  # seconds for a stopped call to return what it has
 
 
 @dataclass(slots=True)
