@@ -94,7 +94,7 @@ class Timer:
         self._thread = threading.Thread(target=self._run, name="halter-deadlines", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # none is to be had just now; the next deadline tries again
+        except RuntimeError:  # no thread can be started now; the next deadline tries again
             self._thread = None
             raise
 

@@ -241,7 +241,7 @@ class ExitGuard:
         if is_signal:
             self._report(f"Shutting down ({intent.why})…")
             self._is_announced.set()
-        # So many more signals force the exit. The first one may be counted already, or be still in the socket.
+        # This many more signals force the exit. The first one may be counted already, or be still in the socket.
         self._repeats_until = time.monotonic() + _REPEATED.get(intent.why, 0.0)
         more = 2 - signals if is_signal and intent.why not in _REPEATED else 1
         if is_signal and self._interrupt_main(signal.Signals[intent.why]):

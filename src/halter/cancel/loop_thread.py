@@ -114,21 +114,21 @@ class LoopThread:
         return True
 
     def call(self, fn: Callable[[], object]) -> bool:
-        """Have a function called over there, soon. False if the loop is closed."""
+        """Have a function called in that loop, soon. False if the loop is closed."""
         with self._lock:
             if not self._is_closed:
                 self._started().call_soon_threadsafe(fn)
             return not self._is_closed
 
     def close(self, patience: float = _END_TIMEOUT) -> None:
-        """End all tasks, the loop and the thread. Those who wait get LoopClosed. Bounded; may be called again."""
+        """End all tasks, the loop and the thread. Callers that wait get LoopClosed. Bounded; may be called again."""
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
             loop, thread = self._loop, self._thread
         if loop is not None and thread is not None:
-            # Work that was submitted before is started before this, and so is told like the rest.
+            # Work that was submitted before is started before this, and so is cancelled like the rest.
             call_in_loop(loop, lambda: self._start_drain(loop, patience))
             if thread is not threading.current_thread():
                 thread.join(patience + 0.5)
@@ -170,7 +170,7 @@ class LoopThread:
                 task.cancel()
             await asyncio.wait(others, timeout=left)
             await asyncio.sleep(0)  # tasks that were made meanwhile start, too
-        await asyncio.sleep(0)  # transports that were closed say goodbye in the next turn
+        await asyncio.sleep(0)  # transports that were closed finish in the next iteration
         loop.stop()
 
     def cancel_job(self, job: _Job[Any]) -> None:
@@ -187,7 +187,7 @@ class LoopThread:
 
 
 class _Job(Generic[T]):
-    """One coroutine over there, and a callback for its end."""
+    """One coroutine in that loop, and a callback for its end."""
 
     def __init__(
         self, home: LoopThread, make: Callable[[], Coroutine[Any, Any, T]], on_end: Callable[[], object]
@@ -197,18 +197,18 @@ class _Job(Generic[T]):
         self._on_end = on_end
         self._context = contextvars.copy_context()
         self._task: asyncio.Task[T] | None = None
-        self._is_unwanted = False
+        self._is_cancelled = False
 
     def start(self) -> None:
-        if self._is_unwanted:  # the stop came first: nothing starts after it
+        if self._is_cancelled:  # the stop came first: nothing starts after it
             self._home.forget(self)
             return
         self._task = asyncio.get_running_loop().create_task(self._make(), context=self._context)
         self._task.add_done_callback(self._has_ended)
 
     def cancel(self) -> None:
-        """Tell it to end; from any thread."""
-        self._is_unwanted = True
+        """Cancel it; from any thread."""
+        self._is_cancelled = True
         self._home.cancel_job(self)
 
     def cancel_task(self) -> None:
@@ -236,7 +236,7 @@ _open: Final[weakref.WeakSet[LoopThread]] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """At the end of the process: all of them together have the patience of one."""
+    """At the end of the process: all of them together have the time of one."""
     end = time.monotonic() + _END_TIMEOUT
     for each in list(_open):
         with contextlib.suppress(Exception):

@@ -193,5 +193,4 @@ def _after_fork() -> None:
 
 
 shared_workers: Final = IdleWorkers()
-_idle: Final = shared_workers.workers
 after_fork(_after_fork)

@@ -88,7 +88,7 @@ class Abandoned:
 
 
 abandoned: Final = Abandoned(limit=500)
-_running: Final[dict[BlockingCall, bool]] = {}
+running_calls: Final[dict[BlockingCall, bool]] = {}  # whose functions have not ended, abandoned or not
 
 
 class BlockingCall:
@@ -135,7 +135,7 @@ class BlockingCall:
         self._wake = wake
         self._registration = self.token._register(Waker(self.token, wake) if waker is None else waker)
         context = contextvars.copy_context()
-        _running[self] = True
+        running_calls[self] = True
         try:
             pool.submit(lambda: context.run(self._run))
         except Exception:  # no thread can be started: the call has ended before it began, and is not abandoned
@@ -176,7 +176,7 @@ class BlockingCall:
 
     def _mark_ended(self) -> None:
         self.has_ended = True
-        del _running[self]
+        del running_calls[self]
         abandoned.discard(self)
         self._registration()
 
@@ -387,9 +387,9 @@ def _name_of(fn: Callable[..., object]) -> str:
 
 def _children_of_running_calls() -> ProcessTree:
     """The child processes of all functions that still run, abandoned or not."""
-    calls = [call.waits for call in list(_running) if call.waits is not None]
+    calls = [call.waits for call in list(running_calls) if call.waits is not None]
     return ProcessTree(child for waits in calls for child in waits.children())
 
 
 registry.add_source(_children_of_running_calls)
-after_fork(_running.clear)  # they run in the parent
+after_fork(running_calls.clear)  # they run in the parent

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 10.0  # then an idle thread ends
 _numbers = itertools.count(1)
-_idle: dict[WorkerThread, bool] = {}
+idle_threads: dict[WorkerThread, bool] = {}
 
 
 class WorkerThread:
@@ -43,14 +43,14 @@ class WorkerThread:
             try:
                 job = self._jobs.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
-                if _idle.pop(self, False):
+                if idle_threads.pop(self, False):
                     return
                 job = self._jobs.get()  # submit() has just claimed this thread: the job is on its way
             if job is None:
                 return
             _run_job(job)
             del job  # keep nothing alive while idle
-            _idle[self] = True
+            idle_threads[self] = True
 
 
 def _run_job(job: Callable[[], object]) -> None:
@@ -64,7 +64,7 @@ def _run_job(job: Callable[[], object]) -> None:
 def submit(job: Callable[[], object]) -> None:
     """Run *job* on a worker thread, at once. The job must not raise."""
     try:
-        worker, _ = _idle.popitem()
+        worker, _ = idle_threads.popitem()
     except KeyError:
         worker = WorkerThread()
     worker.put(job)
@@ -74,10 +74,10 @@ def end_idle_threads() -> None:
     """End the idle threads; the next submit() starts new ones."""
     while True:
         try:
-            worker, _ = _idle.popitem()
+            worker, _ = idle_threads.popitem()
         except KeyError:
             return
         worker.put(None)
 
 
-after_fork(_idle.clear)  # the child has none of these threads
+after_fork(idle_threads.clear)  # the child has none of these threads
