@@ -32,11 +32,9 @@ MAX_SECONDS: Final = 1e8
 def check_seconds(name: str, value: float) -> float:
     """Return *value* as a usable duration, or raise an error that names the argument. Infinity becomes MAX_SECONDS."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        msg = f"{name} must be a number of seconds, not {value!r}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be a number of seconds, not {value!r}")
     if math.isnan(value) or value < 0:
-        msg = f"{name} must be zero or more seconds, not {value!r}; leave it out for no limit"
-        raise ValueError(msg)
+        raise ValueError(f"{name} must be zero or more seconds, not {value!r}; leave it out for no limit")
     return min(float(value), MAX_SECONDS)
 
 

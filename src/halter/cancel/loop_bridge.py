@@ -77,8 +77,7 @@ class LoopJob(Generic[T]):
     def result(self) -> T:
         """Return what the coroutine returned, or raise what it raised."""
         if self._task is None or not self._task.done():
-            msg = "the event loop was closed before the coroutine finished"
-            raise RuntimeError(msg)
+            raise RuntimeError("the event loop was closed before the coroutine finished")
         return self._task.result()
 
     def _start(self, watch: _LoopWatch) -> None:

@@ -251,8 +251,7 @@ class _Reader(Reader):
 
     def end(self) -> list[ModelEvent]:
         if not self.finished:
-            message = "the answer was cut off: no message_stop was received"
-            raise StreamBroken(message)
+            raise StreamBroken("the answer was cut off: no message_stop was received")
         # Some servers do not end their blocks before they end the message.
         events = [event for index in list(self._open) for event in self._stop(index)]
         return [*events, Finished(_REASONS.get(self._raw, "other"), self._raw, self._model, self._detail)]

@@ -205,8 +205,7 @@ class _Reader(Reader):
 
     def end(self) -> list[ModelEvent]:
         if not self._raw:
-            message = "the answer was cut off: no finishReason was received"
-            raise StreamBroken(message)
+            raise StreamBroken("the answer was cut off: no finishReason was received")
         reason: FinishReason = _BLOCKED if self._is_blocked else _REASONS.get(self._raw, "other")
         if reason == "stop" and self._calls:
             reason = "tool_calls"

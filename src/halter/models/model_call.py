@@ -122,8 +122,7 @@ class ModelCall:
         the first model's error when all attempts have failed.
         """
         if self._task is not None:
-            message = "this ModelCall has already run; make a new one for each request"
-            raise RuntimeError(message)
+            raise RuntimeError("this ModelCall has already run; make a new one for each request")
         self._task = asyncio.current_task()
         self._cancellations_before = self._cancellations()
         self._prices.start_loading(self._models)
@@ -237,14 +236,12 @@ class ModelCall:
             if attempt.is_cancelled or _is_cancelled_by_others():
                 raise
             # Nobody has cancelled us: the model awaits something that others may share and have cancelled.
-            message = f"what {model.name!r} waited for was cancelled"
-            raise StreamBroken(message) from exc
+            raise StreamBroken(f"what {model.name!r} waited for was cancelled") from exc
         finally:
             if getattr(stream, "ag_frame", stream) is not None:  # else a generator that has ended already
                 await _close(stream)
         if not self._builder.is_complete:
-            message = f"the stream of {model.name!r} ended without Finished"
-            raise StreamBroken(message)
+            raise StreamBroken(f"the stream of {model.name!r} ended without Finished")
 
     async def _wait(self, delay: float) -> None:
         async with self.token.scope():

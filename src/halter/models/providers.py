@@ -132,8 +132,7 @@ _BEGINNINGS: Final = {
 def find_provider(name: str) -> Provider:
     """The provider of this name."""
     if name not in PROVIDERS:
-        msg = f"there is no provider named {name!r}; known: {', '.join(PROVIDERS)}"
-        raise ValueError(msg)
+        raise ValueError(f"there is no provider named {name!r}; known: {', '.join(PROVIDERS)}")
     return PROVIDERS[name]
 
 

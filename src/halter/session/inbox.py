@@ -105,11 +105,6 @@ class WaitingMessages:
     def __iter__(self) -> Iterator[InboxMessage]:
         return iter(list(self._waiting.values()))
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether the waiting messages have changed since the last `publish()`."""
-        return self._snapshot is None
-
     def publish(self) -> tuple[InboxMessage, ...]:
         """Note that all changes are durable; returns the waiting messages."""
         if self._settling:
@@ -258,7 +253,7 @@ class Receipt:
     `mode` is what the message became, and `note` says why if that differs from what was asked for.
     """
 
-    __slots__ = ("_log", "_mode", "_note", "_stopped", "_turn", "_turn_id", "files", "id")
+    __slots__ = ("_log", "_mode", "_note", "_stopped", "_turn", "files", "id")
 
     def __init__(
         self,

@@ -33,18 +33,9 @@ class Subscription:
     """
 
     __slots__ = (
-        "_events",
-        "_has_ended",
-        "_has_missed",
-        "_last",
-        "_last_missed",
-        "_max_queued",
-        "_on_events",
-        "_only",
-        "_read",
-        "_unsubscribe",
-        "_wake",
-    )
+        "_events", "_has_ended", "_has_missed", "_last", "_last_missed", "_max_queued", "_on_events", "_only",
+        "_read", "_unsubscribe", "_wake",
+    )  # fmt: skip
 
     def __init__(
         self,

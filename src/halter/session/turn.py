@@ -20,20 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["Turn", "TurnFailed", "TurnInterrupted"]
 
 
-class TurnInterrupted(HalterError):
+class _TurnNotDone(HalterError):
+    def __init__(self, message: str, turn: Turn) -> None:
+        super().__init__(message)
+        self.turn = turn
+
+
+class TurnInterrupted(_TurnNotDone):
     """A turn was stopped. What it has done until then is in the history, and run() goes on from there."""
 
-    def __init__(self, message: str, turn: Turn) -> None:
-        super().__init__(message)
-        self.turn = turn
 
-
-class TurnFailed(HalterError):
+class TurnFailed(_TurnNotDone):
     """A turn failed. What it has done until then is in the history."""
-
-    def __init__(self, message: str, turn: Turn) -> None:
-        super().__init__(message)
-        self.turn = turn
 
 
 class Turn:

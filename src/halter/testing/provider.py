@@ -108,8 +108,7 @@ class FakeProvider:
         self._thread = threading.Thread(target=self._run, args=(ready,), name="halter-fake-provider", daemon=True)
         self._thread.start()
         if not ready.wait(_TIMEOUT) or self.errors:
-            message = "the fake provider did not start"
-            raise RuntimeError(message) from (self.errors[0] if self.errors else None)
+            raise RuntimeError("the fake provider did not start") from (self.errors[0] if self.errors else None)
         return self
 
     def close(self) -> None:

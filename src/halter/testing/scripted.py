@@ -57,8 +57,7 @@ class Gate:
     def wait_reached(self, timeout: float = _TIMEOUT) -> None:
         """Wait until a stream has reached it."""
         if not self._reached.wait(timeout):
-            message = f"no stream came to this gate within {timeout:g} s"
-            raise TimeoutError(message)
+            raise TimeoutError(f"no stream came to this gate within {timeout:g} s")
 
     async def await_reached(self, timeout: float = _TIMEOUT) -> None:  # noqa: ASYNC109 - like the blocking version
         """Wait as `wait_reached` does, without blocking the loop."""
@@ -110,11 +109,10 @@ class ScriptedModel:
         self.streams.append(seen)
         if len(self.streams) > len(self._script):
             seen.state = "failed"
-            message = (
+            raise AssertionError(
                 f"the script of this ScriptedModel has {len(self._script)} entries, and this is request "
                 f"{len(self.streams)}; give it one entry for each request"
             )
-            raise AssertionError(message)
         entry = self._script[len(self.streams) - 1]
         try:
             calls = 0

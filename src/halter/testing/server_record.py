@@ -109,11 +109,10 @@ class ServerRecord:
         """Wait until `ready()`, which is checked at every change."""
         with self.changed:
             if not self.changed.wait_for(ready, timeout):
-                message = (
+                raise TimeoutError(
                     f"no {what} within {timeout:g} s: saw {len(self.requests)} requests on {len(self.connections)} "
                     f"connections, {len(self.closes())} of them ended by the client"
                 )
-                raise TimeoutError(message)
 
     def closes(self) -> list[float]:
         """When clients ended connections, in order."""

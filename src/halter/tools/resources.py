@@ -59,8 +59,7 @@ class SessionResources:
                     return kept
         _close(made)  # two calls made one at the same time, or the session was closed in the meantime
         if self._is_closed:
-            msg = "the session was closed: nothing can be kept in it any more"
-            raise RuntimeError(msg)
+            raise RuntimeError("the session was closed: nothing can be kept in it any more")
         return self.keep(make, key)
 
     def stop_all(self) -> None:

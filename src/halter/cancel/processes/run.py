@@ -147,10 +147,9 @@ class _ProcessRun:
         max_output: int,
     ) -> None:
         if not hasattr(os, "killpg"):
-            msg = (
+            raise OSError(
                 "processes cannot be stopped here: this system has no process groups; use run_blocking() and subprocess"
             )
-            raise OSError(msg)
         self._argv = _argv(command)
         self._token = token
         self._cwd = cwd
@@ -308,11 +307,9 @@ def _argv(command: str | Sequence[str | os.PathLike[str]]) -> list[str]:
 
 def _check_bytes(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} must be a number of bytes, not {value!r}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be a number of bytes, not {value!r}")
     if value < 0:
-        msg = f"{name} must be zero or more bytes, not {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} must be zero or more bytes, not {value!r}")
     return value
 
 

@@ -350,11 +350,9 @@ def _prepare(
     abort: Callable[[], object] | None,
 ) -> BlockingCall:
     if not callable(fn):
-        msg = f"run_blocking() needs a function to call, not {fn!r}"
-        raise TypeError(msg)
+        raise TypeError(f"run_blocking() needs a function to call, not {fn!r}")
     if abort is not None and not callable(abort):
-        msg = f"abort must be a function that makes {_name_of(fn)} return, not {abort!r}"
-        raise TypeError(msg)
+        raise TypeError(f"abort must be a function that makes {_name_of(fn)} return, not {abort!r}")
     return BlockingCall(fn, args, kwargs, token if token is not None else current_token(), abort=abort)
 
 

@@ -68,8 +68,7 @@ class Reply:
         try:
             piece = await self._response.content.readany()
         except _connector_module().READ_ERRORS as exc:
-            message = "the connection was lost in the middle of the answer"
-            raise StreamBroken(message) from exc
+            raise StreamBroken("the connection was lost in the middle of the answer") from exc
         self._on_bytes()
         return piece
 

@@ -105,8 +105,7 @@ def proxy_for(url: str) -> str | None:
         proxy = f"http://{proxy}"
     if proxy and urlsplit(proxy).scheme not in {"http", "https"}:
         kind = urlsplit(proxy).scheme
-        message = f"the environment names a {kind} proxy for {host}; only http and https proxies are supported"
-        raise ModelError(message)
+        raise ModelError(f"the environment names a {kind} proxy for {host}; only http and https proxies are supported")
     return proxy or None
 
 

@@ -150,18 +150,17 @@ class HTTPModel(ABC):
         """Send a request. Raises before that if the address or the key is missing."""
         provider = self.provider
         if not self.base_url:
-            message = f"{provider.url_variable} is not set: it is the address of {provider.title}"
-            raise ModelError(message)
+            raise ModelError(f"{provider.url_variable} is not set: it is the address of {provider.title}")
         if self._needs_key and not self._api_key:
-            message = f"{provider.key_variable} is not set: it holds the key for {provider.title}"
-            raise ModelError(message)
+            raise ModelError(f"{provider.key_variable} is not set: it holds the key for {provider.title}")
         try:
             return await post(self.url(), headers=self._headers(), body=body, tls=self._ssl)
         except ConnectionFailed as exc:
             if not provider.start:
                 raise
-            message = f"{provider.title} does not answer at {self.base_url}: {provider.start}"
-            raise ConnectionFailed(message, retryable=exc.retryable) from exc
+            raise ConnectionFailed(
+                f"{provider.title} does not answer at {self.base_url}: {provider.start}", retryable=exc.retryable
+            ) from exc
 
     def _with_advice(self, error: ProviderError, request: ModelRequest, body: dict[str, Any]) -> ProviderError:
         """Add what to do about a server that does not accept the schema of a typed answer."""
@@ -184,8 +183,9 @@ class HTTPModel(ABC):
         try:
             return reader.take(name, data)
         except UNREADABLE as exc:
-            message = f"the provider sent an event that cannot be read: {readable(data, self._secrets())[:200]!r}"
-            raise StreamBroken(message) from exc
+            raise StreamBroken(
+                f"the provider sent an event that cannot be read: {readable(data, self._secrets())[:200]!r}"
+            ) from exc
         except ProviderError as exc:
             raise provider_error(exc.body.encode(), status=exc.status, secrets=self._secrets()) from None
 
@@ -194,8 +194,9 @@ class HTTPModel(ABC):
         try:
             return [*reader.read_complete(body), *reader.end()]
         except UNREADABLE as exc:
-            message = f"the provider sent an answer that cannot be read: {readable(body, self._secrets())[:200]!r}"
-            raise StreamBroken(message) from exc
+            raise StreamBroken(
+                f"the provider sent an answer that cannot be read: {readable(body, self._secrets())[:200]!r}"
+            ) from exc
         except ProviderError as exc:
             raise provider_error(
                 exc.body.encode(), status=exc.status, headers=reply.headers, secrets=self._secrets()

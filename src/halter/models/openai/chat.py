@@ -212,8 +212,7 @@ class _Reader(Reader):
 
     def end(self) -> list[ModelEvent]:
         if not (self._raw or self.finished):
-            message = "the answer was cut off: neither finish_reason nor [DONE] was received"
-            raise StreamBroken(message)
+            raise StreamBroken("the answer was cut off: neither finish_reason nor [DONE] was received")
         events = self._thinking_done() + self._calls_done()
         reason = _REASONS.get(self._raw, "other" if self._raw else "stop")
         if self._is_refusal:

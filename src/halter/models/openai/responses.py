@@ -216,8 +216,9 @@ class _Reader(Reader):
 
     def end(self) -> list[ModelEvent]:
         if not self.finished:
-            message = "the answer was cut off: neither response.completed nor response.incomplete was received"
-            raise StreamBroken(message)
+            raise StreamBroken(
+                "the answer was cut off: neither response.completed nor response.incomplete was received"
+            )
         # Some servers do not end their items before they end the answer.
         events: list[ModelEvent] = []
         for index, state in list(self._open.items()):

@@ -63,11 +63,13 @@ class SQLiteFile:
         self._readers: list[Connection] = []
         self._open: set[sqlite3.Connection] = set()
         if sqlite3.threadsafety == 0:  # pragma: no cover  (no such build is at hand)
-            msg = "this Python's SQLite was built without support for threads; a store needs one that has it"
-            raise StoreError(msg)
+            raise StoreError(
+                "this Python's SQLite was built without support for threads; a store needs one that has it"
+            )
         if str(path) in {"", ":memory:"}:
-            msg = f"SQLiteStore needs the path of a file, not {str(path)!r}; MemoryStore() keeps sessions in memory"
-            raise StoreError(msg)
+            raise StoreError(
+                f"SQLiteStore needs the path of a file, not {str(path)!r}; MemoryStore() keeps sessions in memory"
+            )
         _create_if_missing(self.path)
         # From before it is opened: whatever replaces it later is noticed.
         self._identity = _identity(self.path)
@@ -104,17 +106,18 @@ class SQLiteFile:
         try:
             return self._retry_while_locked(lambda: self._rows(sql, values))
         except UnicodeEncodeError as error:
-            msg = f"{error.object!r} is not text that can be stored: it contains a lone surrogate"
-            raise StoreError(msg) from error
+            raise StoreError(
+                f"{error.object!r} is not text that can be stored: it contains a lone surrogate"
+            ) from error
 
     def check(self) -> None:
         """Raises `StoreError` if it cannot be used any more."""
         if self._inherited:
-            msg = f"{self.path} was opened before this process was forked; open a store of your own in the forked child"
-            raise StoreError(msg)
+            raise StoreError(
+                f"{self.path} was opened before this process was forked; open a store of your own in the forked child"
+            )
         if self._closed:
-            msg = f"the store {self.path} is closed; open it again"
-            raise StoreError(msg)
+            raise StoreError(f"the store {self.path} is closed; open it again")
 
     def close(self) -> None:
         """Close every connection; those in use when they are put back."""
@@ -237,11 +240,10 @@ class SQLiteFile:
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
-                msg = (
+                raise StoreError(
                     f"the file system of {self.path} has no shared memory, which SQLite needs for its write-ahead log; "
                     "it may be a network drive. Put the store on a local disk"
                 )
-                raise StoreError(msg)
             if version < VERSION:
                 self._upgrade(connection)
         finally:
@@ -270,17 +272,15 @@ class SQLiteFile:
         if not (application or version or tables):
             return 0
         if application != APPLICATION:
-            msg = (
+            raise StoreCorrupt(
                 f"{self.path} is a SQLite database of another program, not a store of Halter; nothing was changed. "
                 "Give the store a file of its own"
             )
-            raise StoreCorrupt(msg)
         if version > VERSION:
-            msg = (
+            raise StoreTooNew(
                 f"{self.path} was written by a newer Halter (format {version}, this one knows {VERSION}); nothing was "
                 "changed. Upgrade halter, or give this one another file"
             )
-            raise StoreTooNew(msg)
         return int(version)
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
@@ -290,11 +290,10 @@ class SQLiteFile:
         if version == VERSION:
             return
         if version and (owners := remove_dead(self.path)):
-            msg = (
+            raise StoreError(
                 f"{self.path} is in use by an older Halter, in process {pid_of(owners[0])}; nothing was changed. End "
                 "that process, and the file is upgraded when it is opened next"
             )
-            raise StoreError(msg)
         for statement in UPGRADE if version else CREATE:
             connection.execute(statement)
         connection.execute("COMMIT")
@@ -314,11 +313,9 @@ def _create_if_missing(path: str) -> None:
         _create(path)
     except FileExistsError:
         if Path(path).is_dir():
-            msg = f"{path} is a directory; a store needs the path of a file in it"
-            raise StoreError(msg) from None
+            raise StoreError(f"{path} is a directory; a store needs the path of a file in it") from None
     except (FileNotFoundError, NotADirectoryError) as error:
-        msg = f"there is no directory {Path(path).parent}; create it first, or check the path"
-        raise StoreError(msg) from error
+        raise StoreError(f"there is no directory {Path(path).parent}; create it first, or check the path") from error
     except OSError as error:
         raise from_os(path, error) from error
 

@@ -83,11 +83,10 @@ class SQLiteStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = SQLiteFile(path)
         if self._file.path in _in_use_at_fork:
-            msg = (
+            raise StoreError(
                 f"this process was forked while {self._file.path} was in use: SQLite would take the parent's locks for "
                 "its own. Start the process with spawn, or fork it before the store is used"
             )
-            raise StoreError(msg)
         self._owner: Owner | None = None
         self._numbers: dict[Lease, int] = {}  # of the sessions in the file
         # A store that is dropped, or still open at exit, releases its leases as well.

@@ -134,8 +134,7 @@ async def run_on_tool_loop(
             if answered is not None and not answered.is_set:
                 tool_loop.retire()
     if job.ended.is_set and not job.is_done:
-        msg = "the loop of the async tools has ended"
-        raise RuntimeError(msg)
+        raise RuntimeError("the loop of the async tools has ended")
 
 
 def _after_fork() -> None:
