@@ -151,11 +151,7 @@ class ContextTooLong(ProviderError):
 
 
 def provider_error(
-    body: bytes,
-    *,
-    status: int | None = None,
-    headers: Mapping[str, str] | None = None,
-    secrets: Iterable[str] = (),
+    body: bytes, *, status: int | None = None, headers: Mapping[str, str] | None = None, secrets: Iterable[str] = ()
 ) -> ProviderError:
     """Make an error from whatever the provider sent: its JSON, another server's JSON, an HTML page, nothing."""
     headers = headers or {}

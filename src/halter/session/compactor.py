@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.agent import Compaction
 from halter.events import ContextCompacted, SummaryDiscarded
-from halter.models.context_window import (
-    ask_context_window,
-    known_context_window,
-    own_context_window,
-    window_in_error,
-)
+from halter.models.context_window import ask_context_window, known_context_window, own_context_window, window_in_error
 from halter.models.errors import ContextTooLong
 from halter.models.model_call import ModelCall
 from halter.models.tokens import message_tokens, prompt_tokens, text_tokens

@@ -51,15 +51,7 @@ from halter.events import (
 from halter.models.answer import AnswerBuilder
 from halter.models.estimate import complete_usage
 from halter.models.sanitize import clean_text
-from halter.models.types import (
-    AssistantMessage,
-    Message,
-    ModelRequest,
-    TextDelta,
-    ToolMessage,
-    Usage,
-    UserMessage,
-)
+from halter.models.types import AssistantMessage, Message, ModelRequest, TextDelta, ToolMessage, Usage, UserMessage
 from halter.session.compacted_prefix import CompactedPrefix
 from halter.session.history_view import CONTINUE, with_notes
 from halter.session.open_calls import NO_CALLS, OpenCalls
@@ -216,12 +208,7 @@ class History:
     def _finish_turn(self, event: Event, data: TurnFinished) -> None:
         open_turn = self.turn if self.turn is not None else PastTurn(event.turn)
         past = replace(
-            open_turn,
-            status=data.status,
-            reason=data.reason,
-            detail=data.detail,
-            error=data.error,
-            usage=data.usage,
+            open_turn, status=data.status, reason=data.reason, detail=data.detail, error=data.error, usage=data.usage
         )
         self.turn = None
         self._request = None

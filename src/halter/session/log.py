@@ -312,10 +312,7 @@ class EventLog:
         return self._watched.setdefault(message_id, OneShotEvent())
 
     def subscribe(
-        self,
-        max_queued: int,
-        only: Collection[type] = (),
-        on_events: Callable[[list[Event]], object] | None = None,
+        self, max_queued: int, only: Collection[type] = (), on_events: Callable[[list[Event]], object] | None = None
     ) -> Subscription:
         """Subscribe to all events from now on, or to some classes of them."""
         subscription = Subscription(self._unsubscribe, self.view.last, max_queued, only, on_events)

@@ -295,14 +295,7 @@ class Session:
         post = Post.of(text, mode, id, expect_turn, preparing)
         return post.receipt(self._log, await self._log.run_async(lambda tx: delivery.accept(self, tx, post)))
 
-    def prepared(
-        self,
-        id: str,  # noqa: A002  (the contract's word)
-        content: Content,
-        note: str = "",
-        *,
-        is_done: bool = False,
-    ) -> bool:
+    def prepared(self, id: str, content: Content, note: str = "", *, is_done: bool = False) -> bool:  # noqa: A002
         """Set the content of a message that was posted with `preparing`, and do what its mode says.
 
         Returns False if the message was removed meanwhile. A held message stays held. *is_done* is for a message that
@@ -325,12 +318,7 @@ class Session:
         return self.post(text, "steer")
 
     def interrupt(
-        self,
-        text: Content | None = None,
-        *,
-        reason: str = "interrupt",
-        detail: str = "",
-        by: str = "interrupt()",
+        self, text: Content | None = None, *, reason: str = "interrupt", detail: str = "", by: str = "interrupt()"
     ) -> Receipt:
         """Stop the running turn; *text* starts the next one.
 

@@ -55,7 +55,7 @@ class Stop:
             if self._hold is not None:
                 self._log.wait(self._hold, in_handler=0)
         except (StoreError, SessionClosed) as error:  # the turn is stopped all the same
-            note = _not_held(error)
+            note = f"queued messages could not be held: {error}"
         return _receipt(self._log, "stop", self._control, stopped=self._stopped, note=note)
 
     async def wait_async(self) -> Receipt:
@@ -66,7 +66,7 @@ class Stop:
                 await self._hold.wait_async()
                 self._hold.outcome()
         except (StoreError, SessionClosed) as error:
-            note = _not_held(error)
+            note = f"queued messages could not be held: {error}"
         return _receipt(self._log, "stop", self._control, stopped=self._stopped, note=note)
 
 
@@ -126,10 +126,6 @@ def _receipt(
     if not stopped:
         note = note or "the turn had been stopped before, or was over"
     return Receipt(log, "", mode, note, stopped=stopped, turn=control.turn)
-
-
-def _not_held(error: Exception) -> str:
-    return f"queued messages could not be held: {error}"
 
 
 # -- decisions of the writer -----------------------------------------------------------------------------------------

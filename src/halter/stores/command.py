@@ -58,10 +58,7 @@ class Command(Generic[R]):
     __slots__ = ("_future", "_loop", "_woken", "decide", "error", "is_done", "log", "on_error", "result")
 
     def __init__(
-        self,
-        log: Log | None,
-        decide: Callable[[Any], R],
-        on_error: Callable[[Exception], object] | None = None,
+        self, log: Log | None, decide: Callable[[Any], R], on_error: Callable[[Exception], object] | None = None
     ) -> None:
         self.log = log
         self.decide = decide

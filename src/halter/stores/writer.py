@@ -77,15 +77,15 @@ class Writer:
         """How many commands nobody has begun to run."""
         return len(self._commands)
 
+    def add(self, command: Command[R]) -> Command[R]:
+        """Put a command into the queue. It runs after the next `wake()`, unless another thread drains before that."""
+        self._commands.append(command)
+        return command
+
     def submit(self, command: Command[R]) -> Command[R]:
         """Have a command run, and do not wait for it. From any thread and any signal handler."""
         self._commands.append(command)
         self.wake()
-        return command
-
-    def add(self, command: Command[R]) -> Command[R]:
-        """Put a command into the queue. It runs after the next `wake()`, unless another thread drains before that."""
-        self._commands.append(command)
         return command
 
     def run(self, command: Command[R]) -> R:

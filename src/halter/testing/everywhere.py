@@ -117,10 +117,7 @@ class _Explorer:
     """Runs one scenario again and again, each time in a thread and an event loop of its own."""
 
     def __init__(
-        self,
-        scenario: Callable[[CancellationToken], Any],
-        check: Callable[[], object] | None,
-        timeout: float,
+        self, scenario: Callable[[CancellationToken], Any], check: Callable[[], object] | None, timeout: float
     ) -> None:
         self._scenario = scenario
         self._check = check
