@@ -194,7 +194,16 @@ def test_one_agent_has_many_sessions() -> None:
             session.close()
 
 
-OPENING = ("halter/agent.py", "session/session.py", "session/log.py", "stores/writer.py", "stores/memory.py", "pool.py")
+OPENING = (
+    "halter/agent.py",
+    "session/session.py",
+    "session/log.py",
+    "stores/writer.py",
+    "stores/batch.py",
+    "stores/drain_claim.py",
+    "stores/memory.py",
+    "pool.py",
+)
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

@@ -1,4 +1,4 @@
-"""An agent: a model, its tools and what it is told to be. It holds no conversation; sessions do."""
+"""An agent: a model, its instructions and its tools. It holds no conversation; sessions do."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ class Agent:
 
         *deps* is what tools find as `ctx.deps`, such as a database connection; sub-agents get it too. It is not stored.
 
-        *prepares* names what its user goes on with, such as "transcribing", if an end of the program has cut it off:
-        messages that wait for that go on waiting. Others go on as they are.
+        *prepares* names the preparations that the caller resumes, such as "transcribing": messages whose preparation
+        was cut off by the end of the program keep waiting for it. All others are used as they are.
         """
         from halter.session.session import Session
 

@@ -19,7 +19,7 @@ async def scenario(token: CancellationToken) -> None:
 
 def nothing_is_left() -> None:
     wait_until(lambda: len(abandoned) == 0)
-    wait_until(lambda: len(registry.roots()) == len(worker_process._idle))
+    wait_until(lambda: len(registry.roots()) == len(worker_process.shared_workers.workers))
 
 
 def test_a_stop_anywhere_leaves_no_process_and_no_thread_behind() -> None:

@@ -19,7 +19,7 @@ from tests.support.valid_history import judge as check_history
 
 COUNT = 3
 # Where they meet; what leads there is tried, too, if every point is. The rest knows nothing of others.
-MEETING = "halter/stores/writer"
+MEETING = ("halter/stores/writer", "halter/stores/batch", "halter/stores/drain_claim")
 LEADING = ("halter/session/", "halter/stores/", "loop step, resuming")
 
 

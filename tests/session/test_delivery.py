@@ -217,6 +217,8 @@ POSTING = (
     "session/log.py",
     "session/inbox.py",
     "stores/writer.py",
+    "stores/batch.py",
+    "stores/drain_claim.py",
     "stores/memory.py",
     "threads/pool.py",
 )

@@ -307,7 +307,7 @@ def test_a_closed_store_says_so(path: Path) -> None:
     lease = store.acquire("s")
     taken = store._file._take(store._file._readers)
     store.close()
-    store._file._give(store._file._readers, taken)
+    store._file._put_back(store._file._readers, taken)
     for use in (
         lambda: store.commit([Write(lease, numbered(1, says("x")), 0)]),
         lambda: store.acquire("s"),
@@ -330,7 +330,7 @@ def test_no_more_connections_than_calls(path: Path) -> None:
         assert len(store._file._open) == 2
         crowd = [store._file._take(store._file._readers) for _ in range(40)]
         for connection in crowd:
-            store._file._give(store._file._readers, connection)
+            store._file._put_back(store._file._readers, connection)
         assert len(store._file._open) == 17
 
 

@@ -276,5 +276,5 @@ def test_a_child_that_was_forked_in_the_middle_of_a_call(path: Path) -> None:
     with SQLiteStore(path) as store:
         taken = store._file._take(store._file._writers)  # as a call in another thread has it
         assert "Start the process with spawn" in _in_child(lambda: SQLiteStore(path))
-        store._file._give(store._file._writers, taken)
+        store._file._put_back(store._file._writers, taken)
         assert _in_child(lambda: SQLiteStore(path).close()) == "None"

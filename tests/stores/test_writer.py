@@ -16,10 +16,13 @@ from halter.events import MessageAccepted
 from halter.models.types import UserMessage
 from halter.session.log import EventLog, Transaction
 from halter.stores import MemoryStore, SQLiteStore, Store, Write
-from halter.stores.writer import _MAX_BATCH, _Claim, erase_session
+from halter.stores.closed_sessions import erase_session
+from halter.stores.drain_claim import Claim
+from halter.stores.writer import MAX_BATCH
 from tests.support.background import Background
 from tests.support.ctrl_c import CtrlC
 from tests.support.looped import looped
+from tests.support.paused_writer import WriterPaused
 from tests.support.processes import run_python
 from tests.support.sessions import kinds
 from tests.support.waiting import wait_until
@@ -52,21 +55,6 @@ def watched(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched]
     store.close()
 
 
-class Paused:
-    """In this block nothing is run: commands wait, in their order."""
-
-    def __init__(self, log: EventLog) -> None:
-        self._writer = log.writer
-
-    def __enter__(self) -> None:
-        claim = _Claim()
-        wait_until(lambda: self._writer._claim.setdefault("", claim) is claim)
-
-    def __exit__(self, *_: object) -> None:
-        self._writer._claim.clear()
-        self._writer.wake()
-
-
 def says(message_id: str, then: Callable[[], object] | None = None) -> Callable[[Transaction], str]:
     """Make a decision that accepts a message."""
 
@@ -92,7 +80,7 @@ def ids(log: EventLog) -> list[str]:
 def test_what_waits_is_committed_together(watched: Watched) -> None:
     """Commands that came while the writer was busy share one commit, whatever sessions they are for."""
     logs = [watched.log(name) for name in "abc"]
-    with Paused(logs[0]):
+    with WriterPaused(logs[0]):
         commands = [log.submit(says(f"{log.id}{number}")) for number in range(4) for log in logs]
         assert not any(command.is_done for command in commands)
     results = [logs[0].writer.wait(command) for command in commands]
@@ -105,11 +93,11 @@ def test_what_waits_is_committed_together(watched: Watched) -> None:
 def test_a_batch_is_bounded(watched: Watched) -> None:
     """A flood of commands is committed in pieces, so that the first need not wait for the last."""
     log = watched.log("a")
-    with Paused(log):
-        commands = [log.submit(says(str(number))) for number in range(_MAX_BATCH + 1)]
-    assert log.writer.wait(commands[-1]) == str(_MAX_BATCH)
+    with WriterPaused(log):
+        commands = [log.submit(says(str(number))) for number in range(MAX_BATCH + 1)]
+    assert log.writer.wait(commands[-1]) == str(MAX_BATCH)
     assert len(watched.commits) == 2
-    assert ids(log) == [str(number) for number in range(_MAX_BATCH + 1)]
+    assert ids(log) == [str(number) for number in range(MAX_BATCH + 1)]
 
 
 @looped
@@ -129,7 +117,7 @@ async def test_a_loop_is_woken_once_for_all_that_a_batch_shows(tmp_path: Path) -
         readers = [asyncio.ensure_future(log.watch().wait_async()) for log in logs]
         await asyncio.sleep(0)  # until they wait
         loop.call_soon_threadsafe = count  # type: ignore[assignment, method-assign]
-        with Paused(logs[0]):
+        with WriterPaused(logs[0]):
             for log in logs:
                 log.submit(says("m"))
         assert await asyncio.gather(*readers) == [True] * len(logs)
@@ -145,7 +133,7 @@ def test_a_job_for_the_store_has_its_place_in_the_order(watched: Watched) -> Non
     def fail() -> None:
         raise StoreFull("none")
 
-    with Paused(log):
+    with WriterPaused(log):
         log.submit(says("one"))
         looks = log.writer.submit(log.writer.job(lambda: seen.append(kinds(log.store.read("a")))))
         fails = log.writer.submit(log.writer.job(fail))
@@ -179,7 +167,7 @@ def test_many_threads_keep_their_order_and_lose_nothing(watched: Watched) -> Non
 async def test_a_command_whose_awaiter_is_cancelled_still_runs() -> None:
     """Cancelling the task that awaits a command does not take back what was asked for."""
     log = Watched(MemoryStore()).log("a")
-    with Paused(log):
+    with WriterPaused(log):
         task = asyncio.ensure_future(log.run_async(says("one")))
         await asyncio.sleep(0)
         task.cancel()
@@ -192,7 +180,7 @@ def test_nobody_is_left_to_wake_in_a_closed_loop(watched: Watched) -> None:
     """A command whose event loop is gone does not keep the others of its batch from being told."""
     log = watched.log("a")
     loop = asyncio.new_event_loop()
-    with Paused(log):
+    with WriterPaused(log):
         waiting = loop.create_task(log.run_async(says("one")))
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
@@ -215,7 +203,7 @@ def test_a_failed_commit_leaves_memory_equal_to_the_store(watched: Watched) -> N
     logs[0].run(says("before"))
     heard.clear()
     watched.error = StoreFull("no space is left")
-    with Paused(logs[0]):
+    with WriterPaused(logs[0]):
         commands = [log.submit(says("lost", lambda: acted.append("lost"))) for log in logs]
         logs[0].submit(says("lost too"), told.append)
     for command in commands:
@@ -273,7 +261,7 @@ def test_the_refused_write_of_one_session_does_not_fail_another(watched: Watched
     """A session whose lease is lost is refused; those in the same batch are written as if it were not there."""
     good, bad = watched.log("good"), watched.log("bad")
     watched.store.release(bad.lease)
-    with Paused(good):
+    with WriterPaused(good):
         commands = [log.submit(says(name)) for log, name in ((good, "1"), (bad, "2"), (good, "3"), (bad, "4"))]
     assert [good.writer.wait(commands[number]) for number in (0, 2)] == ["1", "3"]
     for number in (1, 3):
@@ -293,7 +281,7 @@ def test_a_command_that_fails_half_way_takes_nobody_with_it(watched: Watched) ->
     def nothing(_: Transaction) -> None:
         raise ValueError("before it wrote anything")
 
-    with Paused(log):
+    with WriterPaused(log):
         before, fails, behind = log.submit(says("before")), log.submit(half), log.submit(says("behind"))
         refuses, neighbour = log.submit(nothing), other.submit(says("neighbour"))
     for command in (fails, refuses):
@@ -327,7 +315,7 @@ def test_an_effect_that_raises_keeps_nobody_from_anything(watched: Watched, capl
     def fail() -> None:
         raise ValueError("on purpose")
 
-    with Paused(log):
+    with WriterPaused(log):
         commands = [log.submit(says("one", fail)), log.submit(says("two", lambda: seen.append("two")))]
     assert [log.writer.wait(command) for command in commands] == ["one", "two"]
     assert seen == ["two"]
@@ -336,7 +324,15 @@ def test_an_effect_that_raises_keeps_nobody_from_anything(watched: Watched, capl
 
 # -- signals ---------------------------------------------------------------------------------------------------------
 
-WRITER = ("stores/writer.py", "stores/memory.py", "session/log.py", "session/inbox.py", "threads/pool.py")
+WRITER = (
+    "stores/writer.py",
+    "stores/batch.py",
+    "stores/drain_claim.py",
+    "stores/memory.py",
+    "session/log.py",
+    "session/inbox.py",
+    "threads/pool.py",
+)
 
 
 def test_a_signal_handler_may_submit_at_any_point(watched: Watched) -> None:
@@ -371,12 +367,12 @@ def test_ctrl_c_at_any_point_harms_nobody(watched: Watched) -> None:
     writer = log.writer
     for nth in itertools.count(1):
         seen: list[str] = []
-        claim = _Claim()
-        wait_until(lambda claim=claim: writer._claim.setdefault("", claim) is claim)
+        claim = Claim()
+        wait_until(lambda claim=claim: writer.claim.set(claim))
         theirs = Background(lambda nth=nth, seen=seen: other.run(says(f"theirs {nth}", lambda: seen.append("1"))))
-        wait_until(lambda: len(writer._commands) == 1)
+        wait_until(lambda: writer.waiting == 1)
         own = log.command(says(f"own {nth}", lambda seen=seen: seen.append("2")))
-        writer._claim.clear()  # so both are run in one batch, by whoever comes first: this thread
+        writer.claim.clear()  # so both are run in one batch, by whoever comes first: this thread
         interrupt = CtrlC(nth, *WRITER)
         was_hit = interrupt.run(lambda own=own: writer.run(own))
         Background(lambda: log.run(lambda _: None)).result()

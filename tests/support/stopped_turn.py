@@ -334,4 +334,4 @@ def check_log(events: list[Event]) -> None:
 def nothing_is_left() -> None:
     """Law 2: no thread, no process."""
     wait_until(lambda: len(abandoned) == 0)
-    wait_until(lambda: len(registry.roots()) <= len(worker_process._idle))
+    wait_until(lambda: len(registry.roots()) <= len(worker_process.shared_workers.workers))

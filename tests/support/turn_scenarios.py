@@ -23,9 +23,13 @@ COMPUTED = ("session/history", "session/inbox", "stores/memory")
 DECISIONS = (
     "session/delivery",
     "session/questions",
+    "session/running",
     "session/session",
+    "session/stopping",
     "session/turn_control",
     "session/turn_writer",
+    "stores/batch",
+    "stores/drain_claim",
     "stores/writer",
 )
 # Set it to try the points of all layers together, which takes four times as long.

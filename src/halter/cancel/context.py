@@ -44,8 +44,7 @@ class Binding:
 
     def __enter__(self) -> CancellationToken:
         if self._previous is not None:
-            msg = "this binding is already in use; call token.bind() again for each block"
-            raise RuntimeError(msg)
+            raise RuntimeError("this binding is already in use; call token.bind() again for each block")
         self._previous = _current.set(self._token)
         return self._token
 
@@ -53,15 +52,13 @@ class Binding:
         self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._previous is None:
-            msg = "this binding was never entered; write `with token.bind():`"
-            raise RuntimeError(msg)
+            raise RuntimeError("this binding was never entered; write `with token.bind():`")
         try:
             _current.reset(self._previous)
         except ValueError as error:
             if kind is GeneratorExit:
                 return  # a coroutine whose loop is gone is freed, by whichever thread; nobody runs in its context
-            msg = (
+            raise RuntimeError(
                 "a binding must be left in the task or thread that entered it; bind inside the function that runs "
                 "there, and do not keep a binding open across the yield of a generator"
-            )
-            raise RuntimeError(msg) from error
+            ) from error

@@ -23,21 +23,19 @@ if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
 
 _log = logging.getLogger(__name__)
-_SWEEP_FROM: Final = 256
+_MIN_SWEEP: Final = 256  # deadlines; fewer are not swept
 # Seconds, about three years: as good as no limit, and within what every platform can wait for (threading.TIMEOUT_MAX
 # overflows when the current time is added to it).
-LONGEST: Final = 1e8
+MAX_SECONDS: Final = 1e8
 
 
 def check_seconds(name: str, value: float) -> float:
-    """Return *value* as a usable duration, or raise an error that names the argument. Infinity becomes LONGEST."""
+    """Return *value* as a usable duration, or raise an error that names the argument. Infinity becomes MAX_SECONDS."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        msg = f"{name} must be a number of seconds, not {value!r}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be a number of seconds, not {value!r}")
     if math.isnan(value) or value < 0:
-        msg = f"{name} must be zero or more seconds, not {value!r}; leave it out for no limit"
-        raise ValueError(msg)
-    return min(float(value), LONGEST)
+        raise ValueError(f"{name} must be zero or more seconds, not {value!r}; leave it out for no limit")
+    return min(float(value), MAX_SECONDS)
 
 
 class Deadline:
@@ -64,7 +62,7 @@ class Timer:
         # middle of a change.
         self._heap: list[tuple[float, int, Deadline]] = []
         self._seq = itertools.count()
-        self._sweep_at = _SWEEP_FROM
+        self._sweep_at = _MIN_SWEEP
         self._wakeup = WakeSignal()  # set when an earlier deadline arrives
         self._thread: threading.Thread | None = None
 
@@ -94,7 +92,7 @@ class Timer:
         self._thread = threading.Thread(target=self._run, name="halter-deadlines", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # none is to be had just now; the next deadline tries again
+        except RuntimeError:  # no thread can be started now; the next deadline tries again
             self._thread = None
             raise
 
@@ -104,7 +102,7 @@ class Timer:
         for item in heap:
             if item[-1].token() is not None:
                 heapq.heappush(self._heap, item)
-        self._sweep_at = max(_SWEEP_FROM, 2 * len(self._heap))
+        self._sweep_at = max(_MIN_SWEEP, 2 * len(self._heap))
 
     def _run(self) -> None:
         while True:

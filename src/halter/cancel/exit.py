@@ -40,6 +40,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Self
 
 from halter.cancel.deadlines import check_seconds
+from halter.cancel.loop_bridge import running_loop
 from halter.cancel.processes import registry
 from halter.cancel.token import CancellationToken
 
@@ -54,10 +55,10 @@ _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", 
 # Signals that programs send more than once for one request: a terminal that closes sends SIGHUP to the session and to
 # the group, and `timeout` sends SIGTERM to the program and to its group. Repeats count only after these seconds.
 _REPEATED: Final = {"SIGHUP": float("inf"), "SIGTERM": 0.5}
-# An exit that takes less than this is not reported.
-_QUIET: Final = 0.3
-_BACKSTOP: Final = 2.0
-_NAMED: Final = 3
+# Seconds. An exit that takes less than this is not reported.
+_QUIET_EXIT: Final = 0.3
+_FAULTHANDLER_DELAY: Final = 2.0  # seconds after the deadline
+_MAX_THREADS_NAMED: Final = 3
 _WAKE: Final = b"\0"  # no signal has this number
 # Each ends some work within the seconds that it is given, and names what it has to leave behind.
 _endings: Final[list[Callable[[float], list[str]]]] = []
@@ -93,7 +94,7 @@ class ExitGuard:
     ) -> None:
         self.token = token if token is not None else CancellationToken(name="process")
         self._timeout = check_seconds("timeout", timeout)
-        self._say = say if say is not None else _say_on_stderr
+        self._say = say if say is not None else _print_on_stderr
         # Called in the handler, for the first signal. True: the program ends by itself, so nothing is raised.
         self.on_signal = on_signal
         self._intent: Intent | None = None
@@ -127,7 +128,7 @@ class ExitGuard:
         self.intend(_exit_code(exc), _description(exc))
         left = self._end_all()
         if self._intent is not None and self._has_raised:
-            self._is_announced.wait(_QUIET)  # a quick exit must not come before its announcement
+            self._is_announced.wait(_QUIET_EXIT)  # a quick exit must not come before its announcement
             if not left:
                 raise SystemExit(self._intent.code) from None
         if left:
@@ -153,7 +154,7 @@ class ExitGuard:
             _leave()
 
     def intend(self, code: int, why: str) -> None:
-        """Note that the program wants to exit. The first call starts the clock."""
+        """Note that the program is about to exit. The first call starts the clock."""
         self._start_clock(Intent(code, why, time.monotonic()))
         self._wake()
 
@@ -166,7 +167,7 @@ class ExitGuard:
         if self._intent is None:
             self._intent = intent
             # In whichever thread comes first: the watching thread may never get the interpreter lock again.
-            faulthandler.dump_traceback_later(self._timeout + _BACKSTOP, exit=True, file=2)
+            faulthandler.dump_traceback_later(self._timeout + _FAULTHANDLER_DELAY, exit=True, file=2)
 
     def remaining(self) -> float:
         """Seconds left until the deadline; the whole timeout before an intent to exit."""
@@ -176,7 +177,7 @@ class ExitGuard:
 
     @contextlib.contextmanager
     def stage(self, what: str) -> Iterator[float]:
-        """Name what is being waited for in this block; gives the seconds that are left for it."""
+        """Name what is being waited for in this block; yields the seconds that are left for it."""
         self._stages.append(what)
         try:
             yield self.remaining()
@@ -201,7 +202,7 @@ class ExitGuard:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._has_raised:
             return  # a second signal: the watching thread has read it
-        loop = _running_loop()
+        loop = running_loop()
         if self._is_holding and loop is None:
             self._held = number
             return
@@ -240,12 +241,12 @@ class ExitGuard:
         if is_signal:
             self._report(f"Shutting down ({intent.why})…")
             self._is_announced.set()
-        # So many more signals force the exit. The first one may be counted already, or be still in the socket.
+        # This many more signals force the exit. The first one may be counted already, or be still in the socket.
         self._repeats_until = time.monotonic() + _REPEATED.get(intent.why, 0.0)
         more = 2 - signals if is_signal and intent.why not in _REPEATED else 1
         if is_signal and self._interrupt_main(signal.Signals[intent.why]):
             more += intent.why not in _REPEATED  # the one that was just sent again
-        more = self._wait_for_signals(more, min(_QUIET, self.remaining()))
+        more = self._wait_for_signals(more, min(_QUIET_EXIT, self.remaining()))
         if more > 0:
             self._report(f"Shutting down: waiting for {self._waiting_for()}, at most {self._timeout:g} s…")
             more = self._wait_for_signals(more, self.remaining())
@@ -291,8 +292,8 @@ class ExitGuard:
             for thread in threading.enumerate()
             if not thread.daemon and thread is not threading.main_thread()
         ]
-        if len(threads) > _NAMED:
-            threads[_NAMED:] = [f"{len(threads) - _NAMED} more threads"]
+        if len(threads) > _MAX_THREADS_NAMED:
+            threads[_MAX_THREADS_NAMED:] = [f"{len(threads) - _MAX_THREADS_NAMED} more threads"]
         return ", ".join([*self._stages, *threads]) or "the program to end"
 
     def _force(self, when: str) -> None:
@@ -306,18 +307,12 @@ class ExitGuard:
             self._say(text)
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs in this thread."""
-    find = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)  # None in the middle of its import, too
-    return find() if find is not None else None
-
-
 def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
     for task in sys.modules["asyncio"].all_tasks(loop):
         task.cancel()
 
 
-def _say_on_stderr(text: str) -> None:
+def _print_on_stderr(text: str) -> None:
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
 
@@ -338,7 +333,7 @@ def _show(exc: BaseException | None) -> None:
     """Print what Python would print about the exception that ends the program."""
     if isinstance(exc, SystemExit):
         if exc.code is not None and not isinstance(exc.code, int):
-            _say_on_stderr(str(exc.code))
+            _print_on_stderr(str(exc.code))
     elif exc is not None:
         sys.excepthook(type(exc), exc, exc.__traceback__)
 

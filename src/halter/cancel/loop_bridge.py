@@ -10,6 +10,7 @@ stopped, and counts if its thread is stuck; `run_in_thread()` for our own short 
 from __future__ import annotations
 
 import contextvars
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -76,8 +77,7 @@ class LoopJob(Generic[T]):
     def result(self) -> T:
         """Return what the coroutine returned, or raise what it raised."""
         if self._task is None or not self._task.done():
-            msg = "the event loop was closed before the coroutine finished"
-            raise RuntimeError(msg)
+            raise RuntimeError("the event loop was closed before the coroutine finished")
         return self._task.result()
 
     def _start(self, watch: _LoopWatch) -> None:
@@ -126,6 +126,12 @@ class _LoopWatch:
 
     def __del__(self) -> None:
         self._event.set()
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs in this thread, if any. Does not import asyncio."""
+    find = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)  # None in the middle of its import, too
+    return find() if find is not None else None
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:

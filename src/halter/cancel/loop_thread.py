@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PATIENCE: Final = 1.0  # for tasks that are told to end with their loop
+_END_TIMEOUT: Final = 1.0  # seconds for tasks to end with their loop
 
 
 class LoopClosed(RuntimeError):
@@ -35,7 +35,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._lock = threading.Lock()  # held to look and to change, never while anything runs
+        self._lock = threading.Lock()  # held to read and to change, never while anything runs
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -48,7 +48,7 @@ class LoopThread:
         return self._thread is not None and self._thread.is_alive()
 
     async def do(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Have a coroutine run over there. If our own task is cancelled, it is told to end and left."""
+        """Run a coroutine in that loop. If our own task is cancelled, the coroutine is cancelled and not waited for."""
         here = asyncio.get_running_loop()
         ended = here.create_future()
 
@@ -66,9 +66,9 @@ class LoopThread:
         return job.result()
 
     async def stream(self, make: Callable[[Callable[[T], None]], Coroutine[Any, Any, None]]) -> AsyncIterator[T]:
-        """Have a coroutine run over there, and give what it emits as it comes: a partial result, should it be stopped.
+        """Run a coroutine in that loop, and yield what it emits as it comes: a partial result, should it be stopped.
 
-        It is given a function to emit with.
+        It gets a function to emit with.
         """
         here = asyncio.get_running_loop()
         pieces: asyncio.Queue[tuple[T] | None] = asyncio.Queue()
@@ -91,7 +91,7 @@ class LoopThread:
             task.cancel()
 
     def do_blocking(self, make: Callable[[], Coroutine[Any, Any, T]], timeout: float) -> T:
-        """Have a coroutine run over there and block for it, for at most *timeout* seconds: then TimeoutError."""
+        """Run a coroutine in that loop and block for it, for at most *timeout* seconds: then TimeoutError."""
         ended = WakeSignal()
         job = _Job(self, make, ended.set)
         try:
@@ -106,7 +106,7 @@ class LoopThread:
         return job.result()
 
     def spawn(self, make: Callable[[], Coroutine[Any, Any, None]]) -> bool:
-        """Run a coroutine over there that nobody waits for; it must not raise. False if the loop is closed."""
+        """Run a coroutine in that loop that nobody waits for; it must not raise. False if the loop is closed."""
         try:
             self._submit(_Job(self, make, lambda: None))
         except LoopClosed:
@@ -114,21 +114,21 @@ class LoopThread:
         return True
 
     def call(self, fn: Callable[[], object]) -> bool:
-        """Have a function called over there, soon. False if the loop is closed."""
+        """Have a function called in that loop, soon. False if the loop is closed."""
         with self._lock:
             if not self._is_closed:
                 self._started().call_soon_threadsafe(fn)
             return not self._is_closed
 
-    def close(self, patience: float = _PATIENCE) -> None:
-        """End all tasks, the loop and the thread. Those who wait get LoopClosed. Bounded; may be called again."""
+    def close(self, patience: float = _END_TIMEOUT) -> None:
+        """End all tasks, the loop and the thread. Callers that wait get LoopClosed. Bounded; may be called again."""
         with self._lock:
             if self._is_closed:
                 return
             self._is_closed = True
             loop, thread = self._loop, self._thread
         if loop is not None and thread is not None:
-            # Work that was submitted before is started before this, and so is told like the rest.
+            # Work that was submitted before is started before this, and so is cancelled like the rest.
             call_in_loop(loop, lambda: self._start_drain(loop, patience))
             if thread is not threading.current_thread():
                 thread.join(patience + 0.5)
@@ -170,7 +170,7 @@ class LoopThread:
                 task.cancel()
             await asyncio.wait(others, timeout=left)
             await asyncio.sleep(0)  # tasks that were made meanwhile start, too
-        await asyncio.sleep(0)  # transports that were closed say goodbye in the next turn
+        await asyncio.sleep(0)  # transports that were closed finish in the next iteration
         loop.stop()
 
     def cancel_job(self, job: _Job[Any]) -> None:
@@ -187,7 +187,7 @@ class LoopThread:
 
 
 class _Job(Generic[T]):
-    """One coroutine over there, and a callback for its end."""
+    """One coroutine in that loop, and a callback for its end."""
 
     def __init__(
         self, home: LoopThread, make: Callable[[], Coroutine[Any, Any, T]], on_end: Callable[[], object]
@@ -197,18 +197,18 @@ class _Job(Generic[T]):
         self._on_end = on_end
         self._context = contextvars.copy_context()
         self._task: asyncio.Task[T] | None = None
-        self._is_unwanted = False
+        self._is_cancelled = False
 
     def start(self) -> None:
-        if self._is_unwanted:  # the stop came first: nothing starts after it
+        if self._is_cancelled:  # the stop came first: nothing starts after it
             self._home.forget(self)
             return
         self._task = asyncio.get_running_loop().create_task(self._make(), context=self._context)
         self._task.add_done_callback(self._has_ended)
 
     def cancel(self) -> None:
-        """Tell it to end; from any thread."""
-        self._is_unwanted = True
+        """Cancel it; from any thread."""
+        self._is_cancelled = True
         self._home.cancel_job(self)
 
     def cancel_task(self) -> None:
@@ -236,8 +236,8 @@ _open: Final[weakref.WeakSet[LoopThread]] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    """At the end of the process: all of them together have the patience of one."""
-    end = time.monotonic() + _PATIENCE
+    """At the end of the process: all of them together have the time of one."""
+    end = time.monotonic() + _END_TIMEOUT
     for each in list(_open):
         with contextlib.suppress(Exception):
             each.close(max(0.0, end - time.monotonic()))

@@ -48,7 +48,7 @@ class OneShotEvent:
         except BaseException:
             try:
                 pool.submit(lambda: self._run_callbacks(taken))
-            except RuntimeError:  # no thread is to be had: the interpreter is about to end
+            except RuntimeError:  # no thread can be started: the interpreter is about to end
                 self._run_callbacks(taken)
             raise
 

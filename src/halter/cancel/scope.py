@@ -93,12 +93,12 @@ class Scope:
 
     async def __aenter__(self) -> CancellationToken:
         if self._task is not None:
-            msg = "this scope was already used; call token.scope() again for each block"
-            raise RuntimeError(msg)
+            raise RuntimeError("this scope was already used; call token.scope() again for each block")
         self._task = asyncio.current_task()
         if self._task is None:
-            msg = "token.scope() cancels a task, and this code does not run in one; use asyncio.run() or create_task()"
-            raise RuntimeError(msg)
+            raise RuntimeError(
+                "token.scope() cancels a task, and this code does not run in one; use asyncio.run() or create_task()"
+            )
         self._token.raise_if_cancelled()
         self._others = self._task.cancelling()
         self._loop = asyncio.get_running_loop()
@@ -120,8 +120,7 @@ class Scope:
     ) -> None:
         self._left = True
         if self._task is None or self._registration is None:
-            msg = "this scope was never entered; write `async with token.scope():`"
-            raise RuntimeError(msg)
+            raise RuntimeError("this scope was never entered; write `async with token.scope():`")
         if self._was_cancelled:
             pending = self._task.uncancel()  # the waker has run, so there is nothing to unregister
         else:

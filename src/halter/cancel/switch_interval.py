@@ -22,7 +22,7 @@ from halter.cancel.token import CancellationToken
 # Microseconds, the unit that the interpreter uses. Not a round number, so that a value that other code sets meanwhile
 # is not mistaken for ours.
 _LOW: Final = 101
-_SECONDS: Final = 0.5
+_LOW_SECONDS: Final = 0.5
 
 _original = 5000  # the value to restore, in microseconds
 _until = 0.0  # the time.monotonic() at which to restore it
@@ -31,10 +31,10 @@ _until = 0.0  # the time.monotonic() at which to restore it
 def lower() -> None:
     """Lower the switch interval for half a second from now."""
     global _original, _until  # noqa: PLW0603  (the process has one interval)
-    _until = time.monotonic() + _SECONDS
+    _until = time.monotonic() + _LOW_SECONDS
     # Registered before the interval is lowered, so that a KeyboardInterrupt in between does not leave it low for good.
     try:
-        CancellationToken(timeout=_SECONDS).on_cancel(_restore)
+        CancellationToken(timeout=_LOW_SECONDS).on_cancel(_restore)
     except RuntimeError:  # no thread can be started that would restore it, as when the interpreter ends
         return
     current = _interval()

@@ -22,7 +22,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from halter.cancel import token_tree
-from halter.cancel.deadlines import LONGEST, check_seconds, timer
+from halter.cancel.deadlines import MAX_SECONDS, check_seconds, timer
 from halter.cancel.fork import after_fork
 from halter.cancel.registration import EarlyWaker, LoopWaker, Registration, Waker, run_callback, wake_loops
 from halter.cancel.token_tree import TreeNode
@@ -125,8 +125,7 @@ class CancellationToken(TreeNode):
     def any_of(cls, *tokens: CancellationToken) -> CancellationToken:
         """Make a token that is cancelled with the first of *tokens*."""
         if not tokens:
-            msg = "any_of() needs at least one token; for a token that nobody cancels, use NEVER"
-            raise TypeError(msg)
+            raise TypeError("any_of() needs at least one token; for a token that nobody cancels, use NEVER")
         new: CancellationToken = _Child()
         parents = tuple(token for token in tokens if token is not NEVER)
         new._parent = parents
@@ -238,13 +237,12 @@ class CancellationToken(TreeNode):
         *fn* runs in the thread that cancels, so it should be quick and must not wait.
         """
         if not callable(fn):
-            msg = f"on_cancel() needs a function to call, not {fn!r}"
-            raise TypeError(msg)
+            raise TypeError(f"on_cancel() needs a function to call, not {fn!r}")
         return self._register(Registration(self, fn))
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block this thread until cancelled. False if *timeout* seconds passed first."""
-        seconds = LONGEST if timeout is None else check_seconds("timeout", timeout)
+        seconds = MAX_SECONDS if timeout is None else check_seconds("timeout", timeout)
         if self.is_cancelled:
             return True
         woken = WakeSignal()
@@ -306,8 +304,9 @@ class CancellationToken(TreeNode):
             self._deadline_entry = timer.add(self, when, seconds)
 
     def __reduce__(self) -> NoReturn:
-        msg = "a token lives in one process and cannot be pickled or copied; in a worker process use current_token()"
-        raise TypeError(msg)
+        raise TypeError(
+            "a token lives in one process and cannot be pickled or copied; in a worker process use current_token()"
+        )
 
     def __repr__(self) -> str:
         state = f"cancelled: {self.reason}" if self.is_cancelled else "live"
@@ -340,8 +339,7 @@ class _Never(CancellationToken):
     __slots__ = ()
 
     def cancel(self, reason: str = "", *, detail: str = "") -> NoReturn:  # noqa: ARG002
-        msg = "NEVER cannot be cancelled; make a token with CancellationToken() or parent.child()"
-        raise TypeError(msg)
+        raise TypeError("NEVER cannot be cancelled; make a token with CancellationToken() or parent.child()")
 
     def child(self, name: str = "", timeout: float | None = None) -> CancellationToken:
         return CancellationToken(name=name, timeout=timeout)

@@ -5,8 +5,8 @@ Not `threading.Event`: its set() in a signal handler can deadlock with the wait(
 to wait, which a busy machine does to short timeouts.
 
 Python runs signal handlers in the main thread, between two steps of it. A signal that comes just before the thread
-blocks, or that the system gives to another thread, does not wake it: Ctrl+C would have no effect until the wait ends.
-So the main thread blocks for a short time and looks again.
+blocks, or that the system delivers to another thread, does not wake it: Ctrl+C would have no effect until the wait
+ends. So the main thread blocks for a short time, again and again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Final
 
 __all__ = ["WakeSignal"]
 
-_LONGEST: Final = 1e8  # seconds: see halter.cancel.deadlines
-_IN_MAIN_THREAD: Final = 0.1  # seconds until a signal that did not wake the thread is handled
+_MAX_SECONDS: Final = 1e8  # seconds: see halter.cancel.deadlines
+_MAIN_THREAD_SLICE: Final = 0.1  # seconds until a signal that did not wake the thread is handled
 
 
 class WakeSignal:
@@ -41,11 +41,11 @@ class WakeSignal:
         """Block until it is set, and reset it. False if *seconds* passed first."""
         if threading.get_ident() == threading.main_thread().ident:
             return self._wait_in_parts(seconds)
-        return self._lock.acquire(timeout=-1 if seconds is None else min(max(seconds, 0.0), _LONGEST))
+        return self._lock.acquire(timeout=-1 if seconds is None else min(max(seconds, 0.0), _MAX_SECONDS))
 
     def _wait_in_parts(self, seconds: float | None) -> bool:
         end = math.inf if seconds is None else time.monotonic() + seconds
-        while not self._lock.acquire(timeout=min(max(end - time.monotonic(), 0.0), _IN_MAIN_THREAD)):
+        while not self._lock.acquire(timeout=min(max(end - time.monotonic(), 0.0), _MAIN_THREAD_SLICE)):
             if time.monotonic() >= end:
                 return False
         return True

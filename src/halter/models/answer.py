@@ -124,17 +124,8 @@ class _Attempt:
     """One attempt's answer while it is being written."""
 
     __slots__ = (
-        "_at_call",
-        "_calls",
-        "_finished",
-        "_open",
-        "_reasoning",
-        "_thinking",
-        "_usage",
-        "model",
-        "number",
-        "text",
-    )
+        "_at_call", "_calls", "_finished", "_open", "_reasoning", "_thinking", "_usage", "model", "number", "text",
+    )  # fmt: skip
 
     def __init__(self, model: str, number: int) -> None:
         self.model = model

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
-from halter.models.errors import ProviderError, StreamBroken
+from halter.models.errors import StreamBroken, error_in_answer
+from halter.models.http.reader import Reader
 from halter.models.http.wire import HTTPModel
 from halter.models.output_schema import is_overridden, is_recursive, strict_schema, with_schema
 from halter.models.sanitize import arguments_object
@@ -175,10 +176,10 @@ def _mark_for_cache(body: dict[str, Any]) -> None:
 
 def _output(request: ModelRequest) -> dict[str, Any] | None:
     """The `output_config`; None if the form of the answer can only be described. This API has no recursive schemas."""
-    wanted = request.output
-    if wanted is None or is_recursive(wanted.schema) or is_overridden(request, "output_config"):
+    output = request.output
+    if output is None or is_recursive(output.schema) or is_overridden(request, "output_config"):
         return None
-    schema = strict_schema(wanted.schema, all_required=False)
+    schema = strict_schema(output.schema, all_required=False)
     return None if schema is None else {"format": {"type": "json_schema", "schema": schema}}
 
 
@@ -207,17 +208,11 @@ class _OpenBlock:
         self.signature = block.signature or ""
 
 
-class _Reader:
-    """Reads one answer."""
-
-    def __init__(self, name: str) -> None:
-        self.finished = False
-        self._model = name
-        self._raw = ""
-        self._detail = ""
+class _Reader(Reader):
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
         self._calls = 0
         self._open: dict[int, _OpenBlock] = {}
-        self._usage = Usage()
         self._tokens = _Usage()
 
     def take(self, name: str, data: bytes) -> list[ModelEvent]:
@@ -225,8 +220,7 @@ class _Reader:
         if event.type == "content_block_delta":
             return self._delta(event)
         if event.type == "error" or name == "error":
-            message = "an error inside the answer"
-            raise ProviderError(message, body=data.decode("utf-8", "replace"))
+            raise error_in_answer(data)
         if event.type == "content_block_start" and event.content_block is not None:
             return self._start(event.index, event.content_block)
         if event.type == "content_block_stop":
@@ -245,8 +239,7 @@ class _Reader:
     def read_complete(self, body: bytes) -> list[ModelEvent]:
         answer = _decode_message(body)
         if answer.type != "message" or answer.content is None:
-            message = "an error instead of an answer"
-            raise ProviderError(message, body=body.decode("utf-8", "replace"))
+            raise error_in_answer(body)
         self._model = answer.model or self._model
         events: list[ModelEvent] = []
         for index, block in enumerate(answer.content):
@@ -258,8 +251,7 @@ class _Reader:
 
     def end(self) -> list[ModelEvent]:
         if not self.finished:
-            message = "the answer was cut off: no message_stop was received"
-            raise StreamBroken(message)
+            raise StreamBroken("the answer was cut off: no message_stop was received")
         # Some servers do not end their blocks before they end the message.
         events = [event for index in list(self._open) for event in self._stop(index)]
         return [*events, Finished(_REASONS.get(self._raw, "other"), self._raw, self._model, self._detail)]
@@ -334,10 +326,7 @@ class _Reader:
             cache_write_tokens=written,
             reasoning_tokens=(thought.thinking_tokens or 0) if thought else 0,
         )
-        if usage == self._usage:
-            return []
-        self._usage = usage
-        return [usage]
+        return self._update_usage(usage)
 
 
 def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:

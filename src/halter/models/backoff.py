@@ -7,23 +7,23 @@ from typing import Final, NamedTuple
 
 __all__ = ["UNTIL_IT_WORKS", "Backoff"]
 
-_MANY = 32
+_MAX_DOUBLINGS = 32  # far beyond any cap
 
 
 class Backoff(NamedTuple):
     """Exponential back-off with jitter: waits double from `base` up to `cap` seconds.
 
-    A provider's own Retry-After is a lower bound. If it is over `longest`, there is no retry, and the user sees the
-    error at once.
+    A provider's own Retry-After is a lower bound. If it is over `max_retry_after`, there is no retry, and the
+    user gets the error at once.
     """
 
     base: float = 0.5
     cap: float = 8.0
-    longest: float = 60.0
+    max_retry_after: float = 60.0
 
     def delay(self, retry: int, retry_after: float | None = None) -> float:
         """The seconds to wait before retry number `retry`, counted from 0."""
-        full = min(self.cap, self.base * (1 << min(retry, _MANY)))
+        full = min(self.cap, self.base * (1 << min(retry, _MAX_DOUBLINGS)))
         # Not the random module: it would be imported at every start for this one line.
         chance = int.from_bytes(os.urandom(4), "big") / 2**32
         return max(full * (1 - chance / 2), retry_after or 0.0)

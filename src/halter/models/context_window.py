@@ -45,7 +45,7 @@ def known_context_window(model: Model) -> int | None:
 
 
 async def ask_context_window(model: Model) -> int | None:
-    """The model's window. Its server is asked, if the model has a method `ask_context_window()`; None if nobody knows.
+    """The model's window; asked of its server if the model has a method `ask_context_window()`. None if it is unknown.
 
     Ours is bounded; run it under a token, since a user's own may not be.
     """

@@ -37,7 +37,7 @@ __all__ = [
 UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What decoding JSON can raise: it may not be JSON, not be UTF-8, or be nested too deeply."""
 
-_BODY_EXCERPT = 2_000
+_BODY_EXCERPT = 2_000  # characters
 _SERVER_ERROR = 500
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429})
 # An exhausted quota is also a 429, but waiting does not help.
@@ -151,11 +151,7 @@ class ContextTooLong(ProviderError):
 
 
 def provider_error(
-    body: bytes,
-    *,
-    status: int | None = None,
-    headers: Mapping[str, str] | None = None,
-    secrets: Iterable[str] = (),
+    body: bytes, *, status: int | None = None, headers: Mapping[str, str] | None = None, secrets: Iterable[str] = ()
 ) -> ProviderError:
     """Make an error from whatever the provider sent: its JSON, another server's JSON, an HTML page, nothing."""
     headers = headers or {}
@@ -175,6 +171,13 @@ def provider_error(
         body=text[:_BODY_EXCERPT],
         should_retry={"true": True, "false": False}.get(headers.get("x-should-retry", "")),
     )
+
+
+def error_in_answer(body: bytes, error: object = None) -> ProviderError:
+    """An error that came with status 200, bare: `HTTPModel` completes it. Some servers put the real status into it."""
+    code = error.get("code") if isinstance(error, dict) else None
+    status = code if isinstance(code, int) and 400 <= code < 600 else None  # noqa: PLR2004 - HTTP's range of errors
+    return ProviderError("an error inside the answer", status=status, body=body.decode("utf-8", "replace"))
 
 
 def readable(data: bytes, secrets: Iterable[str]) -> str:

@@ -25,17 +25,17 @@ _MESSAGE_TOKENS: Final = 4  # what providers add around each message
 
 
 def complete_usage(request: ModelRequest, answer: Answer) -> Usage:
-    """The usage of one attempt: what the provider said of a complete answer, else an estimate of what it did not say.
+    """The usage of one attempt: as the provider reported it for a complete answer, with estimates for what is missing.
 
-    What a provider says before the end of an answer is kept where it is more than the estimate.
+    What it reported before the end of an answer is kept where it is more than the estimate.
     """
-    said = answer.usage
-    if answer.status == "complete" and (said.input_tokens or said.output_tokens):
-        return said
+    reported = answer.usage
+    if answer.status == "complete" and (reported.input_tokens or reported.output_tokens):
+        return reported
     return replace(
-        said,
-        input_tokens=said.input_tokens or request_tokens(request),
-        output_tokens=max(said.output_tokens, answer_tokens(answer)),
+        reported,
+        input_tokens=reported.input_tokens or request_tokens(request),
+        output_tokens=max(reported.output_tokens, answer_tokens(answer)),
         is_estimated=True,
     )
 

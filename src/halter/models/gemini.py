@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Struct
 
-from halter.models.errors import ProviderError, StreamBroken
+from halter.models.errors import ProviderError, StreamBroken, error_in_answer
 from halter.models.gemini_contents import WIRE, write_contents, write_schema, write_tools
+from halter.models.http.reader import Reader
 from halter.models.http.wire import HTTPModel
 from halter.models.output_schema import is_recursive, with_schema
 from halter.models.types import (
@@ -134,7 +135,7 @@ class GeminiModel(HTTPModel):
             body["tools"] = write_tools(request.tools)
         if settings := self._settings(request.settings) | form:
             body[_SETTINGS] = settings
-        body["contents"] = write_contents(request.messages, wants_signatures=not self._is_old)
+        body["contents"] = write_contents(request.messages, needs_signatures=not self._is_old)
         return body
 
     def _output_format(self, request: ModelRequest) -> dict[str, Any]:
@@ -186,21 +187,17 @@ class GeminiModel(HTTPModel):
         return {name: value for name, value in named.items() if value is not None}
 
 
-class _Reader:
-    """Reads one answer."""
+class _Reader(Reader):
+    """Never `finished` before the end of the stream: more may follow a finishReason."""
 
-    def __init__(self, name: str) -> None:
-        self.finished = False  # more may follow a finishReason, and nothing says that it does not
-        self._model = name
-        self._raw = ""
-        self._detail = ""
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
         self._is_blocked = False
         self._calls = 0
         self._text = 0  # characters so far
         self._thinking: list[str] = []
-        self._usage = Usage()
 
-    def take(self, _name: str, data: bytes) -> list[ModelEvent]:
+    def take(self, name: str, data: bytes) -> list[ModelEvent]:  # noqa: ARG002  (this API does not name its events)
         return self._chunk(_decode(data), data)
 
     def read_complete(self, body: bytes) -> list[ModelEvent]:
@@ -208,8 +205,7 @@ class _Reader:
 
     def end(self) -> list[ModelEvent]:
         if not self._raw:
-            message = "the answer was cut off: no finishReason was received"
-            raise StreamBroken(message)
+            raise StreamBroken("the answer was cut off: no finishReason was received")
         reason: FinishReason = _BLOCKED if self._is_blocked else _REASONS.get(self._raw, "other")
         if reason == "stop" and self._calls:
             reason = "tool_calls"
@@ -217,7 +213,7 @@ class _Reader:
 
     def _chunk(self, chunk: _Chunk, data: bytes) -> list[ModelEvent]:
         if chunk.error:
-            raise _error(chunk.error, data)
+            raise error_in_answer(data, chunk.error)
         self._model = chunk.model_version or self._model
         events: list[ModelEvent] = []
         for candidate in chunk.candidates or ():
@@ -227,8 +223,7 @@ class _Reader:
         if feedback is not None and feedback.block_reason:
             self._is_blocked = True
             self._raw, self._detail = feedback.block_reason, feedback.block_reason_message or ""
-        self._count(chunk.usage_metadata, events)
-        return events
+        return events + self._count(chunk.usage_metadata)
 
     def _candidate(self, candidate: _Candidate, events: list[ModelEvent]) -> None:
         parts = (candidate.content.parts if candidate.content is not None else None) or ()
@@ -283,9 +278,9 @@ class _Reader:
     def _block(self, text: str, signature: str = "") -> Reasoning:
         return Reasoning(text, signature, wire=WIRE, text_before=self._text, calls_before=self._calls)
 
-    def _count(self, tokens: _Usage | None, events: list[ModelEvent]) -> None:
+    def _count(self, tokens: _Usage | None) -> list[ModelEvent]:
         if tokens is None:
-            return
+            return []
         thoughts = tokens.thoughts_token_count or 0
         usage = Usage(
             input_tokens=(tokens.prompt_token_count or 0) + (tokens.tool_use_prompt_token_count or 0),
@@ -293,19 +288,10 @@ class _Reader:
             cached_tokens=tokens.cached_content_token_count or 0,
             reasoning_tokens=thoughts,
         )
-        if usage != self._usage:
-            self._usage = usage
-            events.append(usage)
+        return self._update_usage(usage)
 
 
 def _own_settings(extra: Mapping[str, Any]) -> dict[str, Any]:
     """What the user has set of generationConfig."""
     own = extra.get(_SETTINGS)
     return dict(own) if isinstance(own, dict) else {}
-
-
-def _error(error: object, data: bytes) -> ProviderError:
-    """An error that came with status 200; the real status is in it."""
-    code = error.get("code") if isinstance(error, dict) else None
-    status = code if isinstance(code, int) and 400 <= code < 600 else None  # noqa: PLR2004 - HTTP's range of errors
-    return ProviderError("an error inside the answer", status=status, body=data.decode("utf-8", "replace"))

@@ -30,17 +30,17 @@ _NO_SIGNATURE: Final = "skip_thought_signature_validator"
 _PLAIN: Final = frozenset(
     {"description", "enum", "maxItems", "maximum", "minItems", "minimum", "required", "title", "type"}
 )
-# Keywords that it does not know, and that a model can follow when it is told.
-_TOLD: Final = ("format", "minLength", "maxLength", "pattern", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+# Keywords that this API does not know. A model can follow them if the description has them.
+_EXTRA: Final = ("format", "minLength", "maxLength", "pattern", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _FORMATS: Final = frozenset({"date-time", "date", "time", "enum", "int32", "int64", "float", "double"})
 
 
-def write_contents(messages: Iterable[Message], *, wants_signatures: bool) -> list[dict[str, Any]]:
+def write_contents(messages: Iterable[Message], *, needs_signatures: bool) -> list[dict[str, Any]]:
     """The conversation."""
     merged: list[tuple[str, list[dict[str, Any]]]] = []
     for message in messages:
         role = "model" if isinstance(message, AssistantMessage) else "user"
-        parts = _parts(message, wants_signatures=wants_signatures)
+        parts = _parts(message, needs_signatures=needs_signatures)
         if not parts:
             continue
         if merged and merged[-1][0] == role:
@@ -64,18 +64,18 @@ def write_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
     return [{"functionDeclarations": declarations}]
 
 
-def _parts(message: Message, *, wants_signatures: bool) -> list[dict[str, Any]]:
+def _parts(message: Message, *, needs_signatures: bool) -> list[dict[str, Any]]:
     if isinstance(message, AssistantMessage):
-        return _answer(message, wants_signatures=wants_signatures)
+        return _answer(message, needs_signatures=needs_signatures)
     if isinstance(message, ToolMessage):
         return _result(message)
     return [part for each in message.parts if (part := _part(each))]
 
 
-def _answer(message: AssistantMessage, *, wants_signatures: bool) -> list[dict[str, Any]]:
+def _answer(message: AssistantMessage, *, needs_signatures: bool) -> list[dict[str, Any]]:
     """Text and calls with the signatures that they came with. Summaries of thoughts are not sent back."""
     calls = [
-        _call(call, call.signature or (_NO_SIGNATURE if wants_signatures and not number else ""))
+        _call(call, call.signature or (_NO_SIGNATURE if needs_signatures and not number else ""))
         for number, call in enumerate(message.calls)
     ]
     parts: list[dict[str, Any]] = []
@@ -117,7 +117,7 @@ def _part(part: Part) -> dict[str, Any] | None:
 
 
 def write_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON
-    """The same schema without the keywords that would be refused. What they ask for is told in the description.
+    """The same schema without the keywords that would be refused. What they require is added to the description.
 
     It is checked when a tool is called, or a typed answer has come.
     """
@@ -139,7 +139,7 @@ def write_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON
             written["enum"] = [value]
         elif key in _PLAIN or (key == "format" and value in _FORMATS):
             written[key] = value
-    told = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in _TOLD if key in schema.keys() - written]
-    if told:
-        written["description"] = f"{written.get('description', '')} ({', '.join(told)})".lstrip()
+    extra = [f"{key}: {msgspec.json.encode(schema[key]).decode()}" for key in _EXTRA if key in schema.keys() - written]
+    if extra:
+        written["description"] = f"{written.get('description', '')} ({', '.join(extra)})".lstrip()
     return written

@@ -1,4 +1,4 @@
-"""The kinds of images that every model accepts, told by their first bytes: names and headers are often wrong."""
+"""The kinds of images that every model accepts, recognised by their first bytes: names and headers are often wrong."""
 
 from __future__ import annotations
 

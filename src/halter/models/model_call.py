@@ -66,9 +66,9 @@ _log = logging.getLogger(__name__)
 
 # For models without attributes of these names, such as a user's own.
 _MAX_RETRIES: Final = 2
-_STALE: Final = 180.0
-_FIRST_BYTE: Final = 300.0
-# How long a model may take to end its stream after the stop. Ours need no time; a user's own may have to clean up.
+_STALE_TIMEOUT: Final = 180.0  # seconds
+_FIRST_BYTE_TIMEOUT: Final = 300.0  # seconds
+# Seconds that a model may take to end its stream after the stop. Ours need none; a user's own may have to clean up.
 _GRACE: Final = 0.1
 _OWN_FAULT: Final = frozenset({400, 413, 422})
 _OWN_FAULT_CODES: Final = frozenset({"invalid_request_error", "request_too_large"})
@@ -122,8 +122,7 @@ class ModelCall:
         the first model's error when all attempts have failed.
         """
         if self._task is not None:
-            message = "this ModelCall has already run; make a new one for each request"
-            raise RuntimeError(message)
+            raise RuntimeError("this ModelCall has already run; make a new one for each request")
         self._task = asyncio.current_task()
         self._cancellations_before = self._cancellations()
         self._prices.start_loading(self._models)
@@ -159,8 +158,10 @@ class ModelCall:
             if error is None or retry >= retries or not error.retryable:
                 return error
             delay = self._backoff.delay(retry, getattr(error, "retry_after", None))
-            if delay > self._backoff.longest:
-                error.add_note(f"{model.name!r} asks to wait {delay:g} s; the limit is {self._backoff.longest:g} s")
+            if delay > self._backoff.max_retry_after:
+                error.add_note(
+                    f"{model.name!r} asks to wait {delay:g} s; the limit is {self._backoff.max_retry_after:g} s"
+                )
                 return error
             self._announce(model, delay, error)
             await self._wait(delay)
@@ -176,8 +177,8 @@ class ModelCall:
         self._emit(RequestStarted(model.name, builder.attempt))
         watchdog = Watchdog(
             attempt,
-            first=getattr(model, "first_byte_timeout", _FIRST_BYTE),
-            stale=getattr(model, "stale_timeout", _STALE),
+            first=getattr(model, "first_byte_timeout", _FIRST_BYTE_TIMEOUT),
+            stale=getattr(model, "stale_timeout", _STALE_TIMEOUT),
         )
         try:
             with watchdog:
@@ -235,14 +236,12 @@ class ModelCall:
             if attempt.is_cancelled or _is_cancelled_by_others():
                 raise
             # Nobody has cancelled us: the model awaits something that others may share and have cancelled.
-            message = f"what {model.name!r} waited for was cancelled"
-            raise StreamBroken(message) from exc
+            raise StreamBroken(f"what {model.name!r} waited for was cancelled") from exc
         finally:
             if getattr(stream, "ag_frame", stream) is not None:  # else a generator that has ended already
                 await _close(stream)
         if not self._builder.is_complete:
-            message = f"the stream of {model.name!r} ended without Finished"
-            raise StreamBroken(message)
+            raise StreamBroken(f"the stream of {model.name!r} ended without Finished")
 
     async def _wait(self, delay: float) -> None:
         async with self.token.scope():

@@ -1,4 +1,4 @@
-"""The schema of a typed answer, written as providers want it.
+"""The schema of a typed answer, in the forms that providers accept.
 
 Providers that enforce a schema accept only a part of JSON Schema, and refuse the request if there is more in it. So
 `strict_schema` keeps what all of them accept and moves the rest, such as `minimum`, into descriptions, where the model
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 if TYPE_CHECKING:
-    from halter.models.types import ModelRequest
+    from halter.models.types import ModelRequest, OutputSchema
 
-__all__ = ["is_overridden", "is_recursive", "strict_schema", "with_schema"]
+__all__ = ["is_overridden", "is_recursive", "openai_schema", "strict_schema", "with_schema"]
 
 Schema = dict[str, Any]
 
@@ -60,6 +60,13 @@ def strict_schema(schema: Schema, *, all_required: bool) -> Schema | None:
         return _strict(schema, all_required)
     except _NotStrict:
         return None
+
+
+def openai_schema(output: OutputSchema) -> dict[str, Any]:
+    """The name and the schema as OpenAI's APIs expect them: strict if it can be."""
+    strict = strict_schema(output.schema, all_required=True)
+    schema = output.schema if strict is None else strict
+    return {"name": output.name, "strict": strict is not None, "schema": schema}
 
 
 def is_recursive(schema: Schema) -> bool:

@@ -28,7 +28,7 @@ __all__ = ["Price", "Prices"]
 
 _log = logging.getLogger(__name__)
 _MILLION: Final = 1_000_000
-_PATIENCE: Final = 10.0  # seconds; a process that was forked while the package was loaded would wait for ever
+_LOAD_TIMEOUT: Final = 10.0  # seconds; a process that was forked while the package was loaded would wait for ever
 _LOCAL: Final = ("https://127.", "https://localhost", "https://[::1]")
 
 
@@ -75,7 +75,7 @@ class Prices:
     async def load(self, models: Iterable[Model], token: CancellationToken) -> None:
         """Wait until the prices of these models are loaded, or *token* is cancelled."""
         if self.start_loading(models):
-            await _listed.loaded.wait_async(_PATIENCE, token=token)
+            await _listed.loaded.wait_async(_LOAD_TIMEOUT, token=token)
 
     def start_loading(self, models: Iterable[Model]) -> bool:
         """Load the prices of these models if they need it, without waiting; False if there is nothing to wait for."""

@@ -42,7 +42,7 @@ class Provider(NamedTuple):
     """If not 0, ids of calls must have exactly this many letters and digits."""
     answers_results: bool = False
     """Whether an answer of the model must stand between results and the user's next message."""
-    wants_reasoning: bool = False
+    needs_reasoning: bool = False
     """Whether each answer of the model must be sent back with its reasoning, which may be empty."""
 
     def find_url(self) -> str:
@@ -90,7 +90,7 @@ PROVIDERS: Final[dict[str, Provider]] = {
     "mistral": _chat("Mistral", "MISTRAL", "https://api.mistral.ai/v1")._replace(
         seed="random_seed", has_stream_options=False, call_id_length=9, answers_results=True
     ),
-    "deepseek": _chat("DeepSeek", "DEEPSEEK", "https://api.deepseek.com/v1")._replace(wants_reasoning=True),
+    "deepseek": _chat("DeepSeek", "DEEPSEEK", "https://api.deepseek.com/v1")._replace(needs_reasoning=True),
     "xai": _chat("xAI", "XAI", "https://api.x.ai/v1"),
     "together": _chat("Together", "TOGETHER", "https://api.together.xyz/v1"),
     "azure": Provider(
@@ -132,8 +132,7 @@ _BEGINNINGS: Final = {
 def find_provider(name: str) -> Provider:
     """The provider of this name."""
     if name not in PROVIDERS:
-        msg = f"there is no provider named {name!r}; known: {', '.join(PROVIDERS)}"
-        raise ValueError(msg)
+        raise ValueError(f"there is no provider named {name!r}; known: {', '.join(PROVIDERS)}")
     return PROVIDERS[name]
 
 

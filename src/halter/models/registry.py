@@ -28,8 +28,9 @@ def find_model(model: Model | str) -> Model:
     """Return *model*, or the one of this name."""
     if not isinstance(model, str):
         if not callable(getattr(model, "stream", None)):
-            msg = f"a model must have a stream() method, or be a name such as 'openai:gpt-5'; this is {model!r:.80}"
-            raise TypeError(msg)
+            raise TypeError(
+                f"a model must have a stream() method, or be a name such as 'openai:gpt-5'; this is {model!r:.80}"
+            )
         return model if hasattr(model, "name") else _Named(model)
     provider, _, name = model.partition(":")
     if provider == "local" and not name:

@@ -79,7 +79,7 @@ Part: TypeAlias = Text | Image | Audio
 class Reasoning(Struct, frozen=True, gc=False, tag="reasoning"):
     """One block of the model's thinking.
 
-    `signature` and `redacted` are opaque: the provider that sent them wants them back unchanged in the next request.
+    `signature` and `redacted` are opaque: the provider that sent them needs them back unchanged in the next request.
     They mean something to that `wire` only (empty: Anthropic's). Where the order matters to it, `id` is the block's own
     name there, and `text_before` and `calls_before` are how many characters and calls of the answer came before it.
     """
@@ -106,7 +106,7 @@ class ToolCall(Struct, frozen=True, gc=False, tag="tool_call"):
 
     As a model streams it, `arguments` is the text that it wrote, valid or not. In the log and the history all fields
     are fit for every provider (`halter.models.sanitize`), and `sent` is what the model wrote, if that was different.
-    `signature` is opaque: Gemini wants it back with the call.
+    `signature` is opaque: Gemini needs it back with the call.
     """
 
     id: str
@@ -178,8 +178,8 @@ class ToolSpec(Struct, frozen=True):
 class OutputSchema(Struct, frozen=True):
     """The form that the answer must have: `schema` is the JSON schema of an object.
 
-    `halter.models.output_schema` writes it as providers want it. Whatever a provider makes of it, the answer is checked
-    by the session.
+    `halter.models.output_schema` writes it in the forms that providers accept. The session checks the answer in any
+    case.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Halter's own event loop, on a daemon thread, for callers of `run()`. Started when first needed.
 
-No wait for it is unbounded: when the process ends, the loop is told and gets a fraction of a second.
+No wait for it is unbounded: when the process ends, the loop gets a fraction of a second to stop.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import atexit
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from halter.cancel.context import current_token
 from halter.cancel.exit import add_ending
 from halter.cancel.fork import after_fork
 from halter.cancel.loop_bridge import LoopJob
@@ -49,6 +50,13 @@ def run(make: Callable[[], Coroutine[Any, Any, T]], on_leave: Callable[[BaseExce
         job.wait(timeout=_SECONDS_TO_STOP)
         raise
     return job.result()
+
+
+def run_for_caller(name: str, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine as `run()` does, below the caller's token. If the wait is interrupted, so is the coroutine."""
+    caller = current_token().child(name)
+    with caller.bind():
+        return run(make, lambda exc: caller.cancel("interrupt", detail=type(exc).__name__))
 
 
 def is_background_loop(loop: asyncio.AbstractEventLoop) -> bool:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.cancel.one_shot_event import OneShotEvent
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
 from halter.events import ChildFinished, ChildProgress, ChildStarted, ToolStarted
+from halter.session.background_loop import PROCESS
+from halter.tools.run.batch import GRACE
 
 if TYPE_CHECKING:
     from halter.agent import Agent
@@ -15,14 +19,29 @@ if TYPE_CHECKING:
     from halter.events import Event, EventData
     from halter.session.limits import Spending
     from halter.session.log import Transaction
+    from halter.session.questions import Questions
     from halter.session.session import Session
     from halter.session.turn import Turn
+    from halter.session.turn_files import TurnFiles
 
-__all__ = ["Child", "Children"]
+__all__ = ["NO_PARENT", "Child", "Children", "ParentTurn"]
 
 # A child has to return what it has before the grace of the waiting call is over.
 _SHARE_OF_GRACE: Final = 0.5
 _MAX_ARGUMENTS: Final = 500  # characters, of a child's call
+
+
+class ParentTurn(NamedTuple):
+    """What a child session has from the turn that started it. The defaults are for a session that is no child."""
+
+    token: CancellationToken = PROCESS
+    grace: float = GRACE  # seconds for stopped calls to return what they have
+    questions: Questions | None = None  # where it asks the user
+    files: TurnFiles | None = None
+    spending: Spending | None = None
+
+
+NO_PARENT: Final = ParentTurn()
 
 
 class Child:
@@ -92,9 +111,19 @@ class Children:
         return turn.id if turn is not None else ""
 
     async def _open(self, agent: Agent, token: CancellationToken, share_of_grace: float) -> Session:
+        from halter.session.session import Session
+
         parent = self._session
+        store = parent._log.store
         name = f"{parent.id}/{secrets.token_hex(4)}"
-        return await parent._open_child(agent, name, token, parent._grace * share_of_grace, self._spending)
+        grace = parent._parent.grace * share_of_grace
+        # What a child changes in files is this turn's.
+        above = ParentTurn(token, grace, parent._questions, parent._files.running, self._spending)
+
+        def open_session() -> Session:
+            return Session(agent, name, store, deps=parent.deps, parent=above)
+
+        return await run_blocking_async(open_session, token=NEVER) if store.blocks else open_session()
 
     async def _run_to_end(self, child: Child, turn_id: str, text: str) -> None:
         """Run a child and close its session. A boundary: errors are kept in `child.error`."""
@@ -110,14 +139,14 @@ class Children:
     async def _run(self, child: Session, turn_id: str, text: str) -> Turn:
         self._write(turn_id, ChildStarted(child.id, child.agent.name, text))
 
-        def tell(events: list[Event]) -> None:
+        def record_calls(events: list[Event]) -> None:
             for event in events:
                 if isinstance(event.data, ToolStarted):
                     call = event.data
                     self._write(turn_id, ChildProgress(child.id, call.name, call.arguments[:_MAX_ARGUMENTS]))
 
         try:
-            with child.subscribe(only=(ToolStarted,), on_events=tell):
+            with child.subscribe(only=(ToolStarted,), on_events=record_calls):
                 return await child.arun(text)
         finally:
             turn = child.turn

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from halter.cancel.loop_bridge import running_loop
 from halter.cancel.one_shot_event import OneShotEvent
 from halter.errors import StoreError
 from halter.session.turn_writer import seal_open_turn
+from halter.stores.writer import writer_of
 
 if TYPE_CHECKING:
     from halter.session.log import Transaction
     from halter.session.session import Session
     from halter.session.turn_control import TurnControl
+    from halter.stores.base import Lease, Store
 
-__all__ = ["aclose", "close"]
+__all__ = ["aclose", "close", "submit_release"]
 
 
 def close(session: Session, timeout: float) -> None:
     """Close a session; blocks for at most *timeout* seconds."""
     end = time.monotonic() + timeout
-    control = _begin(session)
+    control = _stop_work(session)
     can_wait = control is None or control.loop is not running_loop()
     if control is not None and can_wait:
         control.turn.ended.wait(timeout)
@@ -30,7 +32,7 @@ def close(session: Session, timeout: float) -> None:
         session._resources.close(max(end - time.monotonic(), 0.0))
         session._files.close(max(end - time.monotonic(), 0.0))
     finally:
-        done = _let_go(session, control, by_force=can_wait)
+        done = _seal_and_release(session, control, by_force=can_wait)
     if done is not None and not session._log.writer.is_interrupted_here:
         done.wait(max(end - time.monotonic(), 0.0))
 
@@ -38,19 +40,19 @@ def close(session: Session, timeout: float) -> None:
 async def aclose(session: Session, timeout: float) -> None:  # noqa: ASYNC109  (as its twin)
     """Close a session; waits for at most *timeout* seconds, without blocking the loop."""
     end = time.monotonic() + timeout
-    control = _begin(session)
+    control = _stop_work(session)
     if control is not None:
         await control.turn.ended.wait_async(timeout)
     try:
         await session._resources.aclose(max(end - time.monotonic(), 0.0))
         await session._files.aclose(max(end - time.monotonic(), 0.0))
     finally:
-        done = _let_go(session, control, by_force=True)
+        done = _seal_and_release(session, control, by_force=True)
     if done is not None:
         await done.wait_async(max(end - time.monotonic(), 0.0))
 
 
-def _begin(session: Session) -> TurnControl | None:
+def _stop_work(session: Session) -> TurnControl | None:
     """Stop everything below the session; returns the running turn."""
     session._closed = True
     control = session._log.control
@@ -62,14 +64,14 @@ def _begin(session: Session) -> TurnControl | None:
     return control
 
 
-def _let_go(session: Session, control: TurnControl | None, *, by_force: bool) -> OneShotEvent | None:
+def _seal_and_release(session: Session, control: TurnControl | None, *, by_force: bool) -> OneShotEvent | None:
     """Release the lease after the last event; returns an event that is set when that is done.
 
     With *by_force*, a turn that has not ended in time is sealed here, and its later events are dropped. Without, the
     lease is released when the turn ends.
     """
     if control is not None and not by_force and not control.turn.ended.is_set:
-        control.turn.ended.on_set(lambda: _let_go(session, None, by_force=True))
+        control.turn.ended.on_set(lambda: _seal_and_release(session, None, by_force=True))
         return None
     done = OneShotEvent()
     log, finalizer = session._log, session._release_lease
@@ -90,9 +92,13 @@ def _let_go(session: Session, control: TurnControl | None, *, by_force: bool) ->
     return done
 
 
-def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that is running in this thread, if any."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+def submit_release(store: Store, leases: list[Lease]) -> None:
+    """Submit the release of a lease. Does not wait, since the garbage collector may call this."""
+
+    def release() -> None:  # runs after the job that acquires the lease, if that was submitted
+        while leases:
+            with contextlib.suppress(StoreError):
+                store.release(leases.pop())
+
+    writer = writer_of(store)
+    writer.submit(writer.job(release))

@@ -57,9 +57,9 @@ class CompactedPrefix(Struct, frozen=True):
 
 
 def note_text(note: str, dropped: int) -> str:
-    """What the model is told about messages that are no longer sent; empty if there is nothing to tell."""
-    told = [f"{_NOTE}\n\n{note}"] if note else []
-    return "\n\n".join(told + ([_DROPPED.format(dropped)] if dropped else []))
+    """The note for the model about messages that are no longer sent; empty if there are none."""
+    notes = [f"{_NOTE}\n\n{note}"] if note else []
+    return "\n\n".join(notes + ([_DROPPED.format(dropped)] if dropped else []))
 
 
 def shorten(message: ToolMessage, characters: int) -> ToolMessage:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING
 
-from halter.cancel.context import current_token
-from halter.cancel.token import NEVER, CancellationToken, Cancelled
+from halter.cancel.token import Cancelled
+from halter.errors import SessionBusy
 from halter.session.compactor import Compactor
+from halter.session.running import caller_token, permit
 from halter.session.turn import Turn
 from halter.session.turn_control import TurnControl
 
@@ -21,13 +23,20 @@ __all__ = ["compact"]
 
 
 async def compact(session: Session) -> ContextCompacted | None:
-    """Compact a session in which no turn is running; None if there was nothing to do, or it was stopped.
+    """Compact a session; None if there was nothing to do, it was stopped, or the next request will do it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(permit(session))
+        except SessionBusy:
+            session._log.compaction_requested = True
+            return None
+        return await _compact(session)
 
-    The caller has the permit to run turns.
-    """
-    log, outer = session._log, current_token()
-    above = session.token if outer is NEVER else CancellationToken.any_of(session.token, outer)
-    token = above.child("compaction")
+
+async def _compact(session: Session) -> ContextCompacted | None:
+    """Compact a session in which no turn is running; None if there was nothing to do, or it was stopped."""
+    log = session._log
+    token = caller_token(session).child("compaction")
     work = Turn("", token)  # never in the log: it is what a stop finds and waits for
     control = log.control = TurnControl(work, asyncio.get_running_loop())
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CompactionPlan", "Planner"]
 
-_SHORT: Final = 600  # characters that are left of an old result
-_SHORTEST: Final = 150
-_MARK: Final = 100  # about the characters that say that something was left out
+_SHORTENED: Final = 600  # characters that are left of an old result
+_MIN_SHORTENED: Final = 150  # characters that are left of a new result, at least
+_MARKER: Final = 100  # characters, about, of the note that something was left out
 
 
 class CompactionPlan(Struct, frozen=True):
@@ -60,10 +60,10 @@ class Planner:
         for index in range(self._upto, self._first_of_last_results()):
             message = self._entries[index][1]
             if isinstance(message, ToolMessage) and message.call_id not in shortened:
-                freed = self._sizes[index] - message_tokens(shorten(message, _SHORT))
+                freed = self._sizes[index] - message_tokens(shorten(message, _SHORTENED))
                 if freed <= 0:
                     continue
-                shortened[message.call_id] = _SHORT
+                shortened[message.call_id] = _SHORTENED
                 tokens -= freed
                 if tokens + self._note <= self._target:
                     return CompactionPlan(self._upto, self._kept, shortened, 0, tokens)
@@ -71,7 +71,7 @@ class Planner:
 
     def replace_beginning(self) -> CompactionPlan | None:
         """Replace the beginning by a note; None if there is nothing to replace."""
-        lasting = self._last_of_user()
+        lasting = self._newest_user_messages()
         room = self._target - self._prompt - self._window // 8 - sum(map(self._size, lasting))
         room = max(room, self._window // 10)
         upto = self._cut(room)
@@ -106,14 +106,14 @@ class Planner:
         return upto
 
     def _first_of_last_results(self) -> int:
-        """Where the results begin with which the conversation ends; its end if it does not end with results."""
+        """The index of the first of the results at the end of the conversation; its length if there are none there."""
         first = self._count
         while first > self._upto and isinstance(self._entries[first - 1][1], ToolMessage):
             first -= 1
         return first
 
     def _shorten_last_results(self, room: int) -> bool:
-        """Shorten the results with which the conversation ends, so that they fit; False if there are none."""
+        """Shorten the results at the end of the conversation so that they fit; False if there are none there."""
         first = self._first_of_last_results()
         if first in (self._count, self._upto):
             return False
@@ -121,7 +121,7 @@ class Planner:
         for index in range(first, self._count):
             message = self._entries[index][1]
             assert isinstance(message, ToolMessage)
-            characters = max(share - _MARK, _SHORTEST)
+            characters = max(share - _MARKER, _MIN_SHORTENED)
             if not message.text.isascii():
                 characters //= BYTES_PER_TOKEN
             if message_tokens(shorten(message, characters)) < self._sizes[index]:
@@ -130,12 +130,12 @@ class Planner:
                 self._has_shortened = True
         return True
 
-    def _last_of_user(self) -> list[int]:
+    def _newest_user_messages(self) -> list[int]:
         """The user's messages of the newest turn that has any, in order; of many long ones the newest."""
         found: list[int] = []
         turn = ""
         room = self._window // 4
-        for index in self._users():
+        for index in self._user_messages():
             of_turn, message = self._entries[index]
             if turn and of_turn != turn:
                 break
@@ -147,7 +147,7 @@ class Planner:
             found.append(index)
         return found[::-1]
 
-    def _users(self) -> Iterator[int]:
+    def _user_messages(self) -> Iterator[int]:
         """The user's messages that are sent now, the newest first."""
         for index in range(self._count - 1, self._upto - 1, -1):
             if isinstance(self._entries[index][1], UserMessage):
@@ -156,5 +156,5 @@ class Planner:
 
 
 def _only_continues(message: UserMessage) -> bool:
-    """Whether it only says to go on: then what the user wants is in an earlier turn."""
+    """Whether it only asks to continue: then the task is in an earlier turn."""
     return message.text.endswith(CONTINUE)

@@ -4,8 +4,8 @@ It happens before a request that would fill the context, after a provider has re
 asks for it. It is a step of the turn: it runs under the turn's token, and the turn goes on by itself afterwards.
 
 Nothing is written until the summary is complete. Then one command writes one `context.compacted`, unless the
-conversation has changed meanwhile. So a stop, a steer or a crash at any point leaves the history as it was. If there is
-no summary, because the request for it failed, the beginning of the conversation is left out, and the model is told so.
+conversation has changed meanwhile. So a stop, a steer or a crash at any point leaves the history as it was. If the
+request for the summary fails, the beginning of the conversation is left out, and a note for the model says so.
 
 A compaction that frees too little is not repeated at once: the next one waits until half of the rest is used.
 """
@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.agent import Compaction
 from halter.events import ContextCompacted, SummaryDiscarded
-from halter.models.context_window import (
-    ask_context_window,
-    known_context_window,
-    own_context_window,
-    window_in_error,
-)
+from halter.models.context_window import ask_context_window, known_context_window, own_context_window, window_in_error
 from halter.models.errors import ContextTooLong
 from halter.models.model_call import ModelCall
 from halter.models.tokens import message_tokens, prompt_tokens, text_tokens
@@ -46,10 +41,10 @@ __all__ = ["Compactor", "ContextUsage", "context_usage"]
 
 _log = logging.getLogger(__name__)
 _DEFAULT: Final = Compaction()
-_ASK_FROM: Final = 2_000  # tokens: no model has a smaller window, so before that nobody needs to be asked for it
-_UNKNOWN: Final = 8_192  # the window for a compaction that somebody asked for, if it is not known
-_LEAST_SCALE: Final = 0.5
-_MOST_SCALE: Final = 4.0  # servers that do not really count are not believed
+_MIN_WINDOW: Final = 2_000  # tokens; no model has less, so a shorter request needs no question to the provider
+_DEFAULT_WINDOW: Final = 8_192  # tokens, for `compact()` with a model whose window is not known
+_MIN_SCALE: Final = 0.5  # the bounds of our estimate for one token that the provider counted:
+_MAX_SCALE: Final = 4.0  # some servers report made-up counts
 _NO_USAGE: Final = Usage()
 _REFUSALS: Final = frozenset({"refusal", "content_filter"})
 
@@ -62,14 +57,14 @@ class ContextUsage(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """How much fits: as the model says, and by what its provider has refused."""
+    """How many tokens fit: as reported by the model or its server, and the size of a request that was refused."""
 
-    said: int | None
-    refused: int
+    reported: int | None
+    refused: int  # 0 if none was
 
     @property
     def size(self) -> int | None:
-        return min(self.said or self.refused, self.refused) if self.refused else self.said
+        return min(self.reported or self.refused, self.refused) if self.refused else self.reported
 
 
 class Compactor:
@@ -96,13 +91,13 @@ class Compactor:
 
     async def make_room(self, token: CancellationToken) -> None:
         """Compact if the next request would fill the context. Raises `ContextTooLong` if nothing would help."""
-        if self._agent.compaction is None and not self._log.wants_compaction:
+        if self._agent.compaction is None and not self._log.compaction_requested:
             return
         view = self._log.view.history
         tokens = request_tokens(self._agent, self._instructions, view)
         window = await self._find_window(view, tokens, token)
-        if self._log.wants_compaction:
-            self._log.wants_compaction = False
+        if self._log.compaction_requested:
+            self._log.compaction_requested = False
             await self._compact(view, "asked", window, token)
             return
         size = window.size
@@ -132,16 +127,16 @@ class Compactor:
     # -- the window --------------------------------------------------------------------------------------------------
 
     async def _find_window(self, view: HistoryView, tokens: int, token: CancellationToken) -> _Window:
-        """The window; the provider is asked for it once the conversation is so long that it may matter."""
+        """The window. The provider is asked for it once the conversation is long enough for it to matter."""
         settings, model = self._agent.compaction or _DEFAULT, self._agent.model
-        said = settings.window or own_context_window(model)
-        if said is None and tokens >= _ASK_FROM:
+        reported = settings.window or own_context_window(model)
+        if reported is None and tokens >= _MIN_WINDOW:
             async with token.scope():
-                said = await ask_context_window(model)
+                reported = await ask_context_window(model)
         record = view.prefix.record if view.prefix is not None else None
         # What was refused counts as long as the model and its window are the same.
-        is_same = record is not None and record.model == model.name and record.window == (said or 0)
-        return _Window(said, record.refused if record is not None and is_same else 0)
+        is_same = record is not None and record.model == model.name and record.window == (reported or 0)
+        return _Window(reported, record.refused if record is not None and is_same else 0)
 
     def _limit(self, window: int) -> int:
         """The tokens of a request at which it is time to compact."""
@@ -172,20 +167,20 @@ class Compactor:
     ) -> ContextCompacted | None:
         """Compact the conversation of *view*; None if there was nothing to gain, or it has changed meanwhile."""
         try:
-            return await self._try_to_compact(view, why, window, token)
+            return await self._plan_and_write(view, why, window, token)
         finally:
             unused, self._usage = self._usage, _NO_USAGE
             if unused.input_tokens or unused.output_tokens:
                 self._write_discarded(SummaryDiscarded(token.reason or "", unused))
 
-    async def _try_to_compact(
+    async def _plan_and_write(
         self, view: HistoryView, why: CompactionReason, window: _Window, token: CancellationToken
     ) -> ContextCompacted | None:
         agent = self._agent
         before = request_tokens(agent, self._instructions, view)
         estimate = _estimated_tokens(agent, self._instructions, view)
-        scale = min(max(estimate / before, _LEAST_SCALE), _MOST_SCALE)  # our tokens for one of the provider's
-        size = window.size or max(2 * before, _UNKNOWN)
+        scale = min(max(estimate / before, _MIN_SCALE), _MAX_SCALE)  # our tokens for one of the provider's
+        size = window.size or max(2 * before, _DEFAULT_WINDOW)
         limit = self._limit(size) if why != "asked" else min(self._limit(size), before)
         prompt = prompt_tokens(self._instructions, agent.tool_specs)
         planner = Planner(view, prompt, int(size * scale), int(limit * scale))
@@ -211,7 +206,7 @@ class Compactor:
             note=note,
             dropped=dropped,
             shortened=plan.shortened,
-            window=window.said or 0,
+            window=window.reported or 0,
             refused=window.refused,
             model=agent.model.name,
             error=error,
@@ -225,7 +220,7 @@ class Compactor:
     async def _summarise(
         self, view: HistoryView, plan: CompactionPlan, window: int, output: int, token: CancellationToken
     ) -> tuple[str, str]:
-        """Ask for the note, of at most *output* tokens; gives it and "", or "" and why there is none.
+        """Ask for the note, of at most *output* tokens; returns it and "", or "" and why there is none.
 
         A boundary: an error of this request is no reason for the turn to fail.
         """

@@ -51,18 +51,10 @@ from halter.events import (
 from halter.models.answer import AnswerBuilder
 from halter.models.estimate import complete_usage
 from halter.models.sanitize import clean_text
-from halter.models.types import (
-    AssistantMessage,
-    Message,
-    ModelRequest,
-    TextDelta,
-    ToolCall,
-    ToolMessage,
-    Usage,
-    UserMessage,
-)
+from halter.models.types import AssistantMessage, Message, ModelRequest, TextDelta, ToolMessage, Usage, UserMessage
 from halter.session.compacted_prefix import CompactedPrefix
 from halter.session.history_view import CONTINUE, with_notes
+from halter.session.open_calls import NO_CALLS, OpenCalls
 from halter.tools.outcome import ToolOutcome, because
 
 if TYPE_CHECKING:
@@ -73,7 +65,6 @@ if TYPE_CHECKING:
 
 __all__ = ["History", "PastTurn"]
 
-_RUNNING: Final = "This call is still running."
 _NONE: Final[frozenset[str]] = frozenset()
 _ANSWERED: Final = "The user answered a tool's question: {}"
 _AFTER_RESULTS: Final = frozenset({MessageApplied, RequestStarted, ContextCompacted})
@@ -93,40 +84,6 @@ class PastTurn(msgspec.Struct, frozen=True, gc=False):
     notes: tuple[str, ...] = ()  # what the model was told when it started
 
 
-class _Calls(msgspec.Struct, frozen=True):
-    """The calls in the assistant's newest message, as long as some have no result."""
-
-    turn: str = ""
-    calls: dict[str, ToolCall] = {}
-    results: dict[str, ToolMessage] = {}
-    started: frozenset[str] = frozenset()
-    answered: tuple[str, ...] = ()  # the user's answers to questions of these calls
-    is_broken: bool = False  # one of them was not completed
-
-    @property
-    def missing(self) -> int:
-        return len(self.calls) - len(self.results)
-
-    def is_open(self, call: str) -> bool:
-        return call in self.calls and call not in self.results
-
-    def open_calls(self) -> list[ToolCall]:
-        return [call for call in self.calls.values() if call.id not in self.results]
-
-    def messages(self) -> list[Message]:
-        return [self.results.get(call.id) or ToolMessage.of(call, _RUNNING) for call in self.calls.values()]
-
-    def untold(self) -> list[str]:
-        """The user's answers that are in no result, because the call that asked was stopped first."""
-        if not self.is_broken:
-            return []
-        results = [message.text for message in self.results.values()]
-        return [text for text in self.answered if not any(text in result for result in results)]
-
-
-_NO_CALLS: Final = _Calls()
-
-
 class _OpenRequest:
     """The open request and its answer so far."""
 
@@ -142,21 +99,9 @@ class History:
     """The conversation, built from the events in the order of the log."""
 
     __slots__ = (
-        "_asking",
-        "_calls",
-        "_entries",
-        "_ids",
-        "_is_cut",
-        "_late",
-        "_measured",
-        "_opening",
-        "_past",
-        "_prefixes",
-        "_request",
-        "_rolled_back",
-        "last",
-        "turn",
-    )
+        "_asking", "_calls", "_entries", "_ids", "_is_cut", "_late", "_measured", "_opening", "_past", "_prefixes",
+        "_request", "_rolled_back", "last", "turn",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.turn: PastTurn | None = None  # the open turn
@@ -165,7 +110,7 @@ class History:
         self._entries: list[tuple[str, Message]] = []
         self._prefixes: list[CompactedPrefix] = []  # the compactions; the newest one counts
         self._measured = (0, 0)  # messages at the end of the last answer, and the tokens that the provider counted
-        self._calls = _NO_CALLS
+        self._calls = NO_CALLS
         self._request: _OpenRequest | None = None
         self._ids: dict[str, None] = {}  # of all calls; an empty set takes more memory
         self._opening: tuple[str, ...] = ()  # notes for the user's next message
@@ -263,12 +208,7 @@ class History:
     def _finish_turn(self, event: Event, data: TurnFinished) -> None:
         open_turn = self.turn if self.turn is not None else PastTurn(event.turn)
         past = replace(
-            open_turn,
-            status=data.status,
-            reason=data.reason,
-            detail=data.detail,
-            error=data.error,
-            usage=data.usage,
+            open_turn, status=data.status, reason=data.reason, detail=data.detail, error=data.error, usage=data.usage
         )
         self.turn = None
         self._request = None
@@ -320,7 +260,7 @@ class History:
             message = AssistantMessage(answer.text, answer.calls)
         self._entries.append((event.turn, message))
         self._ids.update(dict.fromkeys(call.id for call in answer.calls))
-        self._calls = _Calls(event.turn, {call.id: call for call in answer.calls}) if answer.calls else _NO_CALLS
+        self._calls = OpenCalls(event.turn, {call.id: call for call in answer.calls}) if answer.calls else NO_CALLS
         if isinstance(data, RequestCancelled) and data.reason == "steer" and answer.text:
             self._opening += ("Your answer was cut off here.",)
             self._is_cut = True
@@ -348,8 +288,8 @@ class History:
         if calls.missing:
             self._calls = calls
             return
-        self._calls = _NO_CALLS
-        self._opening += tuple(_ANSWERED.format(text) for text in calls.untold())
+        self._calls = NO_CALLS
+        self._opening += tuple(_ANSWERED.format(text) for text in calls.unreported())
         self._entries += [(calls.turn, message) for message in calls.messages()]
 
     def _end_call_late(self, event: Event, data: ToolFinishedLate) -> None:
@@ -358,7 +298,7 @@ class History:
             self._late += ((event.turn, note),)
 
     def _start_question(self, _: Event, data: QuestionAsked) -> None:
-        if self._calls is not _NO_CALLS:
+        if self._calls is not NO_CALLS:
             self._asking |= {data.id}
 
     def _end_question(self, _: Event, data: QuestionAnswered) -> None:
@@ -367,7 +307,7 @@ class History:
         if data.withdrawn or not is_of_call:
             return
         text = clean_text(str(data.value)) or "(a message without text)"
-        if self._calls is not _NO_CALLS:
+        if self._calls is not NO_CALLS:
             self._calls = replace(self._calls, answered=(*self._calls.answered, text))
         else:  # the call was stopped, and its result written, just before
             self._opening += (_ANSWERED.format(text),)
@@ -396,7 +336,7 @@ class History:
             sent = ModelRequest([message for _, message in self._entries])
             answer = replace(answer, usage=complete_usage(sent, answer))
             closing.append(RequestCancelled(started.model, started.attempt, reason, detail, answer))
-        for call in self._calls.open_calls():
+        for call in self._calls.without_result():
             is_started = call.id in self._calls.started
             outcome = ToolOutcome(
                 call_id=call.id,

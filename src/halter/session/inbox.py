@@ -105,11 +105,6 @@ class WaitingMessages:
     def __iter__(self) -> Iterator[InboxMessage]:
         return iter(list(self._waiting.values()))
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether the waiting messages have changed since the last `publish()`."""
-        return self._snapshot is None
-
     def publish(self) -> tuple[InboxMessage, ...]:
         """Note that all changes are durable; returns the waiting messages."""
         if self._settling:
@@ -215,7 +210,7 @@ class Inbox:
         return self._log.view.find(message_id)
 
     def applied_in(self, turn_id: str) -> list[InboxMessage]:
-        """The messages that a turn has applied. Looks at all that ever were in the inbox."""
+        """The messages that a turn has applied. Searches all messages that were ever posted."""
         return self._log.view.applied_in(turn_id)
 
     def ready(self) -> list[InboxMessage]:
@@ -258,7 +253,7 @@ class Receipt:
     `mode` is what the message became, and `note` says why if that differs from what was asked for.
     """
 
-    __slots__ = ("_log", "_mode", "_note", "_stopped", "_turn", "_turn_id", "files", "id")
+    __slots__ = ("_log", "_mode", "_note", "_stopped", "_turn", "files", "id")
 
     def __init__(
         self,

@@ -76,7 +76,7 @@ class Spending:
             )
 
     async def _check_prices(self, limit: float, token: CancellationToken) -> None:
-        """Before a model without a price is asked: what it costs could not be limited."""
+        """Refuse models without a known price: their cost could not be limited."""
         agent = self._agent
         models = [agent.model, *agent.fallbacks]
         await agent.prices.load(models, token)

@@ -1,8 +1,8 @@
 """One session's log, the state that follows from it, and the view for readers.
 
-Every change to a session is an event. A command, run by the store's writer, looks at the state and decides what to
+Every change to a session is an event. A command, run by the store's writer, reads the state and decides what to
 write; each event is applied to the state when it is written to the transaction. Once the events are durable, the view
-is replaced and the subscribers are told. So everything that is visible is durable, and what could not be written did
+is replaced and the subscribers get them. So everything that is visible is durable, and what could not be written did
 not happen.
 """
 
@@ -48,19 +48,19 @@ if TYPE_CHECKING:
     from halter.stores.base import Lease, Store
     from halter.tools.approval import ApprovalRequest
 
-__all__ = ["EventLog", "SessionView", "Transaction"]
+__all__ = ["EventLog", "SessionView", "Transaction", "closed_error"]
 
 R = TypeVar("R")
 _NONE: Final[frozenset[str]] = frozenset()
 
 # Kinds of events that are not needed to restore the state, unless the log ends in the middle of an answer.
-_PASSING: Final = ("text.delta", "reasoning.delta", "tool.progress", "tool.cancelling")
+_TRANSIENT_KINDS: Final = ("text.delta", "reasoning.delta", "tool.progress", "tool.cancelling")
 # Kinds of events that determine the text that an open request has shown.
-_OF_REQUEST: Final = ("request.started", "text.delta")
-_OF_MESSAGES: Final = frozenset(
+_REQUEST_KINDS: Final = ("request.started", "text.delta")
+_MESSAGE_EVENTS: Final = frozenset(
     {MessageAccepted, MessageApplied, MessageEdited, MessageHeld, MessageReleased, MessageRemoved}
 )
-_OF_SUMMARIES: Final = frozenset({ContextCompacted, SummaryDiscarded})
+_SUMMARY_EVENTS: Final = frozenset({ContextCompacted, SummaryDiscarded})
 
 
 class SessionState:
@@ -70,7 +70,7 @@ class SessionState:
 
     def __init__(self) -> None:
         self.chosen = SessionChanged()  # the title and the model that somebody has chosen
-        self.allowed: tuple[ApprovalRequest, ...] = ()  # what the user has allowed for the session, as they were asked
+        self.allowed: tuple[ApprovalRequest, ...] = ()  # requests that the user has allowed for the whole session
         self.inbox = WaitingMessages()
         self.history = History()
         self.questions: dict[str, tuple[str, ApprovalAsked | QuestionAsked]] = {}  # the open ones, with their turns
@@ -82,7 +82,7 @@ class SessionState:
         self.last = event.seq
         data: Any = event.data
         kind = type(data)
-        if kind in _OF_MESSAGES:
+        if kind in _MESSAGE_EVENTS:
             self._apply_message(event, data)
             return
         self._apply_choice(data)
@@ -101,7 +101,7 @@ class SessionState:
             self.usage += data.usage
         elif kind is ChildFinished and not self.history.is_open(event.turn):
             self.usage += data.usage  # of a child in the background, which its turn has not waited for
-        elif kind in _OF_SUMMARIES and not event.turn:  # else it is part of the turn's usage
+        elif kind in _SUMMARY_EVENTS and not event.turn:  # else it is part of the turn's usage
             self.usage += data.usage
         self.history.apply(event)
 
@@ -139,7 +139,7 @@ class SessionView:
         return self._settled.get(message_id)
 
     def applied_in(self, turn_id: str) -> list[InboxMessage]:
-        """The messages that a turn has applied. Looks at all that ever were in the inbox."""
+        """The messages that a turn has applied. Searches all messages that were ever posted."""
         return [message for message in list(self._settled.values()) if message.turn_id == turn_id]
 
 
@@ -209,21 +209,9 @@ class EventLog:
     """The log of one session, owned by this process."""
 
     __slots__ = (
-        "_is_loaded",
-        "_state",
-        "_subscriptions",
-        "_watched",
-        "child_questions",
-        "control",
-        "id",
-        "is_closed",
-        "lease",
-        "stopped_by",
-        "store",
-        "view",
-        "wants_compaction",
-        "writer",
-    )
+        "_is_loaded", "_state", "_subscriptions", "_watched", "child_questions", "compaction_requested", "control",
+        "id", "is_closed", "lease", "stopped_by", "store", "view", "writer",
+    )  # fmt: skip
 
     def __init__(self, session: str, store: Store, lease: Lease) -> None:
         """Load the state from the store. In the thread that opens the session, since a log may be long."""
@@ -235,7 +223,7 @@ class EventLog:
         self.control: TurnControl | None = None  # of the running turn; set by the task that runs it
         self.child_questions: frozenset[str] = _NONE  # of children, which may outlive the turn in which they ask
         self.stopped_by: set[str] | tuple[()] = ()  # ids of messages that have stopped a turn
-        self.wants_compaction = False  # before the next request: `compact()` was called while turns are being run
+        self.compaction_requested = False  # by `compact()` while a turn was running: done before the next request
         self._subscriptions: dict[Subscription, None] = {}  # changed by single operations, from any thread
         self._watched: dict[str, OneShotEvent] = {}
         self._state = _load(store, session)
@@ -264,12 +252,21 @@ class EventLog:
         """Submit a decision without waiting for it. *on_error* is called if it could not be written."""
         return self.writer.submit(self.command(decide, on_error))
 
+    def wait(self, command: Command[R], *, in_handler: R) -> R:
+        """Block until a command is durable. A signal handler that has interrupted the writer gets *in_handler*."""
+        return in_handler if self.writer.is_interrupted_here else self.writer.wait(command)
+
+    def note_stopped_by(self, message_id: str, stopped: bool) -> None:  # noqa: FBT001
+        """Record, for its receipt, that a message has stopped a turn."""
+        if stopped:
+            self.stopped_by = {*self.stopped_by, message_id}
+
     # -- for the writer ----------------------------------------------------------------------------------------------
 
     def begin(self) -> Transaction:
         """Begin a transaction. The state is loaded again first if a commit has failed."""
         if self.is_closed:
-            raise SessionClosed(f"session {self.id!r} is closed; open it again with agent.session({self.id!r}, store)")
+            raise closed_error(self.id)
         if not self._is_loaded:
             self._state = _load(self.store, self.id)
             if self._state.last > self.view.last:  # a commit was written, though its answer was lost
@@ -282,7 +279,7 @@ class EventLog:
         self._is_loaded = False
 
     def publish(self, events: list[Event]) -> None:
-        """Replace the view and tell the subscribers: these events are durable now."""
+        """Replace the view and pass the events to the subscribers: they are durable now."""
         self.view = SessionView(self._state)
         if self._watched:
             self._wake_watchers(events)
@@ -291,13 +288,21 @@ class EventLog:
 
     def _wake_watchers(self, events: Iterable[Event]) -> None:
         for event in events:
-            if type(event.data) in _OF_MESSAGES:
+            if type(event.data) in _MESSAGE_EVENTS:
                 for key in (event.data.id, ""):  # type: ignore[union-attr]
                     watcher = self._watched.pop(key, None)
                     if watcher is not None:
                         watcher.set()
 
     # -- readers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> TurnControl | None:
+        """The running turn; None until its start is durable, and again once it has ended."""
+        control, turn = self.control, self.view.history.turn
+        if control is None or turn is None or turn.id != control.turn.id or control.turn.ended.is_set:
+            return None
+        return control
 
     def watch(self, message_id: str = "") -> OneShotEvent:
         """A one-shot event: set when this message (or, without an id, any message) changes, or the log is closed.
@@ -307,15 +312,12 @@ class EventLog:
         return self._watched.setdefault(message_id, OneShotEvent())
 
     def subscribe(
-        self,
-        max_queued: int,
-        only: Collection[type] = (),
-        on_events: Callable[[list[Event]], object] | None = None,
+        self, max_queued: int, only: Collection[type] = (), on_events: Callable[[list[Event]], object] | None = None
     ) -> Subscription:
         """Subscribe to all events from now on, or to some classes of them."""
         subscription = Subscription(self._unsubscribe, self.view.last, max_queued, only, on_events)
         self._subscriptions[subscription] = None
-        if self.is_closed:  # checked after registering; close() sets it before it looks for subscriptions
+        if self.is_closed:  # checked after registering; close() sets it before it ends the subscriptions
             subscription.end()
         return subscription
 
@@ -331,17 +333,22 @@ class EventLog:
             watcher.set()
 
 
+def closed_error(session: str) -> SessionClosed:
+    """The error of a call that needs an open session."""
+    return SessionClosed(f"session {session!r} is closed; open it again with agent.session({session!r}, store)")
+
+
 def _load(store: Store, session: str) -> SessionState:
     """Load the state from the store."""
     state = SessionState()
-    for event in store.read(session, without=_PASSING):
+    for event in store.read(session, without=_TRANSIENT_KINDS):
         state.apply(event)
     request = state.history.open_request
     behind = store.read(session, request - 1 if request else state.last)
     for event in behind:
         # The log ends while a model was answering, so the text that was shown is only in its deltas. The whole request
         # is applied again, because it matters to which attempt a piece of text belongs.
-        if request and event.kind in _OF_REQUEST:
+        if request and event.kind in _REQUEST_KINDS:
             state.history.apply(event)
         state.last = max(state.last, event.seq)
     state.inbox.publish()

@@ -1,4 +1,4 @@
-"""What the end of an answer means for its turn: done, failed, or once more because the answer does not fit its type."""
+"""Whether a complete answer ends its turn, fails it, or has to be given again because it does not fit its type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OutputCheck"]
 
-_ENDS_WELL: Final = frozenset({"stop", "tool_calls", "other"})
+_NORMAL_REASONS: Final = frozenset({"stop", "tool_calls", "other"})
 _REFUSALS: Final = {
     "refusal": "the model refused to answer",
     "content_filter": "the provider's content filter stopped the answer",
@@ -33,8 +33,8 @@ class OutputCheck:
         self._retries_left = self._agent.output_retries
 
     def check(self, answer: Answer) -> TurnEnd | OutputRejected:
-        """How the turn should end with this complete answer, or what to tell the model about it."""
-        reason = "" if answer.reason in _ENDS_WELL else str(answer.reason)
+        """How the turn should end with this complete answer, or why the model has to answer again."""
+        reason = "" if answer.reason in _NORMAL_REASONS else str(answer.reason)
         output_type = self._agent.output_type
         if output_type is None:
             return TurnEnd("done", reason, unless_steered=True, output=answer.text)

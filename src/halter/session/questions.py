@@ -2,7 +2,7 @@
 
 A question is open from the moment it is durable until its answer is durable or it is withdrawn. An answer, and a stop
 that withdraws the question, are commands like any other: the first one counts. An accepted answer is in the log,
-whatever comes next, and the model is told of it if the tool was stopped before it could use it.
+whatever comes next, and the model gets it even if the tool was stopped before it could use it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Questions"]
 
 
 class Questions:
-    """The open questions of one session. A child session asks through its parent, which the user can see."""
+    """The open questions of one session. A child session asks through the root session."""
 
     __slots__ = ("_log", "_parent", "_waiting")
 
@@ -37,31 +37,31 @@ class Questions:
 
     async def ask(self, question: str, choices: list[str] | None) -> Any:
         """Ask the user and wait for the answer."""
-        return await self._ask_at_the_top(QuestionAsked(secrets.token_hex(8), question, choices))
+        return await self._ask_in_root(QuestionAsked(secrets.token_hex(8), question, choices))
 
     async def ask_approval(self, request: ApprovalRequest) -> Any:
         """Ask the user whether a call may run, and wait for the answer. Raises if the question cannot be written."""
-        return await self._ask_at_the_top(ApprovalAsked(request))
+        return await self._ask_in_root(ApprovalAsked(request))
 
     def allowed(self) -> tuple[ApprovalRequest, ...]:
-        """What the user has allowed for the session, as they were asked: in the session that is nobody's child."""
-        return self._top._log.view.allowed
+        """The requests that the user has allowed for the whole session. They are kept in the root session."""
+        return self._root._log.view.allowed
 
     @property
-    def _top(self) -> Questions:
-        top = self
-        while top._parent is not None:
-            top = top._parent
-        return top
+    def _root(self) -> Questions:
+        root = self
+        while root._parent is not None:
+            root = root._parent
+        return root
 
-    async def _ask_at_the_top(self, asked: QuestionAsked | ApprovalAsked) -> Any:
-        """Ask in the session that is nobody's child."""
-        top = self._top
-        return await top._ask(asked, is_childs=top is not self)
+    async def _ask_in_root(self, asked: QuestionAsked | ApprovalAsked) -> Any:
+        """Ask in the root session, the one that is no child: the user can see it."""
+        root = self._root
+        return await root._ask(asked, is_from_child=root is not self)
 
-    async def _ask(self, asked: QuestionAsked | ApprovalAsked, *, is_childs: bool) -> Any:
+    async def _ask(self, asked: QuestionAsked | ApprovalAsked, *, is_from_child: bool) -> Any:
         question_id = asked.id if isinstance(asked, QuestionAsked) else asked.request.id
-        if is_childs:
+        if is_from_child:
             self._log.child_questions |= {question_id}
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
@@ -101,7 +101,7 @@ class Questions:
             tx.write(turn, ApprovalAnswered(question_id, call_id, approval.granted, approval.note, by, scope))
         else:
             tx.write(turn, QuestionAnswered(question_id, value))
-        tx.after_commit(lambda: self._pass_on(question_id, value))
+        tx.after_commit(lambda: self._deliver(question_id, value))
         return True
 
     def answer_with(self, tx: Transaction, message: InboxMessage) -> bool:
@@ -119,11 +119,11 @@ class Questions:
         tx.write(_open_turn(tx, of_turn), QuestionAnswered(asked.id, content.text))
         is_text = all(isinstance(part, Text) for part in content.parts)
         value = content.text if is_text else list(content.parts)
-        tx.after_commit(lambda: self._pass_on(asked.id, value))
+        tx.after_commit(lambda: self._deliver(asked.id, value))
         return True
 
-    def _pass_on(self, question_id: str, value: Any) -> None:
-        """Pass an answer to the tool that waits for it."""
+    def _deliver(self, question_id: str, value: Any) -> None:
+        """Wake the tool that waits for this answer."""
         waiting = self._waiting.get(question_id)
         if waiting is not None:
             loop, answer = waiting

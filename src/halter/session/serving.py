@@ -13,6 +13,7 @@ from halter.errors import LeaseLost, NothingToDo, SessionClosed, StoreError
 from halter.events import Missed
 from halter.models.backoff import Backoff
 from halter.session import background_loop
+from halter.session.running import run_turn
 from halter.session.turn_writer import seal_open_turn
 
 if TYPE_CHECKING:
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["serve", "stream", "stream_sync"]
 
 _log = logging.getLogger(__name__)
-_BACKOFF: Final = Backoff(base=0.1, longest=10.0)
-_LEFT: Final = "nobody reads its events"
+_BACKOFF: Final = Backoff(base=0.1)
+_NO_READER: Final = "nobody reads its events"
 
 
 async def stream(session: Session, text: Content | None) -> AsyncGenerator[Event, None]:
-    """Run one turn, and give its events as they become durable. Leaving early stops the turn."""
+    """Run one turn, and yield its events as they become durable. Leaving early stops the turn."""
     with session.subscribe() as subscription:
-        task = asyncio.ensure_future(session._run_turn(text))
+        task = asyncio.ensure_future(run_turn(session, text))
         task.add_done_callback(lambda _: subscription.end())
         try:
             async for event in subscription:
@@ -45,11 +46,11 @@ async def stream(session: Session, text: Content | None) -> AsyncGenerator[Event
                     yield event
             await task
         finally:
-            await _end(session, task)
+            await _stop_unread(session, task)
 
 
 def stream_sync(session: Session, text: Content | None) -> Generator[Event, None, None]:
-    """Run one turn on Halter's own event loop, and give its events to this thread. Leaving early stops the turn."""
+    """Run one turn on Halter's own event loop, and yield its events to this thread. Leaving early stops the turn."""
     caller = current_token().child("stream_sync")
     events = session.stream(text)
 
@@ -73,15 +74,15 @@ async def _read_missed(session: Session, missed: Missed) -> list[Event]:
     return [each for each in events if each.seq <= missed.last]
 
 
-async def _end(session: Session, task: asyncio.Task[Turn]) -> None:
+async def _stop_unread(session: Session, task: asyncio.Task[Turn]) -> None:
     """Stop a turn whose events nobody reads any more, and wait for its end."""
-    if not task.done() and not session.interrupt(reason="disconnect", detail=_LEFT, by="stream()").stopped:
+    if not task.done() and not session.interrupt(reason="disconnect", detail=_NO_READER, by="stream()").stopped:
         task.cancel()  # it has not begun
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait({task})
-        except asyncio.CancelledError as exc:  # a turn that was told to stop ends soon: it is not left behind
+        except asyncio.CancelledError as exc:  # a stopped turn ends soon, so it is not left behind
             cancellation = exc
             task.cancel()
     if not task.cancelled():
@@ -98,9 +99,9 @@ async def serve(session: Session) -> None:
             if _has_open_turn(session):
                 await session._log.run_async(_seal)
             else:
-                await session._run_turn(may_continue=False)
+                await run_turn(session, may_continue=False)
         except NothingToDo:
-            continue  # what was ready is held or removed meanwhile
+            continue  # the messages were held or removed meanwhile
         except SessionClosed:
             return
         except LeaseLost:

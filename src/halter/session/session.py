@@ -7,7 +7,6 @@ the one that holds the permit.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import copy
 import logging
@@ -15,33 +14,27 @@ import secrets
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from halter.cancel.context import current_token
+from halter.cancel.loop_bridge import running_loop
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER, CancellationToken
-from halter.errors import SessionBusy, SessionClosed, StoreError
 from halter.events import SessionChanged, SessionCreated
-from halter.session import background_loop, closing, compacting, delivery, serving, turn_files
-from halter.session.children import Children
+from halter.session import background_loop, closing, compacting, delivery, running, serving, stopping, turn_files
+from halter.session.children import NO_PARENT, ParentTurn
 from halter.session.compactor import ContextUsage, context_usage
-from halter.session.delivery import MODES, Post
+from halter.session.delivery import Post
 from halter.session.inbox import Inbox, Receipt, to_message
 from halter.session.instructions import SessionInstructions
-from halter.session.limits import Spending
-from halter.session.log import EventLog
+from halter.session.log import EventLog, closed_error
 from halter.session.questions import Questions
+from halter.session.stopping import Stop
 from halter.session.turn import Turn
-from halter.session.turn_control import TurnControl
 from halter.session.turn_files import SessionFiles
-from halter.session.turn_runner import TurnRunner
 from halter.stores.memory import MemoryStore
 from halter.stores.writer import writer_of
 from halter.tools.resources import SessionResources
-from halter.tools.run.batch import GRACE, BatchEnvironment
-from halter.tools.run.tool_loop import shared_tool_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator
-    from types import TracebackType
     from typing import Self
 
     from halter.agent import Agent
@@ -50,9 +43,7 @@ if TYPE_CHECKING:
     from halter.session.inbox import Content
     from halter.session.log import Transaction
     from halter.session.subscription import Subscription
-    from halter.session.turn_files import TurnFiles
     from halter.stores.base import Lease, Store
-    from halter.stores.command import Command
     from halter.tools.file_history import FileDiff, RestoredFiles
 
 __all__ = ["Session"]
@@ -65,39 +56,19 @@ class Session:
     """One conversation with an agent. Made by `agent.session()`; close it, or use it in a `with` block."""
 
     __slots__ = (
-        "__weakref__",
-        "_closed",
-        "_files",
-        "_grace",
-        "_has_tool_loop",
-        "_instructions",
-        "_log",
-        "_permit",
-        "_questions",
-        "_release_lease",
-        "_resources",
-        "_spending_above",
-        "_turn",
-        "agent",
-        "deps",
-        "id",
-        "inbox",
-        "token",
-    )
+        "__weakref__", "_closed", "_files", "_has_tool_loop", "_instructions", "_log", "_parent", "_permit",
+        "_questions", "_release_lease", "_resources", "_turn", "agent", "deps", "id", "inbox", "token",
+    )  # fmt: skip
 
-    def __init__(  # noqa: PLR0913  (what a session is made of)
+    def __init__(
         self,
         agent: Agent,
         id: str | None = None,  # noqa: A002  (the contract's word)
         store: Store | None = None,
         *,
-        parent: CancellationToken = background_loop.PROCESS,
-        grace: float = GRACE,
-        above: Questions | None = None,
-        prepares: Collection[str] = (),
         deps: Any = None,
-        files_above: TurnFiles | None = None,
-        spending_above: Spending | None = None,
+        prepares: Collection[str] = (),
+        parent: ParentTurn = NO_PARENT,
     ) -> None:
         self.id = id or secrets.token_hex(8)
         self.agent = agent
@@ -107,13 +78,14 @@ class Session:
         leases: list[Lease] = []
         # Made before the lease is acquired: Ctrl+C may come while the writer acquires it. The store's own finalizer
         # releases everything at the end of the process.
-        self._release_lease = weakref.finalize(self, _release, store, leases)
+        self._release_lease = weakref.finalize(self, closing.submit_release, store, leases)
         self._release_lease.atexit = False
         name = self.id
         try:
             writer.run(writer.job(lambda: leases.append(store.acquire(name))))
             expiry = store.expiry(leases[0])
-            self.token = parent.child("session") if expiry is NEVER else CancellationToken.any_of(parent, expiry)
+            above = parent.token
+            self.token = above.child("session") if expiry is NEVER else CancellationToken.any_of(above, expiry)
             self._log = EventLog(name, store, leases[0])
             self._log.run(lambda tx: delivery.take_over(tx, prepares))
         except BaseException:
@@ -121,12 +93,11 @@ class Session:
             raise
         self.inbox = Inbox(self._log)
         """The waiting messages, in order; `remove(id)` and `edit(id, text)` change them."""
-        self._questions = Questions(self._log, above)
+        self._questions = Questions(self._log, parent.questions)
         self._instructions = SessionInstructions(agent.instructions)
         self._resources = SessionResources()
-        self._files = SessionFiles(self.id, files_above)
-        self._spending_above = spending_above
-        self._grace = grace
+        self._files = SessionFiles(self.id, parent.files)
+        self._parent = parent
         self._permit = [True]  # popped by run(), arun(), stream() or serve()
         self._turn: Turn | None = None  # the last one that ran here, or that `turn` has returned
         self._closed = False
@@ -139,17 +110,13 @@ class Session:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
     # -- state -------------------------------------------------------------------------------------------------------
@@ -157,9 +124,9 @@ class Session:
     @property
     def turn(self) -> Turn | None:
         """The running turn, or the last one that is part of the conversation."""
-        running = self._running()
-        if running is not None:
-            return running.turn
+        control = self._log.running
+        if control is not None:
+            return control.turn
         past, kept = self._log.view.history.turn or self._log.view.history.last, self._turn
         if past is None:
             return None
@@ -170,14 +137,7 @@ class Session:
     @property
     def is_running(self) -> bool:
         """Whether a turn is running."""
-        return self._running() is not None
-
-    def _running(self) -> TurnControl | None:
-        """The running turn; None until its start is durable, and again once it has ended."""
-        control, turn = self._log.control, self._log.view.history.turn
-        if control is None or turn is None or turn.id != control.turn.id or control.turn.ended.is_set:
-            return None
-        return control
+        return self._log.running is not None
 
     @property
     def text(self) -> str:
@@ -251,34 +211,24 @@ class Session:
 
     def run(self, text: Content | None = None) -> Turn:
         """Run one turn on Halter's own event loop. Blocks until it is over; returns it also if it was interrupted."""
-        if closing.running_loop() is not None:
+        if running_loop() is not None:
             _log.warning("session.run() blocks the event loop that runs in this thread; use `await session.arun()`")
-        caller = current_token().child("run")
-        with caller.bind():
-            return background_loop.run(
-                lambda: self.arun(text), lambda exc: caller.cancel("interrupt", detail=type(exc).__name__)
-            )
+        return background_loop.run_for_caller("run", lambda: self.arun(text))
 
     async def arun(self, text: Content | None = None) -> Turn:
         """Run one turn in this event loop, on everything in the inbox, with *text* as the last message.
 
         Without any message, continues a turn that was interrupted; if there is none, raises `NothingToDo`.
         """
-        self._take_permit()
-        try:
-            return await self._run_turn(text)
-        finally:
-            self._permit.append(True)
+        with running.permit(self):
+            return await running.run_turn(self, text)
 
     async def stream(self, text: Content | None = None) -> AsyncGenerator[Event, None]:
         """Run one turn as `arun()` does, and yield its events. Leaving early stops the turn (reason "disconnect")."""
-        self._take_permit()
-        try:
+        with running.permit(self):
             async with contextlib.aclosing(serving.stream(self, text)) as events:
                 async for event in events:
                     yield event
-        finally:
-            self._permit.append(True)
 
     def stream_sync(self, text: Content | None = None) -> Generator[Event, None, None]:
         """Run one turn on Halter's own event loop, as `run()` does, and yield its events to this thread.
@@ -289,17 +239,12 @@ class Session:
 
     async def serve(self) -> None:
         """Run turn after turn, as messages arrive, until `close()`. Errors of the store are retried."""
-        self._take_permit()
-        try:
+        with running.permit(self):
             await serving.serve(self)
-        finally:
-            self._permit.append(True)
 
     def compact(self) -> ContextCompacted | None:
         """Compact as `acompact()` does. Blocks until it is done."""
-        caller = current_token().child("compact")
-        with caller.bind():
-            return background_loop.run(self.acompact, lambda exc: caller.cancel("interrupt", detail=type(exc).__name__))
+        return background_loop.run_for_caller("compact", self.acompact)
 
     async def acompact(self) -> ContextCompacted | None:
         """Replace the older part of the conversation by a summary in what is sent to the model. The log keeps all.
@@ -307,73 +252,7 @@ class Session:
         Returns the event, or None if there was nothing to do, or a stop came first: then nothing has changed. If a turn
         is running, or the session is served, it is done before the next request, and this returns None at once.
         """
-        try:
-            self._take_permit()
-        except SessionBusy:
-            self._log.wants_compaction = True
-            return None
-        try:
-            return await compacting.compact(self)
-        finally:
-            self._permit.append(True)
-
-    async def _run_turn(self, text: Content | None = None, *, may_continue: bool = True) -> Turn:
-        message = to_message(text) if text is not None else None
-        outer = current_token()
-        above = self.token if outer is NEVER else CancellationToken.any_of(self.token, outer)
-        token = above.child("turn", timeout=self.agent.limits.seconds)
-        turn = Turn(secrets.token_hex(8), token)
-        control = self._log.control = TurnControl(turn, asyncio.get_running_loop())  # from here on a stop finds it
-        try:
-            files = await self._files.begin(turn)
-            spending = Spending(self.agent, self._spending_above)
-            environment = self._environment(files, spending)
-            runner = TurnRunner(self.agent, self._log, control, environment, self._instructions, spending)
-            await runner.run(message, may_continue=may_continue)
-        finally:
-            if turn.ended.is_set:
-                self._turn = turn
-            else:  # it has not begun
-                control.claim_end()
-                turn.ended.set()
-            self._files.end()
-            self._log.control = None
-        return turn
-
-    def _environment(self, files: TurnFiles, spending: Spending) -> BatchEnvironment:
-        children = Children(self, spending)
-        has_tool_loop = self._has_tool_loop or background_loop.is_background_loop(asyncio.get_running_loop())
-        return BatchEnvironment(
-            self.agent.tools,
-            session_id=self.id,
-            deps=self.deps,
-            approve=self.agent.approve,
-            ask_approval=self._questions.ask_approval,
-            allowed=self._questions.allowed,
-            ask=self._questions.ask,
-            delegate=children.delegate,
-            begin=children.begin,
-            resources=self._resources,
-            grace=self._grace,
-            before_change=files.before_change,
-            tool_loop=shared_tool_loop if has_tool_loop else None,
-        )
-
-    def _take_permit(self) -> None:
-        """Take the permit to run turns. Popping from a list is atomic, so only one caller gets it."""
-        self._check_open()
-        if closing.running_loop() is None:
-            raise RuntimeError(
-                "arun(), stream() and serve() need asyncio's event loop, and none is running here. Call run() or "
-                "stream_sync() instead; under trio: await trio.to_thread.run_sync(session.run, text)"
-            )
-        try:
-            self._permit.pop()
-        except IndexError:
-            raise SessionBusy(
-                "a turn is running in this session, or it is being served. Nothing was accepted: post() the text to "
-                "have it queued, or steer() or interrupt() with it"
-            ) from None
+        return await compacting.compact(self)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -399,9 +278,9 @@ class Session:
         durable and keeps its place, and later messages wait for it. It does what its mode says once `prepared()` has
         set its content. The caller must call `prepared()` in any case.
         """
-        post = _post(text, mode, id, expect_turn, preparing)
+        post = Post.of(text, mode, id, expect_turn, preparing)
         command = self._log.submit(lambda tx: delivery.accept(self, tx, post))
-        return self._receipt(post, self._wait(command, otherwise=None))
+        return post.receipt(self._log, self._log.wait(command, in_handler=None))
 
     async def apost(
         self,
@@ -413,20 +292,10 @@ class Session:
         preparing: str = "",
     ) -> Receipt:
         """Post a message as `post()` does, without blocking the event loop."""
-        post = _post(text, mode, id, expect_turn, preparing)
-        return self._receipt(post, await self._log.run_async(lambda tx: delivery.accept(self, tx, post)))
+        post = Post.of(text, mode, id, expect_turn, preparing)
+        return post.receipt(self._log, await self._log.run_async(lambda tx: delivery.accept(self, tx, post)))
 
-    def _receipt(self, post: Post, stops: TurnControl | None) -> Receipt:
-        return Receipt(self._log, post.id, post.mode, turn=stops.turn if stops is not None else None)
-
-    def prepared(
-        self,
-        id: str,  # noqa: A002  (the contract's word)
-        content: Content,
-        note: str = "",
-        *,
-        is_done: bool = False,
-    ) -> bool:
+    def prepared(self, id: str, content: Content, note: str = "", *, is_done: bool = False) -> bool:  # noqa: A002
         """Set the content of a message that was posted with `preparing`, and do what its mode says.
 
         Returns False if the message was removed meanwhile. A held message stays held. *is_done* is for a message that
@@ -449,12 +318,7 @@ class Session:
         return self.post(text, "steer")
 
     def interrupt(
-        self,
-        text: Content | None = None,
-        *,
-        reason: str = "interrupt",
-        detail: str = "",
-        by: str = "interrupt()",
+        self, text: Content | None = None, *, reason: str = "interrupt", detail: str = "", by: str = "interrupt()"
     ) -> Receipt:
         """Stop the running turn; *text* starts the next one.
 
@@ -462,9 +326,7 @@ class Session:
         """
         if text is not None:
             return self.post(text, "interrupt")
-        control = self._log.control
-        stopped = control is not None and control.cancel(reason, detail=detail, by=by)
-        return self._stop_receipt("interrupt", control, stopped=stopped)
+        return stopping.interrupt(self, reason, detail, by)
 
     def stop(
         self,
@@ -481,15 +343,9 @@ class Session:
         session and continues; `scope="all"` stops it too. If a message asked for the stop, *said_in* is its id: then
         that message and those before it are held, and later ones are not.
         """
-        command, control, stopped = self._stop(when, scope, reason, detail, said_in)
+        stop = Stop(self, when, scope, reason, detail, said_in)
         self._log.writer.wake()
-        note = ""
-        try:
-            if command is not None:
-                self._wait(command, otherwise=0)
-        except (StoreError, SessionClosed) as error:  # the stop has worked
-            note = f"queued messages could not be held: {error}"
-        return self._stop_receipt("stop", control, stopped=stopped, note=note)
+        return stop.wait()
 
     def astop(
         self,
@@ -505,42 +361,9 @@ class Session:
         The call itself stops; what it returns waits until the hold is durable. So several sessions are stopped without
         waiting for each other: call it for all, and then await all.
         """
-        held = self._held(*self._stop(when, scope, reason, detail, said_in))
+        stop = Stop(self, when, scope, reason, detail, said_in)
         self._log.writer.wake_in_loop()
-        return held
-
-    async def _held(self, command: Command[int] | None, control: TurnControl | None, stopped: bool) -> Receipt:  # noqa: FBT001
-        note = ""
-        try:
-            if command is not None:
-                await command.wait_async()
-                command.outcome()
-        except (StoreError, SessionClosed) as error:
-            note = f"queued messages could not be held: {error}"
-        return self._stop_receipt("stop", control, stopped=stopped, note=note)
-
-    def _stop(
-        self, when: str, scope: str, reason: str, detail: str, said_in: str
-    ) -> tuple[Command[int] | None, TurnControl | None, bool]:
-        """Stop the turn; gives the command to wait for, if anything is to be held, the turn, and if this stopped it."""
-        if when not in ("now", "step"):
-            raise ValueError(f'when must be "now" or "step", not {when!r}')
-        if scope not in ("turn", "all"):
-            raise ValueError(f'scope must be "turn" or "all", not {scope!r}')
-        # Queued before the turn can end: otherwise a waiting message could start the next turn first.
-        command = self._log.writer.add(self._log.command(lambda tx: delivery.hold(tx, said_in)))
-        control = self._log.control
-        stopped = False
-        if control is not None and when == "step":
-            control.wants_pause = True
-            stopped = not control.is_over and not control.turn.token.is_cancelled
-        elif control is not None:
-            stopped = control.cancel(reason, detail=detail, by="stop()")
-        if said_in:
-            self._note_stopped_by(said_in, stopped)
-        if scope == "all":
-            self._resources.stop_all()
-        return command if self.inbox else None, control, stopped
+        return stop.wait_async()
 
     def rollback(self, *, files: bool = False, expect_turn: str | None = None) -> Receipt:
         """Take the running turn, or if there is none the last one, out of the history. The log keeps it.
@@ -552,24 +375,7 @@ class Session:
         """
         if files:
             return turn_files.roll_back(self, expect_turn)
-        control = self._running()
-        if control is not None and expect_turn not in (None, control.turn.id):
-            return Receipt(self._log, "", "rollback", delivery.not_last(expect_turn), stopped=False, turn=None)
-        stopped = control is not None and control.cancel("rollback", by="rollback()")
-        begun: list[TurnControl] = []  # a turn that began meanwhile, and was stopped by this call
-
-        def decide(tx: Transaction) -> bool:
-            running = tx.running
-            if not delivery.is_last(tx.history, expect_turn):
-                return False
-            if control is None and running is not None:
-                tx.after_commit(lambda: begun.append(running) if running.cancel("rollback", by="rollback()") else None)
-            return delivery.roll_back(tx, control or running)
-
-        is_done = self._wait(self._log.submit(decide), otherwise=True)
-        turn = control.turn if control is not None else begun[0].turn if begun else None
-        note = "" if is_done else delivery.not_last(expect_turn)
-        return Receipt(self._log, "", "rollback", note, stopped=stopped or bool(begun), turn=turn)
+        return stopping.roll_back(self, expect_turn)
 
     async def arollback(self, *, files: bool = False, expect_turn: str | None = None) -> Receipt:
         """Roll back as `rollback()` does, without blocking the event loop."""
@@ -588,26 +394,6 @@ class Session:
         With *whole*, what all turns have changed, from the beginning of the session on.
         """
         return turn_files.file_changes(self, whole=whole)
-
-    def _roll_back(self, control: TurnControl, by: str) -> bool:
-        """Stop a turn and take it out of the history; True if this call stopped it."""
-        stopped = control.cancel("rollback", by=by)
-        self._log.submit(lambda tx: delivery.roll_back(tx, control))
-        return stopped
-
-    def _stop_receipt(
-        self, mode: Literal["stop", "interrupt"], control: TurnControl | None, *, stopped: bool, note: str = ""
-    ) -> Receipt:
-        if control is None:
-            return Receipt(self._log, "", mode, note or "no turn was running")
-        if not stopped:
-            note = note or "the turn had been stopped before, or was over"
-        return Receipt(self._log, "", mode, note, stopped=stopped, turn=control.turn)
-
-    def _note_stopped_by(self, message_id: str, stopped: bool) -> None:  # noqa: FBT001
-        """Record, for its receipt, that a message has stopped a turn."""
-        if stopped:
-            self._log.stopped_by = {*self._log.stopped_by, message_id}
 
     def release(self, id: str | None = None) -> int:  # noqa: A002  (the contract's word)
         """Release held messages: all, or one. Returns how many."""
@@ -660,37 +446,9 @@ class Session:
 
     def cancel_call(self, call_id: str, reason: str = "stop") -> bool:
         """Stop one call. The turn continues. False if there is no such call, or it had ended."""
-        control = self._running()
+        control = self._log.running
         batch = control.batch if control is not None else None
         return batch is not None and batch.cancel_call(call_id, reason)
-
-    def _wait(self, command: Command[Any], *, otherwise: Any) -> Any:
-        """Wait for a command. In a signal handler that has interrupted the writer itself, return *otherwise*."""
-        if self._log.writer.is_interrupted_here:
-            return otherwise
-        return self._log.writer.wait(command)
-
-    # -- children ----------------------------------------------------------------------------------------------------
-
-    async def _open_child(
-        self, agent: Agent, name: str, token: CancellationToken, grace: float, spending: Spending
-    ) -> Session:
-        files = self._files.running  # what a child changes is this turn's
-
-        def open_it() -> Session:
-            return Session(
-                agent,
-                name,
-                self._log.store,
-                parent=token,
-                grace=grace,
-                above=self._questions,
-                deps=self.deps,
-                files_above=files,
-                spending_above=spending,
-            )
-
-        return await run_blocking_async(open_it, token=NEVER) if self._log.store.blocks else open_it()
 
     # -- closing -----------------------------------------------------------------------------------------------------
 
@@ -707,22 +465,4 @@ class Session:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise SessionClosed(f"session {self.id!r} is closed; open it again with agent.session({self.id!r}, store)")
-
-
-def _post(text: Content, mode: Mode, message_id: str | None, expect_turn: str | None, preparing: str) -> Post:
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(MODES)}, not {mode!r}")
-    return Post(message_id or secrets.token_hex(8), to_message(text), mode, expect_turn, preparing)
-
-
-def _release(store: Store, leases: list[Lease]) -> None:
-    """Submit the release of a lease. Does not wait, since the garbage collector may call this."""
-
-    def release() -> None:  # runs after the job that acquires the lease, if that was submitted
-        while leases:
-            with contextlib.suppress(StoreError):
-                store.release(leases.pop())
-
-    writer = writer_of(store)
-    writer.submit(writer.job(release))
+            raise closed_error(self.id)

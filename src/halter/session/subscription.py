@@ -1,6 +1,6 @@
 """A subscription to a session's events. A slow subscriber delays nobody.
 
-Each subscription has its own queue. When the queue is full, further events are left out, and the subscriber is told
+Each subscription has its own queue. When the queue is full, further events are left out, and the subscriber gets
 their numbers: the log has them.
 
 One thread puts (the writer) and one reads. On overflow the writer stores the number of the event and then sets the
@@ -18,7 +18,6 @@ from halter.events import Event, Missed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
-    from types import TracebackType
     from typing import Self
 
 __all__ = ["Subscription"]
@@ -34,18 +33,9 @@ class Subscription:
     """
 
     __slots__ = (
-        "_events",
-        "_has_ended",
-        "_has_missed",
-        "_last",
-        "_last_missed",
-        "_max_queued",
-        "_on_events",
-        "_only",
-        "_read",
-        "_unsubscribe",
-        "_wake",
-    )
+        "_events", "_has_ended", "_has_missed", "_last", "_last_missed", "_max_queued", "_on_events", "_only",
+        "_read", "_unsubscribe", "_wake",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -57,7 +47,7 @@ class Subscription:
     ) -> None:
         self._unsubscribe = unsubscribe
         self._last = after  # the number of the newest event that it was given
-        self._read = after  # the number of the last event that was read, or told of as missed
+        self._read = after  # the number of the last event that was read, or reported as missed
         self._max_queued = max_queued
         self._only = frozenset(only)
         self._on_events = on_events
@@ -70,9 +60,7 @@ class Subscription:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def close(self) -> None:

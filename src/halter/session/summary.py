@@ -44,8 +44,8 @@ What is not done yet, what was promised, and what comes next.
 Copy names, numbers, paths and identifiers exactly. Take over everything from the earlier note that still holds. Leave \
 out what no longer matters. Write only the note."""
 
-_FEWEST: Final = 60  # characters of a message: more messages than have so many are left out, from the beginning
-_MOST_WORDS: Final = 1_200
+_MIN_CHARACTERS: Final = 60  # of each message; the oldest messages are left out where that is not possible
+_MAX_WORDS: Final = 1_200
 
 
 def summary_request(
@@ -55,7 +55,7 @@ def summary_request(
     mark = f"==== {secrets.token_hex(6)} ===="
     earlier = f"The earlier note:\n{mark}\n{note}\n{mark}\n\n" if note else ""
     text = "\n\n".join(_transcript(messages, max(tokens - len(earlier) // BYTES_PER_TOKEN, tokens // 4)))
-    words = min(output // 2, _MOST_WORDS)
+    words = min(output // 2, _MAX_WORDS)
     prompt = f"{earlier}The conversation:\n{mark}\n{text}\n{mark}\n\n{_TASK.format(words=words)}"
     return ModelRequest(
         [UserMessage.of(prompt)], _INSTRUCTIONS, settings=replace(settings, max_output_tokens=output, stop=[])
@@ -64,9 +64,9 @@ def summary_request(
 
 def _transcript(messages: Sequence[Message], tokens: int) -> list[str]:
     """The messages as text. Long ones are shortened until all fit."""
-    texts = [_written(message) for message in messages]
+    texts = [_as_text(message) for message in messages]
     room = tokens * BYTES_PER_TOKEN if all(text.isascii() for text in texts) else tokens
-    texts = texts[-max(room // _FEWEST, 1) :]
+    texts = texts[-max(room // _MIN_CHARACTERS, 1) :]
     share = _fair_share([len(text) for text in texts], room)
     return [_shortened(text, share) for text in texts]
 
@@ -89,7 +89,7 @@ def _shortened(text: str, size: int) -> str:
     return f"{text[:head]} […] {text[len(text) - (size - head) :]}"
 
 
-def _written(message: Message) -> str:
+def _as_text(message: Message) -> str:
     if isinstance(message, AssistantMessage):
         calls = [f"(calls {call.name} with {call.arguments})" for call in message.calls]
         return "\n".join(["Assistant: " + message.text, *calls])

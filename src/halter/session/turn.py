@@ -20,20 +20,18 @@ if TYPE_CHECKING:
 __all__ = ["Turn", "TurnFailed", "TurnInterrupted"]
 
 
-class TurnInterrupted(HalterError):
+class _TurnNotDone(HalterError):
+    def __init__(self, message: str, turn: Turn) -> None:
+        super().__init__(message)
+        self.turn = turn
+
+
+class TurnInterrupted(_TurnNotDone):
     """A turn was stopped. What it has done until then is in the history, and run() goes on from there."""
 
-    def __init__(self, message: str, turn: Turn) -> None:
-        super().__init__(message)
-        self.turn = turn
 
-
-class TurnFailed(HalterError):
+class TurnFailed(_TurnNotDone):
     """A turn failed. What it has done until then is in the history."""
-
-    def __init__(self, message: str, turn: Turn) -> None:
-        super().__init__(message)
-        self.turn = turn
 
 
 class Turn:
@@ -71,7 +69,7 @@ class Turn:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it is still running and was told to stop."""
+        """Whether it is still running, and its stop was requested."""
         return self.token.is_cancelled and self.status == "running"
 
     @property
@@ -92,7 +90,7 @@ class Turn:
 
     @classmethod
     def from_log(cls, past: PastTurn, output_type: OutputType | None = None) -> Turn:
-        """Make a turn that has ended from its record in the log, with the output if it fits the type still."""
+        """Make a turn that has ended from its record in the log, with the output if that still fits the type."""
         turn = cls(past.id, CancellationToken(name="past turn"))
         turn.status, turn.reason, turn.detail = past.status, past.reason or None, past.detail
         turn.text, turn.usage = past.text, past.usage

@@ -40,25 +40,25 @@ class StopRequest:
 class TurnControl:
     """Controls one running turn."""
 
-    __slots__ = ("_first", "_stops", "batch", "loop", "step", "turn", "wants_pause", "wants_rollback")
+    __slots__ = ("_first", "_stops", "batch", "loop", "pause_requested", "rollback_requested", "step", "turn")
 
     def __init__(self, turn: Turn, loop: asyncio.AbstractEventLoop) -> None:
         self.turn = turn
         self.loop = loop
         self.step: CancellationToken = turn.token.child("step")  # a steer cancels it; the writer sets the next one
         self.batch: Batch | None = None  # the running calls
-        self.wants_pause = False  # stop after the running step
-        self.wants_rollback = False  # set by the writer: after the seal, take the turn out of the history
+        self.pause_requested = False  # stop after the running step
+        self.rollback_requested = False  # set by the writer: after the seal, take the turn out of the history
         self._stops: list[StopRequest] = []
         self._first: dict[str, str] = {}
 
     def cancel(self, reason: str, *, detail: str = "", by: str = "") -> bool:
-        """Stop the turn; True if this call did it. Does nothing if the turn is over."""
+        """Stop the turn; True if this call cancelled it. Does nothing if the turn is over."""
         if self.is_over:
             return False
         self._stops.append(StopRequest(reason, detail, by))  # before the cancel: callbacks look up who asked
-        did = self.turn.token.cancel(reason, detail=detail)
-        return self._first.setdefault("came", _STOP) == _STOP and did
+        cancelled = self.turn.token.cancel(reason, detail=detail)
+        return self._first.setdefault("came", _STOP) == _STOP and cancelled
 
     def claim_end(self) -> bool:
         """Mark the turn as over; False if a stop came first."""

@@ -13,16 +13,16 @@ import functools
 import logging
 from typing import TYPE_CHECKING, Final
 
-from halter.cancel.context import current_token
+from halter.cancel.loop_bridge import running_loop
 from halter.cancel.one_shot_event import OneShotEvent
 from halter.cancel.threads import pool
 from halter.cancel.threads.blocking import run_blocking, run_blocking_async
-from halter.cancel.token import NEVER, CancellationToken, Cancelled
+from halter.cancel.token import CancellationToken, Cancelled
 from halter.errors import SessionBusy, SessionClosed
 from halter.events import TurnRolledBack, TurnStarted
-from halter.session.closing import running_loop
-from halter.session.delivery import is_last, not_last
 from halter.session.inbox import Receipt
+from halter.session.running import caller_token
+from halter.session.stopping import is_last, not_last
 from halter.tools.file_history import FileDiff, RestoredFiles
 
 if TYPE_CHECKING:
@@ -39,12 +39,19 @@ __all__ = ["SessionFiles", "TurnFiles", "file_changes", "roll_back", "undo_rollb
 _log = logging.getLogger(__name__)
 _END_TIMEOUT: Final = 300.0  # seconds for the state at the end of a turn, and for removing old ones
 _CLOSE_TIMEOUT: Final = 2.0  # seconds for it when the session is closed
-_STOP_TIMEOUT: Final = 30.0
+_STOP_TIMEOUT: Final = 30.0  # seconds for a stopped turn to end
 _NONE: Final[frozenset[str]] = frozenset()  # the same one for all sessions: each would take memory
-_NOT_OF_TURNS: Final = (
-    "text.delta", "reasoning.delta", "tool.progress", "tool.started", "tool.cancelling", "tool.finished",
-    "request.started", "request.finished", "message.accepted",
-)  # fmt: skip
+_SKIPPED_KINDS: Final = (
+    "text.delta",
+    "reasoning.delta",
+    "tool.progress",
+    "tool.started",
+    "tool.cancelling",
+    "tool.finished",
+    "request.started",
+    "request.finished",
+    "message.accepted",
+)  # fmt: skip  (not needed to list the turns)
 
 
 class TurnFiles:
@@ -71,13 +78,13 @@ class TurnFiles:
             state = await run_blocking_async(history.before_call, self._files.session, self.turn, paths, token=token)
             if state.is_complete:
                 self._complete.add(history)
-            return self._files.say_once(state.note)
+            return self._files.note_once(state.note)
 
 
 class SessionFiles:
     """The checkpoints of one session."""
 
-    __slots__ = ("_above", "_ending", "_restoring", "_said", "running", "session")
+    __slots__ = ("_above", "_ending", "_restoring", "_shown_notes", "running", "session")
 
     def __init__(self, session: str, above: TurnFiles | None = None) -> None:
         """*above* is the turn that has started this child session: what the child changes is that turn's."""
@@ -86,7 +93,7 @@ class SessionFiles:
         self._above = above
         self._ending: _Ending | None = None  # the state at the end of the last turn is being kept
         self._restoring: OneShotEvent | None = None  # set when the restore is over
-        self._said = _NONE
+        self._shown_notes = _NONE
 
     async def begin(self, turn: Turn) -> TurnFiles:
         """Begin a turn, which a stop can already find. Waits while files are being restored, until a stop at most."""
@@ -110,23 +117,23 @@ class SessionFiles:
             await self._ending.done.wait_async(token=token)
 
     def wait_blocking(self) -> None:
-        """Block until then, or until the current token is cancelled. For a turn whose end is durable."""
+        """Wait as `wait_for_end()` does, blocking, until the current token is cancelled. The turn's end is durable."""
         turn = self.running  # its task may not have noticed the end yet
         if turn is not None and turn is not self._above:
             run_blocking(turn.over.wait, _STOP_TIMEOUT)
         if self._ending is not None:
             run_blocking(self._ending.done.wait, _END_TIMEOUT)
 
-    def say_once(self, note: str) -> str:
-        """The note, if it is new."""
-        if note in self._said:
+    def note_once(self, note: str) -> str:
+        """The note, or empty if it was shown before."""
+        if note in self._shown_notes:
             return ""
-        self._said |= {note}
+        self._shown_notes |= {note}
         return note
 
     @contextlib.contextmanager
     def restoring(self) -> Iterator[None]:
-        """Keep other turns, and other restores, from beginning."""
+        """In this block no turn and no other restore begins."""
         own = OneShotEvent()
         if self._restoring is not None:
             raise SessionBusy("the files of this session are being restored; wait for that")
@@ -138,7 +145,7 @@ class SessionFiles:
             own.set()
 
     def close(self, timeout: float) -> None:
-        """Wait until the end of the last turn is kept, for a moment."""
+        """Wait until the end of the last turn is kept, for at most *timeout* and `_CLOSE_TIMEOUT` seconds."""
         if self._ending is not None:
             self._ending.done.wait(min(timeout, _CLOSE_TIMEOUT))
             self._ending.token.cancel("shutdown")
@@ -249,7 +256,7 @@ def file_changes(session: Session, *, whole: bool = False) -> FileDiff:
 
 def _turns(session: Session) -> list[str]:
     """The turns of a session that were not rolled back, in order."""
-    events = session._log.store.read(session.id, without=_NOT_OF_TURNS)
+    events = session._log.store.read(session.id, without=_SKIPPED_KINDS)
     undone = {event.turn for event in events if isinstance(event.data, TurnRolledBack)}
     return [event.turn for event in events if isinstance(event.data, TurnStarted) and event.turn not in undone]
 
@@ -257,8 +264,7 @@ def _turns(session: Session) -> list[str]:
 def _restore(session: Session, restore: Callable[[FileHistory], RestoredFiles]) -> RestoredFiles:
     """Restore the files of all histories; the end of the session stops it, and so does the current token."""
     whole = RestoredFiles()
-    outer = current_token()
-    token = session.token if outer is NEVER else CancellationToken.any_of(session.token, outer)
+    token = caller_token(session)
     for history in histories_of(session.agent):
         try:
             with token.bind():

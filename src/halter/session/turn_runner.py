@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["TurnRunner"]
 
 _log = logging.getLogger(__name__)
-_MAX_TOO_LONG: Final = 3  # compactions for one request that a provider refuses
+_MAX_COMPACTIONS: Final = 3  # compactions for one request that a provider refuses
 
 
 class TurnRunner:
@@ -71,7 +71,7 @@ class TurnRunner:
         self._steps_left = agent.limits.steps
         self._output = OutputCheck(agent)
         self._ended: RequestFinished | RequestCancelled | None = None
-        self._failure: Exception | None = None  # of the store, where nobody waited who could be told
+        self._failure: Exception | None = None  # of a write that nobody waited for
 
     async def run(self, message: UserMessage | None, *, may_continue: bool) -> None:
         """Run the turn to its end. Raises if it could not begin, or if the task was cancelled by somebody else."""
@@ -156,7 +156,7 @@ class TurnRunner:
                 if isinstance(checked, TurnEnd):
                     return checked
                 await self._writer.reject_output(checked)
-            if self._control.wants_pause:
+            if self._control.pause_requested:
                 return TurnEnd("interrupted", "pause", unless_steered=True)
 
     async def _begin_step(self) -> bool:
@@ -209,7 +209,7 @@ class TurnRunner:
         compactor = Compactor(
             self._agent, instructions, self._log, self._write_compaction, self._write_discarded_summary
         )
-        retries = _MAX_TOO_LONG
+        retries = _MAX_COMPACTIONS
         await compactor.make_room(step)
         while True:
             call = self._model_call(step, instructions)

@@ -39,6 +39,7 @@ from halter.events import (
     TurnStarted,
 )
 from halter.models.sanitize import clean_answer
+from halter.session.text_pieces import TextPieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
@@ -65,9 +66,7 @@ if TYPE_CHECKING:
 __all__ = ["TurnEnd", "TurnWriter", "seal_open_turn", "withdrawal"]
 
 _log = logging.getLogger(__name__)
-_OF_CALLS: Final = frozenset({ToolFinished, ToolProgress, ToolCancelling})
-_MANY: Final = 64  # pieces of text that are written one by one
-_PAGE: Final = 4_096  # characters
+_CALL_EVENTS: Final = frozenset({ToolFinished, ToolProgress, ToolCancelling})
 R = TypeVar("R")
 
 
@@ -98,7 +97,7 @@ class TurnWriter:
         self._turn = control.turn
         self._on_error = on_error
         self._ended: RequestFinished | RequestCancelled | None = None  # written with the next command
-        self._pieces: _Pieces | None = None
+        self._pieces: TextPieces | None = None
 
     # -- start -------------------------------------------------------------------------------------------------------
 
@@ -162,7 +161,7 @@ class TurnWriter:
         """
         pieces = self._pieces
         if pieces is None or pieces.kind is not type(delta):
-            pieces = self._pieces = _Pieces(type(delta), self._turn.id)
+            pieces = self._pieces = TextPieces(type(delta), self._turn.id)
         pieces.texts.append(delta.text)
         if not pieces.is_waiting:  # added, then looked: the writer does it the other way round
             pieces.is_waiting = True
@@ -254,7 +253,7 @@ class TurnWriter:
 
         def decide(tx: Transaction) -> None:
             call = event.outcome.call_id if type(event) is ToolFinished else getattr(event, "call_id", "")
-            if type(event) in _OF_CALLS and not tx.history.is_open_call(call):
+            if type(event) in _CALL_EVENTS and not tx.history.is_open_call(call):
                 return  # too late: the call already has its result
             tx.write(self._turn.id, event)
 
@@ -306,7 +305,7 @@ class TurnWriter:
             after = time.monotonic() - stop.moment if stop is not None and end.status == "interrupted" else None
             error = "" if end.error is None else str(end.error) or type(end.error).__name__
             finished = TurnFinished(end.status, end.reason, end.detail, error, after=after)
-            usage = _write_end(tx, finished, is_rolled_back=control.wants_rollback or end.reason == "rollback")
+            usage = _write_end(tx, finished, is_rolled_back=control.rollback_requested or end.reason == "rollback")
             tx.show(lambda: self._show_end(end, usage))
         else:
             tx.show(lambda: self._show_end(end))
@@ -361,49 +360,6 @@ class TurnWriter:
             with contextlib.suppress(asyncio.CancelledError):
                 await command.wait_async()
         return command.outcome()
-
-
-class _Pieces:
-    """Pieces of text that wait for the writer."""
-
-    __slots__ = ("_begin", "_end", "_turn", "_tx", "is_waiting", "kind", "texts")
-
-    def __init__(self, kind: type[TextDelta | ReasoningDelta], turn: str) -> None:
-        self.kind = kind
-        self.texts: list[str] = []
-        self.is_waiting = False
-        self._turn = turn
-        self._tx: Transaction | None = None  # the last one that wrote some of them:
-        self._begin = 0  # from here on
-        self._end = 0  # up to here
-
-    def write(self, tx: Transaction) -> None:
-        self.is_waiting = False
-        if tx is not self._tx:
-            if self._tx is not None and not self._tx.is_durable:
-                self._end = self._begin  # what that one wrote was refused, and is written again
-            self._begin = self._end
-            self._tx = tx
-        texts = self.texts[self._end :]
-        self._end += len(texts)
-        if len(texts) > _MANY:
-            texts = _joined(texts)
-        if texts and tx.history.is_open(self._turn):
-            tx.write(self._turn, *[self.kind(text) for text in texts])
-
-
-def _joined(texts: list[str]) -> list[str]:
-    """The same text in fewer pieces, none of them much larger than the largest was, or than a page."""
-    joined: list[str] = []
-    size = _PAGE
-    for text in texts:
-        if size + len(text) > _PAGE:
-            joined.append(text)
-            size = len(text)
-        else:
-            joined[-1] += text
-            size += len(text)
-    return joined
 
 
 def _applied_mode(message: InboxMessage) -> Mode:

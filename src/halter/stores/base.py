@@ -3,7 +3,7 @@
 The log is the only source of truth; everything else is computed from it. A session has one lease at a time, and each
 new lease has a higher generation than the one before. Every write names its lease, and only the newest lease can write.
 A lease ends by `release()` or with its owner's process. On one machine it does not end by time: a suspended process
-keeps its leases. In a cluster it does, and `expiry()` tells its owner before.
+keeps its leases. In a cluster it does, and the token of `expiry()` is cancelled before that.
 
 Only the store's writer (`halter.stores.writer`) calls `commit()`, `acquire()`, `release()` and `erase()`. Any thread
 may call `read()` and `sessions()`.

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Transaction(Protocol):
-    """What a command is given: see `halter.session.log`."""
+    """What a command works with: see `halter.session.log`."""
 
     events: list[Event]
     shows: list[Callable[[], object]]
@@ -58,14 +58,11 @@ class Command(Generic[R]):
     __slots__ = ("_future", "_loop", "_woken", "decide", "error", "is_done", "log", "on_error", "result")
 
     def __init__(
-        self,
-        log: Log | None,
-        decide: Callable[[Any], R],
-        on_error: Callable[[Exception], object] | None = None,
+        self, log: Log | None, decide: Callable[[Any], R], on_error: Callable[[Exception], object] | None = None
     ) -> None:
         self.log = log
         self.decide = decide
-        self.on_error = on_error  # told of a failure, if nobody waits who could be told
+        self.on_error = on_error  # called with the error of a command that nobody waits for
         self.result: R
         self.error: Exception | None = None
         self.is_done = False
@@ -76,7 +73,7 @@ class Command(Generic[R]):
     def block(self) -> None:
         """Block this thread until it is done."""
         woken = self._woken = WakeSignal()
-        if not self.is_done:  # set first, then looked: settle() does it the other way round
+        if not self.is_done:  # checked after `_woken` was set: settle() does both in the other order
             woken.wait()
 
     async def wait_async(self) -> None:
@@ -89,7 +86,7 @@ class Command(Generic[R]):
             await self._future
 
     def outcome(self) -> R:
-        """What it has come to: the result, or its error is raised."""
+        """Return the result, or raise the error."""
         if self.error is not None:
             try:
                 raise self.error
@@ -99,7 +96,7 @@ class Command(Generic[R]):
 
 
 def settle(commands: list[Command[Any]]) -> None:
-    """Tell those who wait; one wake-up for each event loop."""
+    """Mark commands as done and wake their callers, each event loop once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for command in commands:
         command.is_done = True
@@ -125,7 +122,7 @@ def _wake_all(futures: list[asyncio.Future[None]]) -> None:
 
 
 def run_effect(effect: Callable[[], object]) -> None:
-    """Do what follows from something durable. A boundary: it must not keep the rest from happening."""
+    """Run an effect. A boundary: its error must not prevent the others."""
     try:
         effect()
     except Exception:  # noqa: BLE001

@@ -102,7 +102,7 @@ class _Log:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.generation = 0
-        # Weak: Ctrl+C may land in acquire(), and a lease that nobody has got must not be held for ever.
+        # Weak: Ctrl+C may land in acquire(), and a lease that was never returned must not be held for ever.
         self.lease: weakref.ref[Lease] | None = None
         self.waiting = 0
 

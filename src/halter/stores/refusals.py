@@ -22,11 +22,13 @@ def open_here(session: str) -> SessionOwned:
 
 def lease_lost(lease: Lease) -> LeaseLost:
     """The lease is not the newest one."""
-    msg = f"session {lease.session!r} was closed, or taken over by another: nothing was written"
-    return LeaseLost(msg, lease.session)
+    return LeaseLost(
+        f"session {lease.session!r} was closed, or taken over by another: nothing was written", lease.session
+    )
 
 
 def out_of_order(lease: Lease, first: int, last: int) -> WriteRefused:
     """The first event does not follow the last one of the log."""
-    msg = f"event {first} of session {lease.session!r} does not follow {last}: nothing was written"
-    return WriteRefused(msg, lease.session)
+    return WriteRefused(
+        f"event {first} of session {lease.session!r} does not follow {last}: nothing was written", lease.session
+    )

@@ -36,8 +36,9 @@ def to_rows(write: Write) -> list[tuple[int, float, str, str, str]]:
             body = _body(data if len(data) > 1 else event.data)
         except (TypeError, ValueError, RecursionError) as error:
             kinds = " or ".join(dict.fromkeys(map(kind_of, data)))
-            msg = f"{kinds} contains something that cannot be stored ({error}); nothing was written"
-            raise NotStorable(msg, write.lease.session) from error
+            raise NotStorable(
+                f"{kinds} contains something that cannot be stored ({error}); nothing was written", write.lease.session
+            ) from error
         kind = kind_of(event.data) if len(set(map(type, data))) == 1 else ""
         rows.append((event.seq, event.time, event.turn, kind, body))
         start = end
@@ -72,10 +73,8 @@ def _unescaped(session: str, seq: int, kind: str, body: str, error: Exception) -
     which = f"event {seq} of session {session!r}{'' if kind else ', or one that was written with it,'}"
     for each in [kind] if kind else _kinds(plain):
         if each not in _KINDS:
-            msg = f"{which} is {each!r}, which only a newer Halter knows; upgrade halter"
-            raise StoreTooNew(msg) from error
-    msg = f"{which} is damaged: {error}"
-    raise StoreCorrupt(msg) from error
+            raise StoreTooNew(f"{which} is {each!r}, which only a newer Halter knows; upgrade halter") from error
+    raise StoreCorrupt(f"{which} is damaged: {error}") from error
 
 
 def _kinds(plain: object) -> list[str]:

@@ -50,13 +50,15 @@ class assert_cancels_within:  # noqa: N801  (it reads like a statement)
         if exc is not None and not is_ours:
             return False
         if not self.token.is_cancelled:
-            msg = "the body ended by itself before it was stopped; let it wait for longer, or stop it sooner"
-            raise AssertionError(msg)
+            raise AssertionError(
+                "the body ended by itself before it was stopped; let it wait for longer, or stop it sooner"
+            )
         # The body may have ended before the callback that notes the time has run.
         self.took = max(0.0, now - (self._cancelled_at or now))
         if self.took > self._seconds:
-            msg = f"the body took {self.took:.3f} s to end after it was stopped, more than {self._seconds:g} s"
-            raise AssertionError(msg)
+            raise AssertionError(
+                f"the body took {self.took:.3f} s to end after it was stopped, more than {self._seconds:g} s"
+            )
         return is_ours
 
     async def __aenter__(self) -> CancellationToken:

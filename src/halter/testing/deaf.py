@@ -7,8 +7,8 @@ import sys
 import threading
 from typing import Final, Self
 
-# Nothing here outlives a test by more than this, even if the test fails.
-_AT_MOST: Final = 60.0
+# Seconds. Nothing here outlives a test by more than this, even if the test fails.
+_MAX_SECONDS: Final = 60.0
 
 
 class DeafTool:
@@ -24,7 +24,7 @@ class DeafTool:
     def __call__(self) -> object:
         self.calls += 1
         self.started.set()
-        self._gate.wait(_AT_MOST)
+        self._gate.wait(_MAX_SECONDS)
         self.returned.set()
         return self._value
 
@@ -52,7 +52,7 @@ class DeafCoroutine:
         self.started.set()
         while not self._gate.is_set():
             try:
-                await asyncio.wait_for(self._gate.wait(), _AT_MOST)
+                await asyncio.wait_for(self._gate.wait(), _MAX_SECONDS)
             except asyncio.CancelledError:
                 self.swallowed += 1
         return self._value
@@ -88,5 +88,5 @@ def deaf_process(*, escape: bool = False) -> list[str]:
     With *escape* it has a grandchild that ignores them too, has left its session and has lost its parent. Then it also
     prints the grandchild's process id.
     """
-    code = _DEAF_PROCESS.format(at_most=_AT_MOST)
+    code = _DEAF_PROCESS.format(at_most=_MAX_SECONDS)
     return [sys.executable, "-c", code, *(["escape"] if escape else [])]

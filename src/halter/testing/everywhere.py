@@ -119,10 +119,7 @@ class _Explorer:
     """Runs one scenario again and again, each time in a thread and an event loop of its own."""
 
     def __init__(
-        self,
-        scenario: Callable[[CancellationToken], Any],
-        check: Callable[[], object] | None,
-        timeout: float,
+        self, scenario: Callable[[CancellationToken], Any], check: Callable[[], object] | None, timeout: float
     ) -> None:
         self._scenario = scenario
         self._check = check
@@ -144,14 +141,12 @@ class _Explorer:
             stacks = f"{_stack_of(runner)}{_others(runner)}"
             _join(runner, self._timeout)  # to tell what is blocked from what is slow, or was starved by other programs
             since = "It has not ended since." if runner.is_alive() else "It has ended since: it is slow, not blocked."
-            msg = (
+            raise InterruptFailure(
                 f"the scenario hangs{_stopped_at(target)}; after {self._timeout:g} s, in which this process used "
                 f"{processor:.2f} s of processor time, it was here:\n{stacks}\n{since}"
             )
-            raise InterruptFailure(msg)
         if failure:
-            msg = f"the scenario failed{_stopped_at(target)}: {failure[0]!r}"
-            raise InterruptFailure(msg) from failure[0]
+            raise InterruptFailure(f"the scenario failed{_stopped_at(target)}: {failure[0]!r}") from failure[0]
         return watch.passed
 
     def _run_once(self, token: CancellationToken, watch: _Watch, failure: list[BaseException]) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FakeProvider"]
 
-_WAIT = 10.0
+_TIMEOUT = 10.0  # seconds
 _OK = 200
 _NOT_FOUND = 404
 
@@ -107,9 +107,8 @@ class FakeProvider:
         ready = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(ready,), name="halter-fake-provider", daemon=True)
         self._thread.start()
-        if not ready.wait(_WAIT) or self.errors:
-            message = "the fake provider did not start"
-            raise RuntimeError(message) from (self.errors[0] if self.errors else None)
+        if not ready.wait(_TIMEOUT) or self.errors:
+            raise RuntimeError("the fake provider did not start") from (self.errors[0] if self.errors else None)
         return self
 
     def close(self) -> None:
@@ -119,7 +118,7 @@ class FakeProvider:
             return
         with contextlib.suppress(RuntimeError):  # the loop has ended by itself
             loop.call_soon_threadsafe(self._end)
-        thread.join(_WAIT)
+        thread.join(_TIMEOUT)
         self._loop = self._thread = None
 
     def __enter__(self) -> Self:
@@ -142,42 +141,42 @@ class FakeProvider:
         if error is None and self.errors:
             raise self.errors[0]
 
-    def wait_for_request(self, n: int = 1, timeout: float = _WAIT) -> SeenRequest:
+    def wait_for_request(self, n: int = 1, timeout: float = _TIMEOUT) -> SeenRequest:
         """Wait until `n` requests have come, and return the last of them. From async code: `await_request`."""
         self._record.wait(lambda: len(self.requests) >= n, f"request {n}", timeout)
         return self.requests[n - 1]
 
-    def wait_for_close(self, n: int = 1, timeout: float = _WAIT) -> float:
+    def wait_for_close(self, n: int = 1, timeout: float = _TIMEOUT) -> float:
         """Wait until clients have ended `n` connections, and return the time of the last one."""
         self._record.wait(lambda: len(self.closes) >= n, f"close {n} by the client", timeout)
         return self.closes[n - 1]
 
-    def wait_for_pieces(self, n: int, request: int = 1, timeout: float = _WAIT) -> SeenRequest:
+    def wait_for_pieces(self, n: int, request: int = 1, timeout: float = _TIMEOUT) -> SeenRequest:
         """Wait until `n` chunks of content of the reply to that request have been sent."""
         self._record.wait(
             lambda: len(self.requests) >= request and self.requests[request - 1].pieces >= n, f"piece {n}", timeout
         )
         return self.requests[request - 1]
 
-    def wait_for_finish(self, n: int = 1, timeout: float = _WAIT) -> None:
+    def wait_for_finish(self, n: int = 1, timeout: float = _TIMEOUT) -> None:
         """Wait until `n` replies have been sent completely. A client may have its answer slightly before."""
         self._record.wait(
             lambda: sum(request.finished is not None for request in self.requests) >= n, f"whole reply {n}", timeout
         )
 
-    async def await_request(self, n: int = 1, timeout: float = _WAIT) -> SeenRequest:  # noqa: ASYNC109 - like the blocking version
+    async def await_request(self, n: int = 1, timeout: float = _TIMEOUT) -> SeenRequest:  # noqa: ASYNC109 - like the blocking version
         """Wait as `wait_for_request` does, without blocking the loop."""
         return await run_in_thread(lambda: self.wait_for_request(n, timeout))
 
-    async def await_close(self, n: int = 1, timeout: float = _WAIT) -> float:  # noqa: ASYNC109 - like the blocking version
+    async def await_close(self, n: int = 1, timeout: float = _TIMEOUT) -> float:  # noqa: ASYNC109 - like the blocking version
         """Wait as `wait_for_close` does, without blocking the loop."""
         return await run_in_thread(lambda: self.wait_for_close(n, timeout))
 
-    async def await_pieces(self, n: int, request: int = 1, timeout: float = _WAIT) -> SeenRequest:  # noqa: ASYNC109
+    async def await_pieces(self, n: int, request: int = 1, timeout: float = _TIMEOUT) -> SeenRequest:  # noqa: ASYNC109
         """Wait as `wait_for_pieces` does, without blocking the loop."""
         return await run_in_thread(lambda: self.wait_for_pieces(n, request, timeout))
 
-    async def await_finish(self, n: int = 1, timeout: float = _WAIT) -> None:  # noqa: ASYNC109 - like the blocking version
+    async def await_finish(self, n: int = 1, timeout: float = _TIMEOUT) -> None:  # noqa: ASYNC109 - like the blocking version
         """Wait as `wait_for_finish` does, without blocking the loop."""
         await run_in_thread(lambda: self.wait_for_finish(n, timeout))
 
@@ -318,7 +317,7 @@ class _Connection(asyncio.Protocol):
             self._head(_NOT_FOUND, {"content-type": "text/plain"}, b"no such path here")
         elif reply.body is not None:
             self._head(reply.status, {"content-type": "application/json", **reply.headers}, reply.body)
-        elif reply.pieces is None and not request.wants_stream and not reply.fault:
+        elif reply.pieces is None and not request.is_streaming and not reply.fault:
             body = whole_answer(reply, wire, request.model)
             self._head(_OK, {"content-type": "application/json", **reply.headers}, body)
         else:

@@ -1,4 +1,4 @@
-"""A model inside the process, for tests without HTTP: it follows a script and pauses where a test wants it to.
+"""A model inside the process, for tests without HTTP: it follows a script and pauses where the test asks it to.
 
     gate = Gate()
     model = ScriptedModel(["Let me ", gate, "see."], ToolCall("c1", "search", "{}"), ProviderError("no", status=400))
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Gate", "ScriptedModel", "SeenStream"]
 
-_WAIT = 10.0
+_TIMEOUT = 10.0  # seconds
 
 
 class Gate:
@@ -54,13 +54,12 @@ class Gate:
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 loop.call_soon_threadsafe(event.set)
 
-    def wait_reached(self, timeout: float = _WAIT) -> None:
+    def wait_reached(self, timeout: float = _TIMEOUT) -> None:
         """Wait until a stream has reached it."""
         if not self._reached.wait(timeout):
-            message = f"no stream came to this gate within {timeout:g} s"
-            raise TimeoutError(message)
+            raise TimeoutError(f"no stream came to this gate within {timeout:g} s")
 
-    async def await_reached(self, timeout: float = _WAIT) -> None:  # noqa: ASYNC109 - like the blocking version
+    async def await_reached(self, timeout: float = _TIMEOUT) -> None:  # noqa: ASYNC109 - like the blocking version
         """Wait as `wait_reached` does, without blocking the loop."""
         await run_in_thread(lambda: self.wait_reached(timeout))
 
@@ -110,11 +109,10 @@ class ScriptedModel:
         self.streams.append(seen)
         if len(self.streams) > len(self._script):
             seen.state = "failed"
-            message = (
+            raise AssertionError(
                 f"the script of this ScriptedModel has {len(self._script)} entries, and this is request "
                 f"{len(self.streams)}; give it one entry for each request"
             )
-            raise AssertionError(message)
         entry = self._script[len(self.streams) - 1]
         try:
             calls = 0

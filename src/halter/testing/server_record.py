@@ -40,7 +40,7 @@ class SeenRequest:
         return str(self.body.get("model", in_path))
 
     @property
-    def wants_stream(self) -> bool:
+    def is_streaming(self) -> bool:
         """Whether the answer should be streamed."""
         return bool(self.body.get("stream")) or ":streamGenerateContent" in self.path
 
@@ -109,11 +109,10 @@ class ServerRecord:
         """Wait until `ready()`, which is checked at every change."""
         with self.changed:
             if not self.changed.wait_for(ready, timeout):
-                message = (
+                raise TimeoutError(
                     f"no {what} within {timeout:g} s: saw {len(self.requests)} requests on {len(self.connections)} "
                     f"connections, {len(self.closes())} of them ended by the client"
                 )
-                raise TimeoutError(message)
 
     def closes(self) -> list[float]:
         """When clients ended connections, in order."""

@@ -111,8 +111,9 @@ class _Bounded:
 
     def __init__(self, limit: int) -> None:
         if limit < _MIN_LIMIT:
-            msg = f"a limit below {_MIN_LIMIT} characters leaves no room for the note about what was left out: {limit}"
-            raise ValueError(msg)
+            raise ValueError(
+                f"a limit below {_MIN_LIMIT} characters leaves no room for the note about what was left out: {limit}"
+            )
         self._limit = limit
         self._head: list[str] = []
         self._head_length = 0

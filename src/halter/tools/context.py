@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from halter.cancel.context import current_token
-from halter.cancel.loop_bridge import LoopJob
+from halter.cancel.loop_bridge import LoopJob, running_loop
 from halter.cancel.one_shot_event import OneShotEvent
 from halter.cancel.token import CancellationToken, Cancelled
 from halter.models.sanitize import clean_text
@@ -92,8 +92,7 @@ class ToolContext:
         """Ask the user. Returns the answer, in an async tool an awaitable of it. A stop raises Cancelled."""
         ask = self._ask
         if ask is None:
-            msg = "nobody can be asked here; do without, or take what you need as a parameter"
-            raise RuntimeError(msg)
+            raise RuntimeError("nobody can be asked here; do without, or take what you need as a parameter")
         offered = None if choices is None else [clean_text(choice) for choice in choices]
         return self._do("ask", lambda: ask(clean_text(question), offered))
 
@@ -104,8 +103,7 @@ class ToolContext:
         """
         delegate = self._delegate
         if delegate is None:
-            msg = "nothing can be delegated here: this call runs outside of a session"
-            raise RuntimeError(msg)
+            raise RuntimeError("nothing can be delegated here: this call runs outside of a session")
         return self._do("delegate", lambda: delegate(agent, text, self._token), ends_itself=True)
 
     def call(self, tool: Tool[..., Any], arguments: str, token: CancellationToken | None = None) -> Any:
@@ -116,8 +114,7 @@ class ToolContext:
         """
         call = self._call
         if call is None:
-            msg = "no other tool can be called here: this call runs outside of a batch"
-            raise RuntimeError(msg)
+            raise RuntimeError("no other tool can be called here: this call runs outside of a batch")
         own = self._token if token is None else token
         return self._do("call", lambda: call(tool, arguments, own), ends_itself=True)
 
@@ -129,8 +126,7 @@ class ToolContext:
         """
         begin = self._begin
         if begin is None:
-            msg = "nothing can be delegated here: this call runs outside of a session"
-            raise RuntimeError(msg)
+            raise RuntimeError("nothing can be delegated here: this call runs outside of a session")
         return self._do("begin", lambda: begin(agent, text, None if lasts else self._token, timeout), ends_itself=True)
 
     def detach(self) -> None:
@@ -149,12 +145,11 @@ class ToolContext:
         if self._is_async:
             return self._await_anywhere(start, ends_itself=ends_itself)
         loop = self._loop
-        if loop is None or _running_loop() is loop:
-            msg = (
+        if loop is None or running_loop() is loop:
+            raise RuntimeError(
                 f"{name}() of a plain function's context waits, and would block the event loop that it waits for; "
                 "call it in the tool's own thread, or make the tool an `async def` and await it"
             )
-            raise RuntimeError(msg)
         return self._block(start, loop, ends_itself=ends_itself)
 
     def _check_live(self, token: CancellationToken) -> None:
@@ -244,7 +239,7 @@ class ToolContext:
 
 
 def _result(job: LoopJob[Any]) -> Any:
-    """The result of a coroutine that has ended. One that was cancelled, or lost its loop, gives an error instead."""
+    """The result of a coroutine that has ended. One that was cancelled, or lost its loop, is an error instead."""
     import asyncio
 
     try:
@@ -252,14 +247,4 @@ def _result(job: LoopJob[Any]) -> Any:
             return job.result()
     except asyncio.CancelledError:
         pass
-    msg = "there will be no answer: the session's event loop has ended this wait"
-    raise RuntimeError(msg)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    import asyncio
-
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+    raise RuntimeError("there will be no answer: the session's event loop has ended this wait")

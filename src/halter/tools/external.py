@@ -37,8 +37,9 @@ class SpecTool(Tool[..., Any]):
         """*options* are those of ``@tool`` except `name`, which is in the spec, and `isolate`."""
         super().__init__(fn, name=spec.name, **options)
         if self.context_name != "ctx" or self.isolate:
-            msg = f"tool {self.name!r}: a SpecTool's function takes (arguments, ctx: ToolContext) and is not isolated"
-            raise TypeError(msg)
+            raise TypeError(
+                f"tool {self.name!r}: a SpecTool's function takes (arguments, ctx: ToolContext) and is not isolated"
+            )
         self.description = spec.description
         self.spec = spec
 

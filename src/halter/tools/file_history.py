@@ -56,7 +56,7 @@ class FileHistory(Protocol):
         ...
 
     def end_turn(self, session: str, turn: str) -> None:
-        """Keep the state at the end of a turn: what differs later, somebody else has changed."""
+        """Keep the state at the end of a turn: what differs later was changed by somebody else."""
         ...
 
     def tidy(self) -> None:

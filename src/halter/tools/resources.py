@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_CLOSE_TIMEOUT: Final = 3.0
+_CLOSE_TIMEOUT: Final = 3.0  # seconds
 _lock = threading.Lock()  # one for all sessions: held to find and to add, never while anything is made or closed
 _MIN_TIMEOUT: Final = 0.01  # seconds that each object gets, also when the time is over
 
@@ -59,8 +59,7 @@ class SessionResources:
                     return kept
         _close(made)  # two calls made one at the same time, or the session was closed in the meantime
         if self._is_closed:
-            msg = "the session was closed: nothing can be kept in it any more"
-            raise RuntimeError(msg)
+            raise RuntimeError("the session was closed: nothing can be kept in it any more")
         return self.keep(make, key)
 
     def stop_all(self) -> None:

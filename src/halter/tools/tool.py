@@ -154,8 +154,7 @@ class Tool(Generic[P, R]):
         for option in ("isolate", "exclusive", "approval"):
             value = getattr(self, option)
             if not isinstance(value, bool) and not (option == "approval" and callable(value)):
-                msg = f"tool {self.name!r}: {option} must be True or False, not {value!r}"
-                raise TypeError(msg)
+                raise TypeError(f"tool {self.name!r}: {option} must be True or False, not {value!r}")
 
     def _check_isolation(self) -> None:
         why = ""
@@ -166,8 +165,7 @@ class Tool(Generic[P, R]):
         elif self.context_name is not None:
             why = "it takes a ToolContext, which lives in this process; there, use halter.current_token()"
         if why:
-            msg = f"tool {self.name!r} cannot be isolated: {why}"
-            raise TypeError(msg)
+            raise TypeError(f"tool {self.name!r} cannot be isolated: {why}")
 
 
 @overload
@@ -210,8 +208,7 @@ def _decorate(options: dict[str, Any], fn: Callable[P, R]) -> Tool[P, R]:
 
 def _make(fn: Callable[P, R], options: dict[str, Any], local_names: Mapping[str, Any]) -> Tool[P, R]:
     if isinstance(fn, Tool):
-        msg = f"{fn.name!r} is already a tool"
-        raise TypeError(msg)
+        raise TypeError(f"{fn.name!r} is already a tool")
     check_function(fn)
     return Tool(fn, **options, local_names=local_names)
 
@@ -239,10 +236,9 @@ def _checked_name(fn: Any, name: str | None) -> str:
             fn = fn.func
         name = getattr(fn, "__name__", None) or type(fn).__name__
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        msg = (
+        raise ValueError(
             f"{name!r} cannot be a tool's name: it has 1 to 64 letters, digits, _ and -; give one with @tool(name=...)"
         )
-        raise ValueError(msg)
     return name
 
 
@@ -261,8 +257,9 @@ def _describe(tool: str, parameters: list[Parameter], docs: dict[str, str]) -> t
             hint = hint_of(each.annotation)
             own, recursive = inline(*hint.schema(), prefix=each.name)
         except (TypeError, NameError, ValueError) as error:
-            msg = f"tool {tool!r}: there is no JSON schema for {each.name}: {each.annotation!r}. {error}"
-            raise TypeError(msg) from error
+            raise TypeError(
+                f"tool {tool!r}: there is no JSON schema for {each.name}: {each.annotation!r}. {error}"
+            ) from error
         description = docs.get(each.name) or description_of(each.annotation)
         properties[each.name] = {**own, **({"description": description} if description else {}), **_default(each)}
         definitions.update(recursive)

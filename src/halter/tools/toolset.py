@@ -17,12 +17,12 @@ def collect_tools(tools: Iterable[Tool[..., Any] | Callable[..., Any]]) -> dict[
     for each in tools:
         one = each if isinstance(each, Tool) else tool()(each)  # tool(None) would be a decorator
         if one.needs_self:
-            msg = f"tool {one.name!r} is an unbound method; pass the method of an instance: thing.{one.name}"
-            raise TypeError(msg)
+            raise TypeError(f"tool {one.name!r} is an unbound method; pass the method of an instance: thing.{one.name}")
         other = found.setdefault(one.name, one)
         if other.fn != one.fn:
-            msg = f"two tools are named {one.name!r}: {_place(other)} and {_place(one)}; rename one with name="
-            raise ValueError(msg)
+            raise ValueError(
+                f"two tools are named {one.name!r}: {_place(other)} and {_place(one)}; rename one with name="
+            )
     return found
 
 

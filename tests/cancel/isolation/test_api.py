@@ -100,7 +100,7 @@ def test_a_function_that_obeys_keeps_its_process(door: Door, ready: Path) -> Non
     with pytest.raises(Cancelled):
         door(functions.obey, str(ready), token=token, grace=10)
     pid = numbers(ready)[0]
-    wait_until(lambda: worker_process._idle)
+    wait_until(lambda: worker_process.shared_workers.workers)
     assert is_alive(pid)
     assert door(functions.pid) == pid
 
@@ -163,8 +163,8 @@ def test_nothing_starts_after_the_stop(door: Door, ready: Path) -> None:
 
 def test_a_stop_while_the_worker_starts_is_not_lost(ready: Path) -> None:
     """The stop comes before there is a process; the function is cancelled or killed once there is."""
-    for idle in list(worker_process._idle):
-        worker_process._idle.pop(idle)
+    for idle in list(worker_process.shared_workers.workers):
+        worker_process.shared_workers.workers.pop(idle)
         idle.end()
     with assert_cancels_within(5, after=0.001) as token:
         run_isolated(functions.spin, str(ready), token=token)
@@ -186,7 +186,7 @@ def test_a_stop_before_there_is_a_worker_reaches_it_once_it_is_there(
     monkeypatch.setattr(worker_process.WorkerProcess, "take", take_and_stop)
     with pytest.raises(Cancelled):
         run_isolated(functions.spin, str(ready), token=token)
-    wait_until(lambda: not blocking._running)
+    wait_until(lambda: not blocking.running_calls)
     assert not ready.exists() or not is_alive(numbers(ready)[0])
 
 
@@ -211,13 +211,13 @@ def test_only_a_few_idle_workers_are_kept() -> None:
         await asyncio.gather(*(run_isolated_async(time.sleep, 0.2) for _ in range(8)))
 
     asyncio.run(main())
-    assert len(worker_process._idle) == 4
+    assert len(worker_process.shared_workers.workers) == 4
 
 
 def test_a_late_kill_does_not_hit_the_next_call() -> None:
     """A process that was released cannot be killed by its last call."""
     run_isolated(functions.pid)
-    process = next(iter(worker_process._idle))
+    process = next(iter(worker_process.shared_workers.workers))
     process.kill(object())
     assert run_isolated(functions.add, 1) == 2
 
@@ -250,12 +250,12 @@ def test_a_late_stop_does_not_hit_the_next_call(ready: Path) -> None:
 def test_a_worker_that_was_doomed_while_it_answered_is_not_kept() -> None:
     """The answer counts; the process, which is being killed, is not used again."""
     run_isolated(functions.pid)
-    process, _ = worker_process._idle.popitem()
+    process, _ = worker_process.shared_workers.workers.popitem()
     owner = object()
     process._owner = owner
     process.kill(owner)
     process.release()
-    assert process not in worker_process._idle
+    assert process not in worker_process.shared_workers.workers
     process._owner = owner
     process.cancel(owner, CancellationToken(), 0.01)  # the pipe is closed: nothing happens
 
@@ -276,18 +276,18 @@ def test_what_the_function_prints_is_printed() -> None:
 def test_a_message_for_an_earlier_call_is_ignored() -> None:
     """A stop that arrives late must not hit the next function of the same process."""
     pid = run_isolated(functions.pid)
-    process = next(process for process in worker_process._idle if process._process.pid == pid)
+    process = next(process for process in worker_process.shared_workers.workers if process._process.pid == pid)
     for number in (process._number, 0):
         process._requests.write(("cancel", number, "stop", "late"))
     assert run_isolated(functions.pid) == pid
-    worker_process._idle.pop(process)
+    worker_process.shared_workers.workers.pop(process)
     assert process.end() == "ended with code 0"
 
 
 def test_a_worker_that_cannot_read_a_request_ends_and_is_replaced() -> None:
     """It stayed without the thread that reads, and the next call in it was never begun: its caller waited for ever."""
     pid = run_isolated(functions.pid)
-    process = next(process for process in worker_process._idle if process._process.pid == pid)
+    process = next(process for process in worker_process.shared_workers.workers if process._process.pid == pid)
     process._requests.write(("cancel", process._number, None, ""))  # a token is not cancelled without a reason
     wait_dead(pid)
     assert run_isolated(functions.pid) != pid
@@ -326,7 +326,7 @@ def test_names_of_the_main_program_are_looked_up_in_its_file(tmp_path: Path, mon
 def test_a_worker_that_does_not_end_is_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that survives even KILL cannot be buried properly; it is said."""
     run_isolated(functions.pid)
-    process, _ = worker_process._idle.popitem()
+    process, _ = worker_process.shared_workers.workers.popitem()
     monkeypatch.setattr(process._process, "poll", lambda: None)  # nothing that we may start resists KILL
     assert process.end() == "did not end"
 
@@ -366,8 +366,8 @@ def test_functions_of_an_interactive_session_are_a_clear_error() -> None:
 
 def test_a_worker_that_cannot_start_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """No endless starting of processes that die at once; and no descriptor lost when there is no interpreter."""
-    for idle in list(worker_process._idle):
-        worker_process._idle.pop(idle)
+    for idle in list(worker_process.shared_workers.workers):
+        worker_process.shared_workers.workers.pop(idle)
         idle.end()
     monkeypatch.setattr(worker_process, "_START", "raise SystemExit(9)")
     with pytest.raises(WorkerCrashed, match="ended with code 9 before it could start"):

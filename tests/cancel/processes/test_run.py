@@ -34,8 +34,8 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Any:
     """After each test every process tree is ended; idle workers of other tests do not count."""
-    for idle in list(worker_process._idle):
-        worker_process._idle.pop(idle)
+    for idle in list(worker_process.shared_workers.workers):
+        worker_process.shared_workers.workers.pop(idle)
         idle.end()
     yield
     wait_until(lambda: not registry.roots())

@@ -44,7 +44,7 @@ def door(request: pytest.FixtureRequest) -> Door:
 @pytest.fixture
 def late(caplog: pytest.LogCaptureFixture) -> LateRecords:
     """The log records of what ended late during the test."""
-    wait_until(lambda: not blocking._running)  # nothing of earlier tests
+    wait_until(lambda: not blocking.running_calls)  # nothing of earlier tests
     caplog.set_level(logging.INFO)
     return lambda: [record for record in caplog.records if "after it was stopped" in record.message]
 
@@ -452,7 +452,7 @@ def test_without_a_thread_nothing_is_abandoned(door: Door, monkeypatch: pytest.M
         with pytest.raises(RuntimeError, match="can't start new thread"):
             door(int, token=token, abort=lambda: None)
     assert len(abandoned) == 0
-    assert not blocking._running
+    assert not blocking.running_calls
     assert token._observers == 0
     assert door(int, token=token) == 0
 
@@ -516,4 +516,4 @@ def test_a_hook_of_the_calls_own_is_called_before_its_waiter_goes_on() -> None:
 
     asyncio.run(main())
     assert len(abandoned) == 0
-    wait_until(lambda: not blocking._running)
+    wait_until(lambda: not blocking.running_calls)

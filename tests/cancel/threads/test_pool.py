@@ -21,7 +21,7 @@ def test_an_idle_thread_is_used_again_and_ends_when_nobody_needs_it(monkeypatch:
     wait_until(lambda: seen)
     seen[0].join(30)
     assert not seen[0].is_alive()
-    assert pool._idle == {}
+    assert pool.idle_threads == {}
 
 
 def test_a_thread_that_is_claimed_as_it_gives_up_takes_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def test_a_thread_that_is_claimed_as_it_gives_up_takes_the_job(monkeypatch: pyte
     ran = threading.Event()
     worker = pool.WorkerThread()  # not among the idle ones, as one that submit() has claimed
     threading.Event().wait(0.1)  # it times out meanwhile
-    worker.give(ran.set)
+    worker.put(ran.set)
     assert ran.wait(30)
 
 
@@ -49,9 +49,9 @@ def test_ending_idle_threads_ends_them() -> None:
     gate, done = threading.Event(), threading.Event()
     pool.submit(lambda: (gate.wait(30), done.set()))
     pool.submit(lambda: None)
-    wait_until(lambda: pool._idle)
+    wait_until(lambda: pool.idle_threads)
     pool.end_idle_threads()
-    assert pool._idle == {}
+    assert pool.idle_threads == {}
     gate.set()
     assert done.wait(30)
 

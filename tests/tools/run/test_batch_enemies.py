@@ -332,6 +332,6 @@ def test_hooks_that_raise_anything_cost_nothing() -> None:
         probe.batch = Batch(calls_of("deaf_function"), around, token=probe.token)
         assert statuses(await probe.stopped_when(deaf.started.is_set)) == ["abandoned"]
         deaf.release()
-        await asyncio.to_thread(wait_until, lambda: len(abandoned) == 0 and not blocking._running)
+        await asyncio.to_thread(wait_until, lambda: len(abandoned) == 0 and not blocking.running_calls)
 
     run(main())

@@ -154,7 +154,7 @@ async def a_foreign_cancellation(token: CancellationToken) -> None:
 
 def nothing_is_left() -> None:
     wait_until(lambda: len(abandoned) == 0)
-    wait_until(lambda: len(registry.roots()) <= len(worker_process._idle))
+    wait_until(lambda: len(registry.roots()) <= len(worker_process.shared_workers.workers))
 
 
 @pytest.mark.parametrize("scenario", [a_stop, a_steer, a_foreign_cancellation])

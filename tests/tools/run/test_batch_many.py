@@ -96,7 +96,7 @@ def test_two_thousand_batches_leave_nothing_behind() -> None:
         await asyncio.to_thread(wait_until, lambda: gc.collect() >= 0 and not token._subs)
         assert sizes[1] - sizes[0] < 500
         assert len(asyncio.all_tasks()) <= 2
-        assert not blocking._running
+        assert not blocking.running_calls
 
     asyncio.run(asyncio.wait_for(main(), 120))
 

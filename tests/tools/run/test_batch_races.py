@@ -54,7 +54,7 @@ def test_an_end_between_leaving_a_call_and_settling_it_is_not_lost() -> None:
 
     def end() -> None:
         deaf.release()
-        wait_until(lambda: not blocking._running)
+        wait_until(lambda: not blocking.running_calls)
 
     async def main() -> None:
         probe = Probe(deaf_function)

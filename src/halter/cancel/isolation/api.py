@@ -101,11 +101,10 @@ class IsolatedCall:
         try:
             self._payload = pickle.dumps((fn, args, kwargs))
         except Exception as error:
-            msg = (
+            raise TypeError(
                 f"{self._name} cannot run in another process: {error}. It must be a function that can be imported by "
                 "its name (no lambda, nothing defined inside a function), with arguments that can be pickled"
-            )
-            raise TypeError(msg) from error
+            ) from error
         self._idle = idle
         self._worker: WorkerProcess | None = None
         self._token: CancellationToken = NEVER
@@ -124,8 +123,7 @@ class IsolatedCall:
             except (EOFError, OSError) as error:
                 how = worker.end()
                 token.raise_if_cancelled()
-                msg = f"the worker process {how} while it ran {self._name}"
-                raise WorkerCrashed(msg) from error
+                raise WorkerCrashed(f"the worker process {how} while it ran {self._name}") from error
         finally:
             self._has_ended.set()
         worker.release()

@@ -121,8 +121,9 @@ class WorkerProcess:
             except (EOFError, OSError) as error:
                 how = worker.end()
                 if worker._is_new:
-                    msg = f"a worker process {how} before it could start; see what it wrote to stderr"
-                    raise WorkerCrashed(msg) from error
+                    raise WorkerCrashed(
+                        f"a worker process {how} before it could start; see what it wrote to stderr"
+                    ) from error
                 continue  # it had died while idle: nothing has started yet
             worker._is_new = False
             return worker
@@ -193,5 +194,4 @@ def _after_fork() -> None:
 
 
 shared_workers: Final = IdleWorkers()
-_idle: Final = shared_workers.workers
 after_fork(_after_fork)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable
 
-_CHUNK: Final = 32768
+_CHUNK: Final = 32768  # bytes
 
 
 class WakeupPipe:

@@ -26,7 +26,7 @@ HAS_PROC: Final = Path("/proc/self/stat").exists() and hasattr(os, "pidfd_open")
 # Seconds. A scan takes a few milliseconds. It takes longer if new processes appear all the time, or if a process hangs
 # in exec because its disk does not answer.
 _SCAN_TIMEOUT: Final = 0.25
-# An exec takes less than a millisecond once it has a core. There is no event to wait for.
+# Seconds. An exec takes less than a millisecond once it has a core. There is no event to wait for.
 _PAUSE: Final = 0.001
 _COOKIE: Final = re.compile(rb"HALTER_\w+")
 _NO_ADDRESS: Final = b"0"

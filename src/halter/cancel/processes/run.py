@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
 
 _log = logging.getLogger(__name__)
-MAX_OUTPUT: Final = 10_000_000
+MAX_OUTPUT: Final = 10_000_000  # bytes of each stream
 # The number of pieces of output, of up to 32 KB each, that may wait for on_output.
 _MAX_UNDELIVERED: Final = 64
 
@@ -147,10 +147,9 @@ class _ProcessRun:
         max_output: int,
     ) -> None:
         if not hasattr(os, "killpg"):
-            msg = (
+            raise OSError(
                 "processes cannot be stopped here: this system has no process groups; use run_blocking() and subprocess"
             )
-            raise OSError(msg)
         self._argv = _argv(command)
         self._token = token
         self._cwd = cwd
@@ -308,11 +307,9 @@ def _argv(command: str | Sequence[str | os.PathLike[str]]) -> list[str]:
 
 def _check_bytes(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        msg = f"{name} must be a number of bytes, not {value!r}"
-        raise TypeError(msg)
+        raise TypeError(f"{name} must be a number of bytes, not {value!r}")
     if value < 0:
-        msg = f"{name} must be zero or more bytes, not {value!r}"
-        raise ValueError(msg)
+        raise ValueError(f"{name} must be zero or more bytes, not {value!r}")
     return value
 
 

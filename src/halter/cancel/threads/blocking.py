@@ -39,7 +39,7 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 # Seconds to wait for abort() to return. It runs on another worker thread, so one that hangs delays nothing else.
 _ABORT_TIMEOUT: Final = 0.05
-_WARN_AT: Final = 0.8
+_WARN_AT: Final = 0.8  # of the limit
 
 
 class TooManyAbandoned(RuntimeError):
@@ -88,7 +88,7 @@ class Abandoned:
 
 
 abandoned: Final = Abandoned(limit=500)
-_running: Final[dict[BlockingCall, bool]] = {}
+running_calls: Final[dict[BlockingCall, bool]] = {}  # whose functions have not ended, abandoned or not
 
 
 class BlockingCall:
@@ -109,7 +109,7 @@ class BlockingCall:
         self.fn = fn
         self._args = args
         self._kwargs = kwargs
-        self._given = token
+        self._caller_token = token
         self.token = token.child("blocking")  # the current token inside the function
         self.has_ended = False
         self.is_delivered = False  # it ended before the stop, so the caller gets its outcome
@@ -135,7 +135,7 @@ class BlockingCall:
         self._wake = wake
         self._registration = self.token._register(Waker(self.token, wake) if waker is None else waker)
         context = contextvars.copy_context()
-        _running[self] = True
+        running_calls[self] = True
         try:
             pool.submit(lambda: context.run(self._run))
         except Exception:  # no thread can be started: the call has ended before it began, and is not abandoned
@@ -163,9 +163,9 @@ class BlockingCall:
         self._wake()
 
     def _deliver(self, value: object, error: BaseException | None) -> None:
-        """Give the outcome to the caller, or report it as late."""
+        """Pass the outcome to the caller, or report it as late."""
         # A cancellation marks tokens from the top down. The function may have seen it above before our token is marked.
-        is_late = self._given.is_cancelled or self.token.is_cancelled
+        is_late = self._caller_token.is_cancelled or self.token.is_cancelled
         # Stored, then claimed, then announced, so that everything is in place when the other side loses the claim or
         # sees the end. on_late runs before the end is announced: a caller that sees the end also sees the late report.
         self.value, self.error = value, error
@@ -176,14 +176,14 @@ class BlockingCall:
 
     def _mark_ended(self) -> None:
         self.has_ended = True
-        del _running[self]
+        del running_calls[self]
         abandoned.discard(self)
         self._registration()
 
     def _report_late(self, value: object, error: BaseException | None) -> None:
         """Pass a late outcome to on_late, or log it. A boundary: above it is only the worker thread."""
         seconds = time.monotonic() - self._stopped_at if self._stopped_at else 0.0
-        late = Late(self.fn, value, error, self.token.reason or self._given.reason or "", seconds)
+        late = Late(self.fn, value, error, self.token.reason or self._caller_token.reason or "", seconds)
         is_cancellation = isinstance(error, Cancelled) and error.belongs_to(self.token)
         try:
             if self._on_late is not None:
@@ -216,10 +216,10 @@ class BlockingCall:
                 yield seconds
 
     def _remaining_grace(self, start: float, grace: float) -> float:
-        wanted = grace if not self.has_ended else 0.0
+        seconds = grace if not self.has_ended else 0.0
         if self._is_aborting:
-            wanted = max(wanted, _ABORT_TIMEOUT)
-        return start + wanted - time.monotonic()
+            seconds = max(seconds, _ABORT_TIMEOUT)
+        return start + seconds - time.monotonic()
 
     def _call_abort(self) -> None:
         abort, self._abort = self._abort, None
@@ -263,7 +263,7 @@ class BlockingCall:
     def settle(self) -> Any:
         """Return or raise the function's outcome, or abandon it and raise Cancelled."""
         if self.leave():
-            raise Cancelled(self._given)
+            raise Cancelled(self._caller_token)
         error, self.error = self.error, None
         if error is None:
             return self.value
@@ -350,11 +350,9 @@ def _prepare(
     abort: Callable[[], object] | None,
 ) -> BlockingCall:
     if not callable(fn):
-        msg = f"run_blocking() needs a function to call, not {fn!r}"
-        raise TypeError(msg)
+        raise TypeError(f"run_blocking() needs a function to call, not {fn!r}")
     if abort is not None and not callable(abort):
-        msg = f"abort must be a function that makes {_name_of(fn)} return, not {abort!r}"
-        raise TypeError(msg)
+        raise TypeError(f"abort must be a function that makes {_name_of(fn)} return, not {abort!r}")
     return BlockingCall(fn, args, kwargs, token if token is not None else current_token(), abort=abort)
 
 
@@ -374,7 +372,7 @@ def _try_submit(job: Callable[[], object]) -> bool:
 
 
 def _pop(claim: list[bool]) -> bool:
-    """Take a claim that two threads may want: True for exactly one of them."""
+    """Take a claim that two threads compete for: True for exactly one of them."""
     try:
         return claim.pop()
     except IndexError:
@@ -387,9 +385,9 @@ def _name_of(fn: Callable[..., object]) -> str:
 
 def _children_of_running_calls() -> ProcessTree:
     """The child processes of all functions that still run, abandoned or not."""
-    calls = [call.waits for call in list(_running) if call.waits is not None]
+    calls = [call.waits for call in list(running_calls) if call.waits is not None]
     return ProcessTree(child for waits in calls for child in waits.children())
 
 
 registry.add_source(_children_of_running_calls)
-after_fork(_running.clear)  # they run in the parent
+after_fork(running_calls.clear)  # they run in the parent

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
-_IDLE_SECONDS: Final = 10.0
+_IDLE_SECONDS: Final = 10.0  # then an idle thread ends
 _numbers = itertools.count(1)
-_idle: dict[WorkerThread, bool] = {}
+idle_threads: dict[WorkerThread, bool] = {}
 
 
 class WorkerThread:
@@ -35,7 +35,7 @@ class WorkerThread:
         self._thread = threading.Thread(target=self._run, name=f"halter-worker-{next(_numbers)}", daemon=True)
         self._thread.start()
 
-    def give(self, job: Callable[[], object] | None) -> None:
+    def put(self, job: Callable[[], object] | None) -> None:
         self._jobs.put(job)
 
     def _run(self) -> None:
@@ -43,14 +43,14 @@ class WorkerThread:
             try:
                 job = self._jobs.get(timeout=_IDLE_SECONDS)
             except queue.Empty:
-                if _idle.pop(self, False):
+                if idle_threads.pop(self, False):
                     return
                 job = self._jobs.get()  # submit() has just claimed this thread: the job is on its way
             if job is None:
                 return
             _run_job(job)
             del job  # keep nothing alive while idle
-            _idle[self] = True
+            idle_threads[self] = True
 
 
 def _run_job(job: Callable[[], object]) -> None:
@@ -64,20 +64,20 @@ def _run_job(job: Callable[[], object]) -> None:
 def submit(job: Callable[[], object]) -> None:
     """Run *job* on a worker thread, at once. The job must not raise."""
     try:
-        worker, _ = _idle.popitem()
+        worker, _ = idle_threads.popitem()
     except KeyError:
         worker = WorkerThread()
-    worker.give(job)
+    worker.put(job)
 
 
 def end_idle_threads() -> None:
     """End the idle threads; the next submit() starts new ones."""
     while True:
         try:
-            worker, _ = _idle.popitem()
+            worker, _ = idle_threads.popitem()
         except KeyError:
             return
-        worker.give(None)
+        worker.put(None)
 
 
-after_fork(_idle.clear)  # the child has none of these threads
+after_fork(idle_threads.clear)  # the child has none of these threads

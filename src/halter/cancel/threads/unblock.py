@@ -30,7 +30,7 @@ from halter.cancel.processes import registry
 from halter.cancel.processes.proc_table import HAS_PROC, children_of_thread
 from halter.cancel.processes.tree import ProcessTree
 
-_GRACE: Final = 1.0
+_GRACE: Final = 1.0  # seconds between TERM and KILL
 _NO_CHILDREN: Final[frozenset[int]] = frozenset()
 # "Only children of this very thread", for waitid(2); Python has no name for it.
 _WNOTHREAD: Final = 0x20000000

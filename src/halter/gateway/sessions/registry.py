@@ -28,7 +28,7 @@ from halter.events import (
 from halter.gateway.http.errors import Problem
 from halter.gateway.sessions.limits import LimitExceeded, Overloaded
 from halter.gateway.sessions.live_session import CLOSING, LiveSession, agent_of
-from halter.stores.writer import copy_events, erase_session
+from halter.stores.closed_sessions import copy_events, erase_session
 from halter.voice.voice_messages import TRANSCRIBING
 
 if TYPE_CHECKING:

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["Reply", "aclose_clients", "get", "post", "preload"]
 
 _CONNECTOR = "halter.models.http.connector"
-_DRAIN = 0.1
-_EXIT_WAIT = 0.5
+_DRAIN_TIMEOUT = 0.1  # seconds
+_EXIT_TIMEOUT = 0.5  # seconds
 
 
 class Reply:
@@ -68,8 +68,7 @@ class Reply:
         try:
             piece = await self._response.content.readany()
         except _connector_module().READ_ERRORS as exc:
-            message = "the connection was lost in the middle of the answer"
-            raise StreamBroken(message) from exc
+            raise StreamBroken("the connection was lost in the middle of the answer") from exc
         self._on_bytes()
         return piece
 
@@ -90,7 +89,7 @@ class Reply:
         import asyncio
 
         with contextlib.suppress(StreamBroken, TimeoutError):
-            async with asyncio.timeout(_DRAIN):
+            async with asyncio.timeout(_DRAIN_TIMEOUT):
                 while self._response.connection is not None and await self.read():
                     pass
 
@@ -154,7 +153,7 @@ _pools: dict[int, _Pool] = {}
 _lock = threading.Lock()
 _exit_hook = threading.Event()
 _importing = threading.Lock()
-_IMPORT_WAIT = 3.0
+_IMPORT_TIMEOUT = 3.0  # seconds
 
 
 async def get(url: str, *, headers: Mapping[str, str], tls: ssl.SSLContext | bool = True) -> Reply:
@@ -216,7 +215,7 @@ def preload() -> None:
 
 def _await_import() -> None:
     """Wait for a running import at exit: a thread that is killed in the middle of one may crash the process."""
-    if _importing.acquire(timeout=_IMPORT_WAIT):
+    if _importing.acquire(timeout=_IMPORT_TIMEOUT):
         _importing.release()
 
 
@@ -273,6 +272,6 @@ def _close_at_exit() -> None:
             closed = asyncio.run_coroutine_threadsafe(pool.aclose(), loop)
             # Bounded: a blocked loop keeps its connections, and the process still ends.
             with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-                closed.result(_EXIT_WAIT)
+                closed.result(_EXIT_TIMEOUT)
         else:
             loop.run_until_complete(pool.aclose())

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["CONNECT_TIMEOUT", "READ_ERRORS", "connection_error", "got", "open_session", "payload", "proxy_for"]
 
 CONNECT_TIMEOUT = 15.0
-"""For each address that is tried, TLS included. Nothing else has a time limit here."""
+"""Seconds for each address that is tried, TLS included. Nothing else has a time limit here."""
 
-# Shorter than what servers use: a request on a connection that the server has just closed fails.
+# Seconds. Shorter than what servers use: a request on a connection that the server has just closed fails.
 _KEEP_ALIVE = 30.0
-_READ_BUFFER = 256 * 1024
-_LARGE_BODY = 512 * 1024
+_READ_BUFFER = 256 * 1024  # bytes
+_LARGE_BODY = 512 * 1024  # bytes
 
 READ_ERRORS = (aiohttp.ClientError, OSError)
 """What reading a body can raise."""
@@ -105,8 +105,7 @@ def proxy_for(url: str) -> str | None:
         proxy = f"http://{proxy}"
     if proxy and urlsplit(proxy).scheme not in {"http", "https"}:
         kind = urlsplit(proxy).scheme
-        message = f"the environment names a {kind} proxy for {host}; only http and https proxies are supported"
-        raise ModelError(message)
+        raise ModelError(f"the environment names a {kind} proxy for {host}; only http and https proxies are supported")
     return proxy or None
 
 

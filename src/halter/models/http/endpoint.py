@@ -87,8 +87,7 @@ class Endpoint:
                 with contextlib.closing(reply):
                     return await self._read(reply)
         except TimeoutError:
-            msg = f"{self.base_url}{path} took longer than {self._timeout:g} s"
-            raise ModelError(msg) from None
+            raise ModelError(f"{self.base_url}{path} took longer than {self._timeout:g} s") from None
 
     async def post_json(self, path: str, body: dict[str, Any] | Form) -> dict[str, Any]:
         """Send *body* and return the JSON object of the answer."""
@@ -96,15 +95,13 @@ class Endpoint:
         try:
             return msgspec.json.decode(answer, type=dict[str, Any])
         except UNREADABLE as error:
-            msg = f"{self.base_url}{path} did not answer with a JSON object"
-            raise StreamBroken(msg) from error
+            raise StreamBroken(f"{self.base_url}{path} did not answer with a JSON object") from error
 
     async def _read(self, reply: Reply) -> bytes:
         if reply.status >= FIRST_FAILURE:
             raise await read_refusal(reply, [self._key])
         body = await reply.read_all(self._limit + 1)
         if len(body) > self._limit:
-            msg = f"the answer is larger than {self._limit:,} bytes"
-            raise ModelError(msg)
+            raise ModelError(f"the answer is larger than {self._limit:,} bytes")
         await reply.finish()
         return body

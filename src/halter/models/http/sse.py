@@ -120,8 +120,7 @@ class ServerSentEvents:
     def _grow(self, size: int) -> None:
         self._size += size
         if self._size > self._limit:
-            message = f"the provider sent an event of more than {self._limit} bytes"
-            raise StreamBroken(message)
+            raise StreamBroken(f"the provider sent an event of more than {self._limit} bytes")
 
     def _reset(self) -> None:
         self._data.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,39 +30,17 @@ if TYPE_CHECKING:
     import ssl as tls
     from collections.abc import AsyncGenerator, Mapping
 
+    from halter.models.http.reader import Reader
     from halter.models.types import ModelEvent, ModelRequest
 
-__all__ = ["FIRST_FAILURE", "HTTPModel", "Reader", "read_refusal"]
+__all__ = ["FIRST_FAILURE", "HTTPModel", "read_refusal"]
 
-FIRST_FAILURE = 300
+FIRST_FAILURE = 300  # the lowest status that is no success
 _NOT_A_STREAM = frozenset({"application/json", "text/html"})
 _ERROR_BYTES = 64 * 1024
-_ERROR_WAIT = 2.0
+_ERROR_WAIT = 2.0  # seconds for the text of an error
 _BAD_REQUEST = frozenset({400, 422})
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "proxy-authorization"})
-
-
-class Reader(Protocol):
-    """Turns one answer into events.
-
-    Raises one of `UNREADABLE` for what it cannot read, and a bare `ProviderError`, with what the provider sent as its
-    body, for an error inside the answer; `HTTPModel` makes the full error from it.
-    """
-
-    finished: bool
-    """Whether the provider has said that the answer is complete."""
-
-    def take(self, name: str, data: bytes) -> list[ModelEvent]:
-        """Read one event of a stream."""
-        ...
-
-    def read_complete(self, body: bytes) -> list[ModelEvent]:
-        """Read an answer that was not streamed."""
-        ...
-
-    def end(self) -> list[ModelEvent]:
-        """The last events, at the end of the answer. Raises `StreamBroken` if the answer is not complete."""
-        ...
 
 
 class HTTPModel(ABC):
@@ -172,21 +150,20 @@ class HTTPModel(ABC):
         """Send a request. Raises before that if the address or the key is missing."""
         provider = self.provider
         if not self.base_url:
-            message = f"{provider.url_variable} is not set: it is the address of {provider.title}"
-            raise ModelError(message)
+            raise ModelError(f"{provider.url_variable} is not set: it is the address of {provider.title}")
         if self._needs_key and not self._api_key:
-            message = f"{provider.key_variable} is not set: it holds the key for {provider.title}"
-            raise ModelError(message)
+            raise ModelError(f"{provider.key_variable} is not set: it holds the key for {provider.title}")
         try:
             return await post(self.url(), headers=self._headers(), body=body, tls=self._ssl)
         except ConnectionFailed as exc:
             if not provider.start:
                 raise
-            message = f"{provider.title} does not answer at {self.base_url}: {provider.start}"
-            raise ConnectionFailed(message, retryable=exc.retryable) from exc
+            raise ConnectionFailed(
+                f"{provider.title} does not answer at {self.base_url}: {provider.start}", retryable=exc.retryable
+            ) from exc
 
     def _with_advice(self, error: ProviderError, request: ModelRequest, body: dict[str, Any]) -> ProviderError:
-        """Say what to do about a server that does not take the schema of a typed answer."""
+        """Add what to do about a server that does not accept the schema of a typed answer."""
         key = self.output_key
         is_about_it = any(word in error.body for word in (key, "schema", "response mime type"))
         if request.output is not None and self.has_output_key(body) and error.status in _BAD_REQUEST and is_about_it:
@@ -206,8 +183,9 @@ class HTTPModel(ABC):
         try:
             return reader.take(name, data)
         except UNREADABLE as exc:
-            message = f"the provider sent an event that cannot be read: {readable(data, self._secrets())[:200]!r}"
-            raise StreamBroken(message) from exc
+            raise StreamBroken(
+                f"the provider sent an event that cannot be read: {readable(data, self._secrets())[:200]!r}"
+            ) from exc
         except ProviderError as exc:
             raise provider_error(exc.body.encode(), status=exc.status, secrets=self._secrets()) from None
 
@@ -216,8 +194,9 @@ class HTTPModel(ABC):
         try:
             return [*reader.read_complete(body), *reader.end()]
         except UNREADABLE as exc:
-            message = f"the provider sent an answer that cannot be read: {readable(body, self._secrets())[:200]!r}"
-            raise StreamBroken(message) from exc
+            raise StreamBroken(
+                f"the provider sent an answer that cannot be read: {readable(body, self._secrets())[:200]!r}"
+            ) from exc
         except ProviderError as exc:
             raise provider_error(
                 exc.body.encode(), status=exc.status, headers=reply.headers, secrets=self._secrets()

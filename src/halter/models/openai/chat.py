@@ -11,13 +11,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from halter.models.errors import ProviderError, StreamBroken
+from halter.models.errors import ProviderError, StreamBroken, error_in_answer
+from halter.models.http.reader import Reader
 from halter.models.http.wire import HTTPModel
 from halter.models.openai.cache_key import prompt_cache_key
 from halter.models.openai.chat_messages import write_messages
 from halter.models.openai.server_window import ask_server
 from halter.models.openai.tool_calls import CallAssembler
-from halter.models.output_schema import is_overridden, strict_schema, with_schema
+from halter.models.output_schema import is_overridden, openai_schema, with_schema
 from halter.models.providers import PROVIDERS, azure_url
 from halter.models.types import (
     Finished,
@@ -34,7 +35,7 @@ from halter.models.types import (
 
 __all__ = ["OpenAIModel"]
 
-_MAX_QUESTIONS: Final = 3
+_MAX_WINDOW_QUESTIONS: Final = 3
 _REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
     "eos": "stop",
@@ -117,9 +118,9 @@ class OpenAIModel(HTTPModel):
         return _Reader(self.name)
 
     async def ask_context_window(self) -> int | None:
-        """Ask the server for the model's context window. What it says is kept; a server that does not is left alone."""
-        can_say = self.base_url != PROVIDERS["openai"].url
-        if self.context_window is None and can_say and self._window_questions < _MAX_QUESTIONS:
+        """Ask the server for the model's context window, a few times at most if it does not know it."""
+        may_know = self.base_url != PROVIDERS["openai"].url
+        if self.context_window is None and may_know and self._window_questions < _MAX_WINDOW_QUESTIONS:
             self._window_questions += 1
             self.context_window = await ask_server(self.base_url, self.name, self._headers(), tls=self._ssl)
         return self.context_window
@@ -158,20 +159,15 @@ class OpenAIModel(HTTPModel):
     def _output(self, request: ModelRequest) -> dict[str, Any] | None:
         """The `response_format`; None if the form of the answer can only be described to the model.
 
-        Servers other than OpenAI's own apply the schema to everything that the model says, so that it could not call
+        Servers other than OpenAI's own apply the schema to everything that the model writes, so that it could not call
         tools; llama.cpp even crashes on requests with both.
         """
-        wanted = request.output
-        if wanted is None or is_overridden(request, "response_format"):
+        output = request.output
+        if output is None or is_overridden(request, "response_format"):
             return None
         if request.tools and not self._is_openai:
             return None
-        strict = strict_schema(wanted.schema, all_required=True)
-        schema = wanted.schema if strict is None else strict
-        return {
-            "type": "json_schema",
-            "json_schema": {"name": wanted.name, "strict": strict is not None, "schema": schema},
-        }
+        return {"type": "json_schema", "json_schema": openai_schema(output)}
 
     def _settings(self, settings: ModelSettings) -> dict[str, Any]:
         provider = self.provider
@@ -189,18 +185,13 @@ class OpenAIModel(HTTPModel):
         return {name: value for name, value in named.items() if value is not None}
 
 
-class _Reader:
-    """Reads one answer."""
-
-    def __init__(self, name: str) -> None:
-        self.finished = False
-        self._model = name
-        self._raw = ""
+class _Reader(Reader):
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
         self._is_refusal = False
         self._has_calls = False
         self._thinking: list[str] = []
         self._calls = CallAssembler()
-        self._usage = Usage()
 
     def take(self, name: str, data: bytes) -> list[ModelEvent]:
         if data.startswith(b"[DONE]"):
@@ -221,8 +212,7 @@ class _Reader:
 
     def end(self) -> list[ModelEvent]:
         if not (self._raw or self.finished):
-            message = "the answer was cut off: neither finish_reason nor [DONE] was received"
-            raise StreamBroken(message)
+            raise StreamBroken("the answer was cut off: neither finish_reason nor [DONE] was received")
         events = self._thinking_done() + self._calls_done()
         reason = _REASONS.get(self._raw, "other" if self._raw else "stop")
         if self._is_refusal:
@@ -248,12 +238,7 @@ class _Reader:
                     raise _error(choice.error, b"the provider ended the answer with an error")
                 self._raw = choice.finish_reason
                 events += self._thinking_done() + self._calls_done()
-        if chunk.usage is not None:
-            usage = _usage(chunk.usage)
-            if usage != self._usage:
-                self._usage = usage
-                events.append(usage)
-        return events
+        return events + self._update_usage(_usage(chunk.usage)) if chunk.usage is not None else events
 
     def _delta(self, delta: _Delta, events: list[ModelEvent]) -> None:
         thinking = delta.reasoning_content or delta.reasoning
@@ -317,8 +302,4 @@ def _usage(usage: _Usage) -> Usage:
 
 
 def _error(error: object, data: bytes) -> ProviderError:
-    """An error that came with status 200; some servers put the real status into it."""
-    code = error.get("code") if isinstance(error, dict) else None
-    status = code if isinstance(code, int) and 400 <= code < 600 else None  # noqa: PLR2004 - HTTP's range of errors
-    body = msgspec.json.encode({"error": error}) if error else data
-    return ProviderError("an error inside the answer", status=status, body=body.decode("utf-8", "replace"))
+    return error_in_answer(msgspec.json.encode({"error": error}) if error else data, error)

@@ -49,7 +49,7 @@ def _messages(request: ModelRequest, provider: Provider) -> list[Any]:
             if said:
                 written.append(_Said("user", _content(said)))
                 said = []
-            is_plain = not (message.calls or provider.wants_reasoning)
+            is_plain = not (message.calls or provider.needs_reasoning)
             written.append(_Said("assistant", message.text) if is_plain else _assistant(message, provider))
         elif isinstance(message, ToolMessage):
             said = [*said, *_result(message, written)]
@@ -100,7 +100,7 @@ def _result(message: ToolMessage, written: list[Any]) -> list[Part]:
 def _assistant(message: AssistantMessage, provider: Provider) -> dict[str, Any]:
     """A message with calls or reasoning; its content is null and not empty if there is no text."""
     written: dict[str, Any] = {"role": "assistant", "content": message.text or None}
-    if provider.wants_reasoning:
+    if provider.needs_reasoning:
         thoughts = [block.text for block in message.reasoning if not (block.signature or block.redacted)]
         written["reasoning_content"] = "\n".join(thoughts)
     if message.calls:

@@ -12,11 +12,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from halter.models.errors import ProviderError, StreamBroken
+from halter.models.errors import StreamBroken, error_in_answer
+from halter.models.http.reader import Reader
 from halter.models.http.wire import HTTPModel
 from halter.models.openai.cache_key import prompt_cache_key
 from halter.models.openai.responses_input import WIRE, write_input
-from halter.models.output_schema import is_overridden, strict_schema, with_schema
+from halter.models.output_schema import is_overridden, openai_schema, with_schema
 from halter.models.types import (
     Finished,
     FinishReason,
@@ -143,12 +144,9 @@ class OpenAIResponsesModel(HTTPModel):
 
 def _output_format(request: ModelRequest) -> dict[str, Any] | None:
     """The format of a typed answer; None if it can only be described to the model."""
-    wanted = request.output
-    if wanted is None or is_overridden(request, "text"):
+    if request.output is None or is_overridden(request, "text"):
         return None
-    strict = strict_schema(wanted.schema, all_required=True)
-    schema = wanted.schema if strict is None else strict
-    return {"type": "json_schema", "name": wanted.name, "strict": strict is not None, "schema": schema}
+    return {"type": "json_schema", **openai_schema(request.output)}
 
 
 def _settings(settings: ModelSettings) -> dict[str, Any]:
@@ -175,19 +173,14 @@ class _OpenItem:
         self.has_text = False
 
 
-class _Reader:
-    """Reads one answer."""
-
-    def __init__(self, name: str) -> None:
-        self.finished = False
-        self._model = name
-        self._raw = ""
+class _Reader(Reader):
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
         self._is_refusal = False
         self._calls = 0
         self._text = 0  # characters so far
         self._has_message = False
         self._open: dict[int, _OpenItem] = {}
-        self._usage = Usage()
 
     def take(self, name: str, data: bytes) -> list[ModelEvent]:
         event = _decode_event(data)
@@ -195,7 +188,7 @@ class _Reader:
         if kind.endswith(".delta"):
             return self._delta(kind, event)
         if kind == "error":
-            raise _error(data)
+            raise error_in_answer(data)
         if kind == "response.output_item.added" and event.item is not None:
             return self._start(event.output_index, event.item)
         if kind == "response.output_item.done" and event.item is not None:
@@ -205,7 +198,7 @@ class _Reader:
             return []
         self._model = response.model or self._model
         if kind == "response.failed":
-            raise _error(msgspec.json.encode({"error": response.error}) if response.error else data)
+            raise error_in_answer(msgspec.json.encode({"error": response.error}) if response.error else data)
         if kind in ("response.completed", "response.incomplete"):
             return self._end(response)
         return []
@@ -213,7 +206,7 @@ class _Reader:
     def read_complete(self, body: bytes) -> list[ModelEvent]:
         response = _decode_response(body)
         if response.error or response.output is None or response.status == "failed":
-            raise _error(msgspec.json.encode({"error": response.error}) if response.error else body)
+            raise error_in_answer(msgspec.json.encode({"error": response.error}) if response.error else body)
         self._model = response.model or self._model
         events: list[ModelEvent] = []
         for index, item in enumerate(response.output):
@@ -223,8 +216,9 @@ class _Reader:
 
     def end(self) -> list[ModelEvent]:
         if not self.finished:
-            message = "the answer was cut off: neither response.completed nor response.incomplete was received"
-            raise StreamBroken(message)
+            raise StreamBroken(
+                "the answer was cut off: neither response.completed nor response.incomplete was received"
+            )
         # Some servers do not end their items before they end the answer.
         events: list[ModelEvent] = []
         for index, state in list(self._open.items()):
@@ -261,7 +255,7 @@ class _Reader:
             state = self._open[event.output_index] = _OpenItem(_Item("message"), self._calls)
         if kind in ("response.output_text.delta", "response.refusal.delta"):
             self._is_refusal = self._is_refusal or kind == "response.refusal.delta"
-            return self._said(state, delta)
+            return self._message_text(state, delta)
         if kind == "response.function_call_arguments.delta" and state.item.type == "function_call":
             state.pieces.append(delta)
             return [ToolCallDelta(state.index, delta)]
@@ -273,7 +267,7 @@ class _Reader:
             return [ReasoningDelta(delta)]
         return []
 
-    def _said(self, state: _OpenItem, text: str) -> list[ModelEvent]:
+    def _message_text(self, state: _OpenItem, text: str) -> list[ModelEvent]:
         """Text of a message. A second message of the same answer is a paragraph of its own."""
         if not state.has_text:
             state.has_text = True
@@ -298,7 +292,7 @@ class _Reader:
             self._is_refusal = self._is_refusal or part.get("type") == "refusal"
             text = part.get("text") or part.get("refusal")
             if isinstance(text, str) and text:
-                events += self._said(state, text)
+                events += self._message_text(state, text)
         return events
 
     def _call_done(self, state: _OpenItem, item: _Item) -> list[ModelEvent]:
@@ -333,13 +327,13 @@ class _Reader:
     def _count(self, usage: _Usage | None) -> list[ModelEvent]:
         if usage is None:
             return []
-        given, written = usage.input_tokens_details, usage.output_tokens_details
+        read, written = usage.input_tokens_details, usage.output_tokens_details
         return [
             Usage(
                 input_tokens=usage.input_tokens or 0,
                 output_tokens=usage.output_tokens or 0,
-                cached_tokens=(given.cached_tokens or 0) if given else 0,
-                cache_write_tokens=(given.cache_write_tokens or 0) if given else 0,
+                cached_tokens=(read.cached_tokens or 0) if read else 0,
+                cache_write_tokens=(read.cache_write_tokens or 0) if read else 0,
                 reasoning_tokens=(written.reasoning_tokens or 0) if written else 0,
             )
         ]
@@ -347,8 +341,3 @@ class _Reader:
 
 def _parts(parts: object) -> list[dict[str, Any]]:
     return [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
-
-
-def _error(body: bytes) -> ProviderError:
-    """An error that came with status 200."""
-    return ProviderError("an error inside the answer", body=body.decode("utf-8", "replace"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ask_server"]
 
 _SECONDS: Final = 2.0  # for all of it: the turn waits
-_MOST_BYTES: Final = 4_000_000  # the list of a large provider has half a megabyte
+_MAX_BYTES: Final = 4_000_000  # the list of a large provider has half a megabyte
 _OK: Final = 200
 _IN_LIST: Final = ("max_model_len", "loaded_context_length", "context_length", "context_window", "max_context_length")
 
@@ -53,7 +53,7 @@ async def _read(url: str, headers: Mapping[str, str], *, tls: ssl.SSLContext | b
     try:
         if reply.status != _OK:
             return None
-        body = await reply.read_all(_MOST_BYTES)
+        body = await reply.read_all(_MAX_BYTES)
     finally:
         reply.close()
     try:

@@ -1,8 +1,8 @@
 """The SQLite file of a store: opened, checked, created or upgraded; and the connections to it.
 
-A call takes a connection that nobody else has, and gives it back: `list.pop` and `list.append` are atomic, so there is
-no lock. There are connections for writing and for reading. SQLite's write-ahead log lets readers go on while somebody
-writes, so no reader waits for the writer. In practice there is one connection for writing, as a store has one writer.
+A call takes a connection that no other call has, and puts it back: `list.pop` and `list.append` are atomic, so there is
+no lock. There are connections for writing and for reading. SQLite's write-ahead log lets readers go on during a
+write, so no reader waits for the writer. In practice there is one connection for writing, as a store has one writer.
 
 A file that is removed or replaced while it is open can still be written, and all of it would be lost. So every
 transaction compares the files at the paths with those that were opened.
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["SQLiteFile"]
 
 LOCK_TIMEOUT = 5.0  # seconds that another process's lock is waited for
-# SQLite waits in C and pauses for longer each time. In short pieces it sees sooner that the lock is free.
-_WAIT_SLICE = 0.005
+# Seconds. SQLite pauses for longer each time that the file is locked. So we let it wait briefly, and call it again.
+_BUSY_TIMEOUT = 0.005
 _CHECKPOINT = 4_000  # pages of 4 KB in the write-ahead log: moving many into the file at once costs less
 _MAX_IDLE = 16  # connections of each kind; more are closed
 
@@ -63,11 +63,13 @@ class SQLiteFile:
         self._readers: list[Connection] = []
         self._open: set[sqlite3.Connection] = set()
         if sqlite3.threadsafety == 0:  # pragma: no cover  (no such build is at hand)
-            msg = "this Python's SQLite was built without support for threads; a store needs one that has it"
-            raise StoreError(msg)
+            raise StoreError(
+                "this Python's SQLite was built without support for threads; a store needs one that has it"
+            )
         if str(path) in {"", ":memory:"}:
-            msg = f"SQLiteStore needs the path of a file, not {str(path)!r}; MemoryStore() keeps sessions in memory"
-            raise StoreError(msg)
+            raise StoreError(
+                f"SQLiteStore needs the path of a file, not {str(path)!r}; MemoryStore() keeps sessions in memory"
+            )
         _create_if_missing(self.path)
         # From before it is opened: whatever replaces it later is noticed.
         self._identity = _identity(self.path)
@@ -95,7 +97,7 @@ class SQLiteFile:
         except sqlite3.Error as error:
             raise from_sqlite(self.path, error) from error
         finally:
-            self._give(self._writers, connection)
+            self._put_back(self._writers, connection)
         return result
 
     def read(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
@@ -104,20 +106,21 @@ class SQLiteFile:
         try:
             return self._retry_while_locked(lambda: self._rows(sql, values))
         except UnicodeEncodeError as error:
-            msg = f"{error.object!r} is not text that can be stored: it contains a lone surrogate"
-            raise StoreError(msg) from error
+            raise StoreError(
+                f"{error.object!r} is not text that can be stored: it contains a lone surrogate"
+            ) from error
 
     def check(self) -> None:
         """Raises `StoreError` if it cannot be used any more."""
         if self._inherited:
-            msg = f"{self.path} was opened before this process was forked; open a store of your own in the forked child"
-            raise StoreError(msg)
+            raise StoreError(
+                f"{self.path} was opened before this process was forked; open a store of your own in the forked child"
+            )
         if self._closed:
-            msg = f"the store {self.path} is closed; open it again"
-            raise StoreError(msg)
+            raise StoreError(f"the store {self.path} is closed; open it again")
 
     def close(self) -> None:
-        """Close every connection; those in use when they are given back."""
+        """Close every connection; those in use when they are put back."""
         self._closed = True
         self.close_idle()
 
@@ -128,8 +131,8 @@ class SQLiteFile:
                 while True:
                     self._close(idle.pop())
 
-    def let_go_in_child(self) -> set[sqlite3.Connection]:
-        """In a forked child: be unusable. Returns the parent's connections, which nobody may use or close here."""
+    def forget_in_child(self) -> set[sqlite3.Connection]:
+        """Make it unusable in a forked child. Returns the parent's connections: do not use or close them here."""
         self._inherited = True
         self._readers.clear()
         self._writers.clear()
@@ -150,10 +153,10 @@ class SQLiteFile:
         connection = self._take(self._readers)
         try:
             rows = connection.execute(sql, values).fetchall()
-        except BaseException:  # perhaps half read: then it would go on to show what it sees now, however old
+        except BaseException:  # perhaps half read: it would keep its old snapshot of the file
             self._close(connection)
             raise
-        self._give(self._readers, connection)
+        self._put_back(self._readers, connection)
         return rows
 
     def _take(self, idle: list[Connection]) -> Connection:
@@ -167,7 +170,7 @@ class SQLiteFile:
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
         return connection
 
-    def _give(self, idle: list[Connection], connection: Connection) -> None:
+    def _put_back(self, idle: list[Connection], connection: Connection) -> None:
         if connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
@@ -175,7 +178,7 @@ class SQLiteFile:
             self._close(connection)
             return
         idle.append(connection)
-        # Put back, then look: either close() finds it there, or we see that close() has been.
+        # Checked after it was put back: either close() finds it there, or we find that close() was called.
         if self._closed:
             self.close_idle()
 
@@ -214,7 +217,7 @@ class SQLiteFile:
         connection = sqlite3.connect(
             f"file:{quote(self.path)}?{how}",
             uri=True,
-            timeout=_WAIT_SLICE,
+            timeout=_BUSY_TIMEOUT,
             isolation_level=None,
             check_same_thread=False,
             factory=Connection,
@@ -237,24 +240,23 @@ class SQLiteFile:
         try:
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
-                msg = (
+                raise StoreError(
                     f"the file system of {self.path} has no shared memory, which SQLite needs for its write-ahead log; "
                     "it may be a network drive. Put the store on a local disk"
                 )
-                raise StoreError(msg)
             if version < VERSION:
                 self._upgrade(connection)
         finally:
             self._close(connection)
 
     def _check_format(self) -> int:
-        """The format of the file; 0 if it is empty. Looks without the right to change anything."""
+        """The format of the file; 0 if it is empty. Opens the file for reading only."""
         try:
             connection = self._connect_read_only()
         except sqlite3.Error as error:
             if is_damage(error) or not self.writable:
                 raise
-            connection = self._open_as("mode=rw")  # somebody died while writing, and SQLite has to clear up first
+            connection = self._open_as("mode=rw")  # a process died while writing, and SQLite has to recover first
         try:
             connection.execute("BEGIN")
             return self._version(connection)
@@ -270,17 +272,15 @@ class SQLiteFile:
         if not (application or version or tables):
             return 0
         if application != APPLICATION:
-            msg = (
+            raise StoreCorrupt(
                 f"{self.path} is a SQLite database of another program, not a store of Halter; nothing was changed. "
                 "Give the store a file of its own"
             )
-            raise StoreCorrupt(msg)
         if version > VERSION:
-            msg = (
+            raise StoreTooNew(
                 f"{self.path} was written by a newer Halter (format {version}, this one knows {VERSION}); nothing was "
                 "changed. Upgrade halter, or give this one another file"
             )
-            raise StoreTooNew(msg)
         return int(version)
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
@@ -290,11 +290,10 @@ class SQLiteFile:
         if version == VERSION:
             return
         if version and (owners := remove_dead(self.path)):
-            msg = (
+            raise StoreError(
                 f"{self.path} is in use by an older Halter, in process {pid_of(owners[0])}; nothing was changed. End "
                 "that process, and the file is upgraded when it is opened next"
             )
-            raise StoreError(msg)
         for statement in UPGRADE if version else CREATE:
             connection.execute(statement)
         connection.execute("COMMIT")
@@ -309,16 +308,14 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _create_if_missing(path: str) -> None:
-    """Make the file, empty, if there is none: for this user alone. SQLite gives what it puts beside it that mode."""
+    """Create an empty file, for this user alone, if there is none. SQLite uses its mode for the files beside it."""
     try:
         _create(path)
     except FileExistsError:
         if Path(path).is_dir():
-            msg = f"{path} is a directory; a store needs the path of a file in it"
-            raise StoreError(msg) from None
+            raise StoreError(f"{path} is a directory; a store needs the path of a file in it") from None
     except (FileNotFoundError, NotADirectoryError) as error:
-        msg = f"there is no directory {Path(path).parent}; create it first, or check the path"
-        raise StoreError(msg) from error
+        raise StoreError(f"there is no directory {Path(path).parent}; create it first, or check the path") from error
     except OSError as error:
         raise from_os(path, error) from error
 

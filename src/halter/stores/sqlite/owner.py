@@ -43,11 +43,11 @@ class Owner:
         """End the ownership: other processes find no file."""
         with contextlib.suppress(OSError):
             if fcntl is None:  # pragma: no cover  (Windows: while it is open it cannot be removed)
-                self.let_go_in_child()
+                self.forget_in_child()
             self._path.unlink()
-        self.let_go_in_child()
+        self.forget_in_child()
 
-    def let_go_in_child(self) -> None:
+    def forget_in_child(self) -> None:
         """Forget the lock that a forked child has inherited; it is the parent's, and stays with the parent."""
         file, self._file = self._file, -1
         if file >= 0:

@@ -57,7 +57,6 @@ from halter.stores.sqlite.statements import (
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Collection, Sequence
-    from types import TracebackType
     from typing import Self
 
     from halter.cancel.token import CancellationToken
@@ -66,10 +65,10 @@ if TYPE_CHECKING:
 __all__ = ["SQLiteStore"]
 
 _DEAD_OWNER_TIMEOUT = 1.0  # seconds that a dead owner's last child may take to begin its own program
-_PAUSE = 0.005
+_OWNER_CHECK_INTERVAL = 0.005  # seconds
 
-# What a person may have been told, which has to survive a power cut.
-_TOLD = {MessageAccepted, MessageEdited, MessageRemoved, QuestionAnswered, ApprovalAnswered}
+# Events that are confirmed to a person: they have to survive a power cut.
+_CONFIRMED = {MessageAccepted, MessageEdited, MessageRemoved, QuestionAnswered, ApprovalAnswered}
 
 
 class SQLiteStore:
@@ -84,15 +83,14 @@ class SQLiteStore:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = SQLiteFile(path)
         if self._file.path in _in_use_at_fork:
-            msg = (
+            raise StoreError(
                 f"this process was forked while {self._file.path} was in use: SQLite would take the parent's locks for "
                 "its own. Start the process with spawn, or fork it before the store is used"
             )
-            raise StoreError(msg)
         self._owner: Owner | None = None
         self._numbers: dict[Lease, int] = {}  # of the sessions in the file
-        # A store that is dropped, or still there at exit, lets go as well.
-        self._let_go = weakref.finalize(self, _let_go, self._file, None)
+        # A store that is dropped, or still open at exit, releases its leases as well.
+        self._release_all = weakref.finalize(self, _release_all, self._file, None)
         _live[id(self)] = self  # from now on a fork may come
         self._file.prepare()
         if self._file.writable:
@@ -101,8 +99,8 @@ class SQLiteStore:
                 self._owner = Owner(self._file.path)
             except OSError as error:
                 raise from_os(self._file.path, error) from error
-            self._let_go.detach()
-            self._let_go = weakref.finalize(self, _let_go, self._file, self._owner)
+            self._release_all.detach()
+            self._release_all = weakref.finalize(self, _release_all, self._file, self._owner)
 
     @property
     def path(self) -> str:
@@ -119,7 +117,7 @@ class SQLiteStore:
             if owner is not None and self._is_leased(Lease(session, generation), owner):
                 if not is_gone(owner) or time.monotonic() > end:
                     raise _owned(session, pid_of(owner))
-                current_token().sleep(_PAUSE)  # a child that it was just starting still holds its lock
+                current_token().sleep(_OWNER_CHECK_INTERVAL)  # a child that it was just starting still holds its lock
                 continue
             number = self._file.write(functools.partial(_take_over, (session, me, generation, owner)))
             if number:
@@ -130,7 +128,7 @@ class SQLiteStore:
     def release(self, lease: Lease) -> None:
         """Give a lease back. If the file cannot be written, other processes get the session only when we end."""
         number = self._numbers.pop(lease, None)
-        if number is not None and self._owner is not None and self._let_go.alive:
+        if number is not None and self._owner is not None and self._release_all.alive:
             values = number, lease.generation, self._owner.id
             self._file.write(lambda connection: connection.execute(DISOWN, values))
 
@@ -151,7 +149,9 @@ class SQLiteStore:
                 raise out_of_order(lease, first.seq, before)
             updates.append((number, last.seq, waiting, first.time, last.time, lease.generation, before))
             rows += [((number << 32) + seq, at, turn, kind, body) for seq, at, turn, kind, body in to_rows(write)]
-        durable = any(type(event.data) in _TOLD and _is_told(event.data) for write in writes for event in write.events)
+        durable = any(
+            type(event.data) in _CONFIRMED and _is_confirmed(event.data) for write in writes for event in write.events
+        )
 
         def append(connection: sqlite3.Connection) -> None:
             updated = 0
@@ -196,14 +196,12 @@ class SQLiteStore:
 
     def close(self) -> None:
         """Release every lease and close the files. Nothing can be read or written afterwards."""
-        self._let_go()
+        self._release_all()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def _owner_id(self) -> str:
@@ -226,17 +224,17 @@ class SQLiteStore:
         except OSError as error:
             raise from_os(self._file.path, error) from error
 
-    def _let_go_in_child(self) -> None:
-        self._let_go.detach()
+    def _forget_in_child(self) -> None:
+        self._release_all.detach()
         if self._owner is not None:
-            self._owner.let_go_in_child()
-        connections = self._file.let_go_in_child()
+            self._owner.forget_in_child()
+        connections = self._file.forget_in_child()
         if connections:
             _in_use_at_fork[self._file.path] = connections
 
 
-def _is_told(data: EventData) -> bool:
-    """Whether a person was told of this event of `_TOLD`."""
+def _is_confirmed(data: EventData) -> bool:
+    """Whether an event of `_CONFIRMED` was confirmed to a person."""
     if isinstance(data, QuestionAnswered):
         return not data.withdrawn
     return not isinstance(data, ApprovalAnswered) or data.granted
@@ -271,7 +269,7 @@ def _refused(connection: sqlite3.Connection, writes: Sequence[Write], owner: str
     return WriteRefused(f"session {lease.session!r} has two writes in one commit; nothing was written", lease.session)
 
 
-def _let_go(file: SQLiteFile, owner: Owner | None) -> None:
+def _release_all(file: SQLiteFile, owner: Owner | None) -> None:
     if owner is not None:
         with contextlib.suppress(StoreError):  # no space, perhaps: but an owner without a file is dead, which will do
             file.write(lambda connection: connection.execute(DISOWN_ALL, (owner.id,)))
@@ -298,7 +296,7 @@ def _before_fork() -> None:
 
 def _in_child() -> None:
     for store in _stores():
-        store._let_go_in_child()
+        store._forget_in_child()
 
 
 after_fork(_in_child)

@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 __all__ = ["cut", "sse", "token_counts"]
 
-_PIECE = 12
+_PIECE_SIZE = 12  # characters
 
 
 def cut(text: str, least: int = 0) -> tuple[str, ...]:
     """Split a text into pieces, repeated until there are at least *least*."""
-    pieces = tuple(text[at : at + _PIECE] for at in range(0, len(text), _PIECE))
+    pieces = tuple(text[at : at + _PIECE_SIZE] for at in range(0, len(text), _PIECE_SIZE))
     while pieces and len(pieces) < least:
         pieces += pieces
     return pieces

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from halter.tools.tool import Tool
 
 _log = logging.getLogger(__name__)
-GRACE: Final = 0.1
+GRACE: Final = 0.1  # seconds for a stopped call to return what it has
 
 
 @dataclass(slots=True)
@@ -105,8 +105,7 @@ class Batch:
     async def run(self) -> list[ToolOutcome]:
         """Run all calls and return their outcomes, in order."""
         if self._was_run:
-            msg = "this batch has already run; make a new one for each step"
-            raise RuntimeError(msg)
+            raise RuntimeError("this batch has already run; make a new one for each step")
         self._was_run = True
         await guardian.started()  # a tool may start processes of its own
         # The calls may hold the interpreter. Lowered at the stop, and for what follows: what waits for the batch.

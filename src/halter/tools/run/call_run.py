@@ -82,7 +82,7 @@ class CallRun:
                 self._settle("not_started")
             else:
                 self._settle("failed", detail=error_text(stop))
-        except Exception as error:  # noqa: BLE001  (such as no thread to be had)
+        except Exception as error:  # noqa: BLE001  (such as a thread that cannot be started)
             self._settle("failed", detail=error_text(error))
         except asyncio.CancelledError:
             self.token.cancel("external", detail="the task that ran it was cancelled")

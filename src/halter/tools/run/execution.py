@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from halter.tools.run.tool_loop import ToolLoop
     from halter.tools.tool import Tool
 
-# A function that was unblocked returns within a millisecond or two, or not at all.
+# Seconds. A function that was unblocked returns within a millisecond or two, or not at all.
 _UNBLOCK_TIMEOUT: Final = 0.012
 # An isolated function is killed after its grace. Seconds to wait for the end of its process.
 _KILL_TIMEOUT: Final = 0.1

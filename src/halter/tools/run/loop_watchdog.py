@@ -1,11 +1,11 @@
 """Warns about async tools that block their event loop: meanwhile no stop is delivered and nothing else runs there.
 
 Each step of a tool's task, from one await to the next, notes when it began. A deadline, in the thread of all deadlines,
-looks at it 100 ms later, and logs the tool and the line at which it is just then. The deadline is armed by the first
+checks it 100 ms later, and logs the tool and the line at which it is just then. The deadline is armed by the first
 step after the last one has passed, so it costs two writes for each step, and nothing while all tools wait.
 
-It sees what a tool's own task does, including all that it awaits. It does not see tasks and callbacks that the tool has
-started, nor code that blocks the loop outside of tools. Each call is logged once.
+It covers what a tool's own task does, including all that it awaits. It does not cover tasks and callbacks that the tool
+has started, nor code that blocks the loop outside of tools. Each call is logged once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
 
 _log = logging.getLogger(__name__)
-_LIMIT: Final = 0.1
+_MAX_STEP: Final = 0.1  # seconds
 
 
 class WatchedCall:
@@ -40,7 +40,7 @@ class WatchedCall:
 
     @types.coroutine
     def watch(self, work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
-        """Run *work* step by step; each step is seen by the watchdog of this thread."""
+        """Run *work* step by step; the watchdog of this thread checks each step."""
         watchdog = _watchdog_here()
         value: Any = None
         error: BaseException | None = None
@@ -71,7 +71,7 @@ class WatchedCall:
             "the async tool %r has blocked its event loop for more than %g ms%s: nothing else in that loop runs "
             "meanwhile, not even a stop. Make it a plain `def`, or run what blocks by run_blocking_async()",
             self._name,
-            _LIMIT * 1000,
+            _MAX_STEP * 1000,
             where,
         )
 
@@ -95,22 +95,22 @@ class _LoopWatchdog:
         if call.was_logged:
             return
         self._step = _Step(call, time.monotonic())
-        if not self._is_armed:  # read after the step was written, see _look()
-            self._arm(_LIMIT)
+        if not self._is_armed:  # read after the step was written, see _check_step()
+            self._arm(_MAX_STEP)
 
     def end_step(self) -> None:
         self._step = None
 
     def _arm(self, seconds: float) -> None:
         self._is_armed = True
-        CancellationToken(timeout=seconds, name="loop watchdog").on_cancel(self._look)
+        CancellationToken(timeout=seconds, name="loop watchdog").on_cancel(self._check_step)
 
-    def _look(self) -> None:
+    def _check_step(self) -> None:
         self._is_armed = False
         step = self._step  # read after the flag was written: a step that begins now arms the next deadline, or is seen
         if step is None:
             return
-        left = step.began + _LIMIT - time.monotonic()
+        left = step.began + _MAX_STEP - time.monotonic()
         if left > 0:
             self._arm(left)
         elif not step.call.was_logged:

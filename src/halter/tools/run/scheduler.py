@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
 
-MAX_PARALLEL: Final = 32
+MAX_PARALLEL: Final = 32  # calls of one batch
 
 
 class Reservation:

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 # A loop that has not started a call after this many seconds is blocked.
 _START_TIMEOUT: Final = 0.1
 # Seconds that a call always has to end after a stop. The stop reaches the tool loop in another thread, and a tool that
-# ends at once needs a few iterations there: with a grace of 0 it would look as if it had not ended.
+# ends at once needs a few iterations there: with a grace of 0 it would be reported as not ended.
 _MIN_GRACE: Final = 0.05
 _numbers = itertools.count(1)
 _lock = threading.Lock()
@@ -134,8 +134,7 @@ async def run_on_tool_loop(
             if answered is not None and not answered.is_set:
                 tool_loop.retire()
     if job.ended.is_set and not job.is_done:
-        msg = "the loop of the async tools has ended"
-        raise RuntimeError(msg)
+        raise RuntimeError("the loop of the async tools has ended")
 
 
 def _after_fork() -> None:

@@ -57,8 +57,9 @@ def read_object(tool: str, raw: str) -> dict[str, Any]:
     try:
         return _parse(raw)
     except BadArguments as error:
-        msg = f"The call of {tool} was not run because its arguments are wrong: {error}. Correct them and call again."
-        raise BadArguments(msg) from None
+        raise BadArguments(
+            f"The call of {tool} was not run because its arguments are wrong: {error}. Correct them and call again."
+        ) from None
 
 
 def _parse(raw: str) -> dict[str, Any]:
@@ -70,8 +71,7 @@ def _parse(raw: str) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        msg = f"the arguments must be one JSON object, not {_json_type(value)}"
-        raise BadArguments(msg)
+        raise BadArguments(f"the arguments must be one JSON object, not {_json_type(value)}")
     return value
 
 

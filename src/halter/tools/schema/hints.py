@@ -180,6 +180,5 @@ def _schema_hook(kind: type) -> Schema:
 
 def _dec_hook(kind: type, value: Any) -> Any:
     if not isinstance(value, str):
-        msg = f"Expected a path as `str`, got `{type(value).__name__}`"
-        raise ValueError(msg)  # noqa: TRY004  (msgspec makes a ValidationError of it)
+        raise ValueError(f"Expected a path as `str`, got `{type(value).__name__}`")  # noqa: TRY004  (msgspec makes a ValidationError of it)
     return kind(value)

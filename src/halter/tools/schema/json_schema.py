@@ -21,12 +21,7 @@ Schema = dict[str, Any]
 
 def object_schema(properties: dict[str, Schema], required: list[str], definitions: dict[str, Schema]) -> Schema:
     """The schema of all arguments, from those of the parameters, which inline() has processed."""
-    schema: Schema = {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
+    schema: Schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     if definitions:
         schema["$defs"] = definitions
     return schema

@@ -1,6 +1,6 @@
 """The type of an answer: its JSON schema for the model, and the value from what the model wrote.
 
-Providers want an object. Any other type (a list, a `Literal`, a union) is wrapped into `{"value": ...}` and unwrapped
+Providers expect an object. Any other type (a list, a `Literal`, a union) is wrapped into `{"value": ...}` and unwrapped
 again. As with the arguments of tools, unambiguous mistakes of models are corrected: a code fence around the JSON, a
 value that was not wrapped, `5.0` for an integer.
 """

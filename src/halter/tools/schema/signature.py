@@ -40,8 +40,9 @@ def read_signature(fn: Callable[..., Any], name: str, local_names: Mapping[str, 
     try:
         found = inspect.signature(fn)
     except (TypeError, ValueError) as error:
-        msg = f"tool {name!r}: Python does not know the parameters of {fn!r}; wrap it in a function with type hints"
-        raise TypeError(msg) from error
+        raise TypeError(
+            f"tool {name!r}: Python does not know the parameters of {fn!r}; wrap it in a function with type hints"
+        ) from error
     names = {"ToolContext": ToolContext, **namespace_of(fn), **local_names}
     parameters: list[Parameter] = []
     context_name: str | None = None
@@ -55,8 +56,7 @@ def read_signature(fn: Callable[..., Any], name: str, local_names: Mapping[str, 
         elif context_name is None:
             context_name = each.name
         else:
-            msg = f"tool {name!r}: {context_name} and {each.name} are both a ToolContext; one is enough"
-            raise TypeError(msg)
+            raise TypeError(f"tool {name!r}: {context_name} and {each.name} are both a ToolContext; one is enough")
     return Signature(parameters, context_name)
 
 
@@ -99,8 +99,7 @@ def _check_kind(tool: str, parameter: inspect.Parameter) -> None:
         inspect.Parameter.POSITIONAL_ONLY: f"takes {parameter.name} by position only; remove the / after it",
     }
     if parameter.kind in kinds:
-        msg = f"tool {tool!r} {kinds[parameter.kind]}: a model passes each parameter by name"
-        raise TypeError(msg)
+        raise TypeError(f"tool {tool!r} {kinds[parameter.kind]}: a model passes each parameter by name")
 
 
 def _resolve(tool: str, parameter: inspect.Parameter, names: dict[str, Any]) -> Any:
@@ -110,11 +109,10 @@ def _resolve(tool: str, parameter: inspect.Parameter, names: dict[str, Any]) -> 
     try:
         return typing.get_type_hints(holder, globalns=names, localns=names, include_extras=True)[parameter.name]
     except (NameError, AttributeError, SyntaxError, TypeError) as error:
-        msg = (
+        raise TypeError(
             f"tool {tool!r}: the hint {parameter.annotation!r} of {parameter.name} cannot be resolved ({error}); its "
             "names must exist when the tool is defined: at the top of the module, not only for type checkers"
-        )
-        raise TypeError(msg) from error
+        ) from error
 
 
 def _is_context(annotation: Any) -> bool:
