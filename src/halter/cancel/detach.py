@@ -64,7 +64,7 @@ class _DetachedRun:
         "_was_deferred",
         "_woken",
         "_work",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,

@@ -124,8 +124,17 @@ class _Attempt:
     """One attempt's answer while it is being written."""
 
     __slots__ = (
-        "_at_call", "_calls", "_finished", "_open", "_reasoning", "_thinking", "_usage", "model", "number", "text",
-    )  # fmt: skip
+        "_at_call",
+        "_calls",
+        "_finished",
+        "_open",
+        "_reasoning",
+        "_thinking",
+        "_usage",
+        "model",
+        "number",
+        "text",
+    )
 
     def __init__(self, model: str, number: int) -> None:
         self.model = model

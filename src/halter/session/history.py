@@ -99,9 +99,21 @@ class History:
     """The conversation, built from the events in the order of the log."""
 
     __slots__ = (
-        "_asking", "_calls", "_entries", "_ids", "_is_cut", "_late", "_measured", "_opening", "_past", "_prefixes",
-        "_request", "_rolled_back", "last", "turn",
-    )  # fmt: skip
+        "_asking",
+        "_calls",
+        "_entries",
+        "_ids",
+        "_is_cut",
+        "_late",
+        "_measured",
+        "_opening",
+        "_past",
+        "_prefixes",
+        "_request",
+        "_rolled_back",
+        "last",
+        "turn",
+    )
 
     def __init__(self) -> None:
         self.turn: PastTurn | None = None  # the open turn

@@ -21,8 +21,18 @@ class HistoryView:
     """An immutable snapshot of a history. Any thread may read it, at any time."""
 
     __slots__ = (
-        "_calls", "_is_cut", "_notes", "_pieces", "_spoken", "count", "entries", "last", "measured", "prefix", "turn",
-    )  # fmt: skip
+        "_calls",
+        "_is_cut",
+        "_notes",
+        "_pieces",
+        "_spoken",
+        "count",
+        "entries",
+        "last",
+        "measured",
+        "prefix",
+        "turn",
+    )
 
     def __init__(self, history: History) -> None:
         self.turn = history.turn

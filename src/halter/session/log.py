@@ -209,9 +209,21 @@ class EventLog:
     """The log of one session, owned by this process."""
 
     __slots__ = (
-        "_is_loaded", "_state", "_subscriptions", "_watched", "child_questions", "compaction_requested", "control",
-        "id", "is_closed", "lease", "stopped_by", "store", "view", "writer",
-    )  # fmt: skip
+        "_is_loaded",
+        "_state",
+        "_subscriptions",
+        "_watched",
+        "child_questions",
+        "compaction_requested",
+        "control",
+        "id",
+        "is_closed",
+        "lease",
+        "stopped_by",
+        "store",
+        "view",
+        "writer",
+    )
 
     def __init__(self, session: str, store: Store, lease: Lease) -> None:
         """Load the state from the store. In the thread that opens the session, since a log may be long."""

@@ -56,9 +56,24 @@ class Session:
     """One conversation with an agent. Made by `agent.session()`; close it, or use it in a `with` block."""
 
     __slots__ = (
-        "__weakref__", "_closed", "_files", "_has_tool_loop", "_instructions", "_log", "_parent", "_permit",
-        "_questions", "_release_lease", "_resources", "_turn", "agent", "deps", "id", "inbox", "token",
-    )  # fmt: skip
+        "__weakref__",
+        "_closed",
+        "_files",
+        "_has_tool_loop",
+        "_instructions",
+        "_log",
+        "_parent",
+        "_permit",
+        "_questions",
+        "_release_lease",
+        "_resources",
+        "_turn",
+        "agent",
+        "deps",
+        "id",
+        "inbox",
+        "token",
+    )
 
     def __init__(
         self,

@@ -33,9 +33,18 @@ class Subscription:
     """
 
     __slots__ = (
-        "_events", "_has_ended", "_has_missed", "_last", "_last_missed", "_max_queued", "_on_events", "_only",
-        "_read", "_unsubscribe", "_wake",
-    )  # fmt: skip
+        "_events",
+        "_has_ended",
+        "_has_missed",
+        "_last",
+        "_last_missed",
+        "_max_queued",
+        "_on_events",
+        "_only",
+        "_read",
+        "_unsubscribe",
+        "_wake",
+    )
 
     def __init__(
         self,

@@ -40,9 +40,16 @@ _PATIENCE: Final = 5.0  # seconds for others that write the index; who is stoppe
 _MAX_TEXT: Final = 100_000  # characters of one message that are indexed
 # What is many and has no words of its own.
 _WITHOUT: Final = (
-    "text.delta", "reasoning.delta", "tool.progress", "tool.started", "tool.cancelling", "tool.finished",
-    "tool.finished_late", "request.started", "request.retry",
-)  # fmt: skip
+    "text.delta",
+    "reasoning.delta",
+    "tool.progress",
+    "tool.started",
+    "tool.cancelling",
+    "tool.finished",
+    "tool.finished_late",
+    "request.started",
+    "request.retry",
+)
 _TABLES: Final = (
     "CREATE TABLE progress (session TEXT PRIMARY KEY, seq INTEGER NOT NULL)",
     """CREATE TABLE entries (

@@ -21,15 +21,31 @@ __all__ = ["THEMES", "Styler", "Tone", "cells", "find_theme", "fold", "short", "
 Tone = str
 THEMES: Final[dict[str, dict[Tone, str]]] = {
     "dark": {
-        "good": "32", "bad": "31", "warn": "33", "dim": "2", "user": "1;36", "head": "1", "": "",
-        "added": "32", "removed": "31", "doing": "1;36",
+        "good": "32",
+        "bad": "31",
+        "warn": "33",
+        "dim": "2",
+        "user": "1;36",
+        "head": "1",
+        "": "",
+        "added": "32",
+        "removed": "31",
+        "doing": "1;36",
     },
     # Yellow and bright cyan cannot be read on white.
     "light": {
-        "good": "32", "bad": "31", "warn": "35", "dim": "2", "user": "1;34", "head": "1", "": "",
-        "added": "32", "removed": "31", "doing": "1;34",
+        "good": "32",
+        "bad": "31",
+        "warn": "35",
+        "dim": "2",
+        "user": "1;34",
+        "head": "1",
+        "": "",
+        "added": "32",
+        "removed": "31",
+        "doing": "1;34",
     },
-}  # fmt: skip
+}
 """The colours of each tone, for dark and for light terminals."""
 _LEAST: Final = 20  # minimum width
 _TAB: Final = 4

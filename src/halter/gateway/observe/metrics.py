@@ -17,10 +17,28 @@ __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 # Other reasons are the words of a user, and each of them would be a time series.
 _REASONS: Final = frozenset(
-    {"", "stop", "interrupt", "rollback", "shutdown", "disconnect", "external", "crash", "pause", "timeout", "error",
-     "output_limit", "step_limit", "context_limit", "lease_lost", "token_limit", "cost_limit", "unknown_price",
-     "invalid_output"}
-)  # fmt: skip
+    {
+        "",
+        "stop",
+        "interrupt",
+        "rollback",
+        "shutdown",
+        "disconnect",
+        "external",
+        "crash",
+        "pause",
+        "timeout",
+        "error",
+        "output_limit",
+        "step_limit",
+        "context_limit",
+        "lease_lost",
+        "token_limit",
+        "cost_limit",
+        "unknown_price",
+        "invalid_output",
+    }
+)
 
 
 class Metrics:

@@ -47,8 +47,17 @@ _GRACE: Final = 0.2
 _SETTLE: Final = 0.05
 # What Chromium needs to know of where it is. The rest of our environment, with the secrets, is not its business.
 _ENVIRONMENT: Final = (
-    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR",
-)  # fmt: skip
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+    "XAUTHORITY",
+    "XDG_RUNTIME_DIR",
+)
 # Past a proxy these would make connections of their own.
 _PREFIX: Final = "halter-browser-"
 # Chromium makes a socket in there, whose path must not have more than 103 bytes, or it does not start.
