@@ -25,7 +25,7 @@ _PRIVATE = 0o600
 
 
 def add_prefixes(path: Path, prefixes: Iterable[tuple[str, ...]]) -> None:
-    """Add prefixes of commands to `approve_prefixes`, for always. Atomic; other processes may do it at the same time.
+    """Add prefixes of commands to `approve_prefixes`. Atomic; other processes may do it at the same time.
 
     Raises `ValueError` for a prefix that is refused, and `SettingsError` if the file cannot be changed.
     """
@@ -40,7 +40,7 @@ def add_table(path: Path, kind: str, name: str, values: Mapping[str, object]) ->
 
     def with_table(text: str) -> str:
         if name in _parsed(text, path).get(kind, {}):
-            raise SettingsError(f"{path}: there is a table [{kind}.{name}] already")
+            raise SettingsError(f"{path}: the table [{kind}.{name}] already exists")
         lines = [f"{key} = {_toml(value)}\n" for key, value in values.items()]
         gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         return f"{text}{gap}[{kind}.{name}]\n{''.join(lines)}"
@@ -64,7 +64,7 @@ def remove_table(path: Path, kind: str, name: str) -> None:
             left = {key: value for key, value in before[kind].items() if key != name}
             if _parsed(changed, path) == {key: value for key, value in (before | {kind: left}).items() if value != {}}:
                 return changed.rstrip("\n") + "\n" if changed.strip() else ""
-        raise SettingsError(f"cannot change {path} by itself: remove {kind}.{name} with `halter config edit`")
+        raise SettingsError(f"cannot change {path} automatically: remove {kind}.{name} with `halter config edit`")
 
     _change(path, without_table)
 
@@ -104,7 +104,7 @@ def _json(value: object) -> str:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from changing the file meanwhile. Its holder writes one file, or has died."""
+    """Lock the file against changes by other processes. The owner only writes one file, so the wait is short."""
     import fcntl
 
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -132,7 +132,9 @@ def _with_prefixes(text: str, added: list[str], path: Path) -> str:
             return changed
     except (tomllib.TOMLDecodeError, TypeError):
         pass
-    raise SettingsError(f"cannot change {path} by itself: add {', '.join(added)} to {_NAME} with `halter config edit`")
+    raise SettingsError(
+        f"cannot change {path} automatically: add {', '.join(added)} to {_NAME} with `halter config edit`"
+    )
 
 
 def _inserted(text: str, line: str) -> str:

@@ -25,6 +25,7 @@ from halter.errors import (
 __all__ = ["MEDIA_TYPE", "Problem", "ProblemBody", "problem_of_error", "problem_of_status", "problem_of_validation"]
 
 MEDIA_TYPE: Final = "application/problem+json"
+# Seconds after which a client may try again.
 _SOON: Final = 1.0
 _LATER: Final = 10.0
 _TITLES: Final = {
