@@ -64,7 +64,7 @@ async def test_whoever_gets_a_message_takes_a_session_that_nobody_has(nats_serve
         await one.client.post("Go.")
         await one.client.finished()
         while one.has:
-            await one.gateway.registry.asleep()
+            await one.gateway.registry.wait_for_unload()
         await two.client.post("Go on.")
         events = await two.client.finished(turns=2)
         assert [each["data"]["status"] for each in events if each["data"]["type"] == "turn.finished"] == ["done"] * 2

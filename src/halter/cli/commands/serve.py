@@ -56,10 +56,10 @@ def _serve(configuration: Configuration, options: argparse.Namespace) -> None:
     from halter.gateway import Gateway
     from halter.gateway.observe import logs
     from halter.gateway.serve import serve
-    from halter.gateway.workers import READY, Worker
+    from halter.gateway.workers import READY, WorkerArguments
 
     settings = configuration.settings
-    worker = Worker.parse(options.worker) if options.worker is not None else None
+    worker = WorkerArguments.parse(options.worker) if options.worker is not None else None
     sockets = [socket.socket(fileno=each) for each in worker.sockets] if worker is not None else None
     servers = sys.stdin.readline().strip() if worker is not None else settings.cluster
     keys, file = _keys(configuration, options.host)
@@ -92,8 +92,8 @@ def _serve(configuration: Configuration, options: argparse.Namespace) -> None:
                 notices=sandbox_lines(configuration, choice.model),
                 sockets=sockets,
             ),
-            patience=settings.drain_timeout,
-            leaving=settings.exit_timeout,
+            drain_timeout=settings.drain_timeout,
+            exit_timeout=settings.exit_timeout,
             on_start=on_start,
         )
 
@@ -117,8 +117,8 @@ def _serve_workers(configuration: Configuration, options: argparse.Namespace) ->
         port=options.port,
         cluster=settings.cluster,
         folder=configuration.paths.data / "nats",
-        patience=settings.drain_timeout,
-        leaving=settings.exit_timeout,
+        drain_timeout=settings.drain_timeout,
+        exit_timeout=settings.exit_timeout,
         on_start=lambda url: _announce(url, keys, file, settings.public_name, lines),
     )
 

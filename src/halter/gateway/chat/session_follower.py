@@ -142,7 +142,7 @@ class SessionFollower:
     async def _say(self, session: Session, chat_id: str, until: CancellationToken) -> None:
         """Send the answer as a voice message. A boundary: errors are logged, as the text was sent anyway."""
         try:
-            sound = await self._speech.say(session, until)
+            sound = await self._speech.speak(session, until)
             async with until.scope():
                 await self._send_sound(chat_id, sound)
         except Cancelled:

@@ -3,9 +3,9 @@
 A key is `hk_ID_SECRET`. The secret is long and random, so one round of SHA-256 is enough to protect it. The file does
 not contain the keys themselves; a key is shown once, when it is created.
 
-`read` may look, `write` may also send messages and stop, `approve` may also answer approvals. Each of them is for the
-sessions that the same key has created. `admin` may use all sessions, and delete them. The key in `HALTER_KEY` is an
-admin key and is never written anywhere. The file is read again when it changes: a revoked key is refused at once.
+`read` may read, `write` may also send messages and stop, `approve` may also answer approvals: all in the sessions that
+the same key has created. `admin` may use all sessions, and delete them. The key in `HALTER_KEY` is an admin key and is
+never written anywhere. The file is read again when it changes: a revoked key is refused at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["SCOPES", "Key", "KeyFile", "Keys", "Scope"]
 Scope: TypeAlias = Literal["read", "write", "approve", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = ("read", "write", "approve", "admin")
 _PREFIX: Final = "hk"
-_OF_ENVIRONMENT: Final = "environment"
+_ENVIRONMENT: Final = "environment"
 _MAX_AUTO: Final = 10  # keys of the page, one from each start: browsers may still have the latest ones
 
 
@@ -122,7 +122,7 @@ class Keys:
 
     def __init__(self, file: KeyFile | None = None, own: str | None = None) -> None:
         self._file = file
-        self._own = Key(_OF_ENVIRONMENT, _OF_ENVIRONMENT, "admin", _digest(own)) if own else None
+        self._own = Key(_ENVIRONMENT, _ENVIRONMENT, "admin", _digest(own)) if own else None
         self._stamp: tuple[int, int] | None = None
         self._known: dict[str, Key] = {}
 
