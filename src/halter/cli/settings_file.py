@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from halter.cli.settings import SettingsError
-from halter.toolbox.files.atomic import write_whole
+from halter.toolbox.files.atomic import locked_folder, write_whole
 from halter.toolbox.files.workspace import Workspace
 from halter.toolbox.terminal.approval.prefixes import check_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 __all__ = ["add_prefixes", "add_table", "remove_table"]
@@ -72,7 +70,7 @@ def remove_table(path: Path, kind: str, name: str) -> None:
 def _change(path: Path, change: Callable[[str], str]) -> None:
     """Replace the text of the file by what *change* makes of it. Raises `SettingsError`."""
     try:
-        with _locked(path.parent):
+        with locked_folder(path.parent):
             text = path.read_text("utf-8") if path.exists() else ""
             changed = change(text)
             if changed != text:
@@ -100,20 +98,6 @@ def _toml(value: object) -> str:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock the file against changes by other processes. The owner only writes one file, so the wait is short."""
-    import fcntl
-
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _with_prefixes(text: str, added: list[str], path: Path) -> str:

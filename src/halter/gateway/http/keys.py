@@ -10,21 +10,18 @@ never written anywhere. The file is read again when it changes: a revoked key is
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
-import os
 import secrets
 import time
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
-from halter.toolbox.files.atomic import write_whole
+from halter.toolbox.files.atomic import locked_folder, write_whole
 from halter.toolbox.files.workspace import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["SCOPES", "Key", "KeyFile", "Keys", "Scope"]
@@ -75,7 +72,7 @@ class KeyFile:
         """Create a key and return it; it cannot be read again. Of the *auto* ones only the latest stay valid."""
         key_id = secrets.token_hex(4)
         text = f"{_PREFIX}_{key_id}_{secrets.token_urlsafe(32)}"
-        with self._locked():
+        with locked_folder(self.path.parent):
             keys = [*self.read(), Key(key_id, name, scope, _digest(text), time.time(), auto)]
             old = [key.id for key in keys if key.auto][:-_MAX_AUTO]
             self._write([key for key in keys if key.id not in old])
@@ -83,25 +80,12 @@ class KeyFile:
 
     def revoke(self, key_id: str) -> bool:
         """Remove a key by its id or name; False if there is none."""
-        with self._locked():
+        with locked_folder(self.path.parent):
             keys = self.read()
             left = [key for key in keys if key_id not in (key.id, key.name)]
             if len(left) < len(keys):
                 self._write(left)
         return len(left) < len(keys)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other processes from changing the file meanwhile. Its holder writes one file, or has died."""
-        import fcntl
-
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
 
     def _write(self, keys: list[Key]) -> None:
         """Replace the file atomically."""

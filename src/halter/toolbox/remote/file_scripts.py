@@ -115,7 +115,7 @@ prepare() {  # a path, its stamp, its length, whose rights
     now=-
   fi
   if [ "$2" != "*" ] && [ "$2" != "$now" ]; then
-    fail "$1 was changed by somebody else; read it again"
+    fail "$1 was changed in the meantime; read it again"
   fi
   [ "$3" = - ] && return
   draft=$(mktemp "$parent/.halter.XXXXXX") || fail "cannot write to the directory of $1"

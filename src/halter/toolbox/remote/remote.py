@@ -57,7 +57,7 @@ class RemoteSession(Jobs):
 class RemoteCode(execute_code.CodeTool):
     """`execute_code` there."""
 
-    look = 0.1  # seconds that the machine has to answer at a stop
+    stop_wait = 0.1  # seconds that the machine has to answer at a stop
 
     def __init__(self, remote: Remote, tools: list[Tool[..., Any]]) -> None:
         super().__init__(tools, execute_code.TIMEOUT, execute_code.GRACE)
