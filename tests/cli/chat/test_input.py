@@ -131,7 +131,7 @@ def test_output_that_was_not_sent(home: Home, provider: FakeProvider) -> None:
         chat.wait_for("its output will be sent with your next message")
         chat.type(CTRL_D)
         assert chat.end() == 0
-        assert "The output of your commands is kept" in chat.text
+        assert "The output of your commands is saved" in chat.text
     with ChatScreen(home, "--continue") as chat:
         chat.wait_for("held      I ran `echo wonder | tr e E`")
         chat.wait_ready()

@@ -34,7 +34,7 @@ def test_servers_come_and_go(tmp_path: Path) -> None:
     [
         (("add", "x"), "usage: halter mcp add NAME URL"),
         (("add", "a b", "c"), "a name consists of 1 to 32 letters"),
-        (("add", "known", "c"), "there is a table [mcp.known] already"),
+        (("add", "known", "c"), "the table [mcp.known] already exists"),
         (("remove", "gone"), "there is no table [mcp.gone]"),
         (("remove", "known"), "remove mcp.known with `halter config edit`"),
         (("remove",), "usage: halter mcp remove NAME"),
