@@ -156,8 +156,8 @@ done
 )
 
 # Arguments: the directory, where to search, the maximum size of a file, the maximum size of the output. Outputs the
-# kind and, of a directory, the files below it, each followed by a null character: first those that can be searched, then,
-# after an empty one, those that are too large. Errors are on standard error.
+# kind and, of a directory, the files below it, each followed by a null character: first those that can be searched,
+# then, after an empty one, those that are too large. Errors are on standard error.
 LIST: Final = (
     _BEGIN
     + r"""

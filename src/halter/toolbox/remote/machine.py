@@ -2,8 +2,8 @@
 
 A `Machine` says where it is and how to reach it; it does nothing by itself, and any number of sessions may share it.
 Each session opens a `MachineConnection`, which is closed with the session, and runs commands through it. Each command
-runs in a process group of its own, and a stop ends that group and the processes that have left it; `RemoteProcess.survivors`
-are the processes that are left according to the machine itself.
+runs in a process group of its own, and a stop ends that group and the processes that have left it;
+`RemoteProcess.survivors` are the processes that are left according to the machine itself.
 
 All methods may be called from any thread. Only those that take a token wait.
 """

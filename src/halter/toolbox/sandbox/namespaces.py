@@ -132,7 +132,7 @@ def _make(request: str, kinds: list[str]) -> tuple[dict[str, int], list[int]]:
 
 
 def _wait_until_ready(process: subprocess.Popen[str], request: str) -> bool:
-    """Give it the request, and wait until it is done; tells whether there are terminals in the namespaces."""
+    """Send the request, and wait until it is done; returns whether there are terminals in the namespaces."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
@@ -140,8 +140,8 @@ def _wait_until_ready(process: subprocess.Popen[str], request: str) -> bool:
         process.stdin.flush()
     poll = select.poll()
     poll.register(process.stdout, select.POLLIN)
-    said = process.stdout.readline() if poll.poll(_TIMEOUT * 1000) else ""
-    if not said.startswith("ready"):
+    answer = process.stdout.readline() if poll.poll(_TIMEOUT * 1000) else ""
+    if not answer.startswith("ready"):
         _, why = process.communicate(timeout=_TIMEOUT)
         raise NamespacesUnavailable(why.strip().rpartition("\n")[2] or "their helper has failed")
-    return said == "ready\n"
+    return answer == "ready\n"

@@ -13,7 +13,7 @@ _SYSTEM: Final = r"/(?:bin|boot|dev|etc|lib|lib32|lib64|opt|proc|root|sbin|srv|s
 _SYSTEM_FILE: Final = re.compile(
     r"/(?:boot|bin|sbin|lib|lib64|etc|usr/(?:bin|sbin|lib)|proc/sys|sys)/.+|/proc/sysrq-trigger"
 )
-_WHOLE: Final = re.compile(rf"(?:/+\*?|~[\w.-]*/*\*?|\$\{{?HOME\}}?/*\*?|{_SYSTEM}/*\*?|\.\.(?:/\.\.)*/?)$")
+_WHOLE_TREE: Final = re.compile(rf"(?:/+\*?|~[\w.-]*/*\*?|\$\{{?HOME\}}?/*\*?|{_SYSTEM}/*\*?|\.\.(?:/\.\.)*/?)$")
 
 
 def is_device(path: str) -> bool:
@@ -36,8 +36,8 @@ def has_option(args: list[str], letters: str = "", *names: str) -> bool:
         if arg == "--":
             return False
         if arg.startswith("--"):
-            said = arg.partition("=")[0]
-            if any(said == name or (len(said) > 4 and name.startswith(said)) for name in names):  # noqa: PLR2004
+            option = arg.partition("=")[0]
+            if any(option == name or (len(option) > 4 and name.startswith(option)) for name in names):  # noqa: PLR2004
                 return True
         elif arg.startswith("-") and any(letter in arg[1:] for letter in letters):
             return True
@@ -63,7 +63,7 @@ def _rights(name: str) -> Callable[[list[str]], str]:
     def rule(args: list[str]) -> str:
         if not has_option(args, "R", "--recursive"):
             return ""
-        whole = next((arg for arg in args if _WHOLE.match(_plain(arg))), "")
+        whole = next((arg for arg in args if _WHOLE_TREE.match(_plain(arg))), "")
         return f"{name} -R changes everything below {whole}" if whole else ""
 
     return rule
@@ -126,15 +126,15 @@ def _first(words: Mapping[str, str]) -> Callable[[list[str]], str]:
     """A rule for programs whose first word says what they do."""
 
     def rule(args: list[str]) -> str:
-        said = [arg for arg in args if not arg.startswith("-")]
-        return next((why for phrase, why in words.items() if _begins(said, phrase.split())), "")
+        option = [arg for arg in args if not arg.startswith("-")]
+        return next((why for phrase, why in words.items() if _begins(option, phrase.split())), "")
 
     return rule
 
 
-def _begins(said: list[str], phrase: list[str]) -> bool:
+def _begins(option: list[str], phrase: list[str]) -> bool:
     """Whether the phrase is said, in order and next to each other; before it, values of options may stand."""
-    return any(said[at : at + len(phrase)] == phrase for at in range(len(said)))
+    return any(option[at : at + len(phrase)] == phrase for at in range(len(option)))
 
 
 def _option(why: str, letters: str = "", *names: str) -> Callable[[list[str]], str]:
