@@ -20,8 +20,8 @@ from halter.models.types import Image, Text
 from halter.toolbox.python.approval import danger_in_code
 from halter.toolbox.python.kernel import CodeRun, InterpreterCallbacks, Kernel, freeing
 from halter.toolbox.python.local_interpreter import LocalInterpreter
-from halter.toolbox.sandbox.policy import Mode
 from halter.toolbox.sandbox.sandbox import Sandbox
+from halter.toolbox.sandbox.sandboxed_tools import SandboxedTools
 from halter.toolbox.terminal.environment import without_secrets
 from halter.toolbox.terminal.output import LIMIT
 from halter.tools.approval import ApprovalNeed
@@ -45,12 +45,10 @@ class CodeFailed(RuntimeError):
     """The code raised an exception, or ended its interpreter."""
 
 
-class CodeTool:
+class CodeTool(SandboxedTools):
     """The tool `execute_code`, for any machine."""
 
     stop_wait: float = _STOP_WAIT
-    in_sandbox = False
-    sandbox_mode: Mode = "off"
 
     def __init__(self, tools: Iterable[Tool[..., Any] | Callable[..., Any]], timeout: float, grace: float) -> None:
         self.inner = {name: each for name, each in collect_tools(tools).items() if name != "execute_code"}
@@ -136,8 +134,6 @@ class Code(CodeTool):
     ) -> None:
         super().__init__(tools, timeout, grace)
         self._sandbox = sandbox
-        self.in_sandbox = sandbox is not None
-        self.sandbox_mode = "off" if sandbox is None else sandbox.mode
         self._workspace = Path(workspace).expanduser().resolve()
         self._pass_env = frozenset(pass_env)
         self._limit = limit
@@ -148,7 +144,7 @@ class Code(CodeTool):
 
     def kernel(self, ctx: ToolContext) -> Kernel:
         """The interpreter of the session that *ctx* belongs to."""
-        sandbox = None if self._sandbox is None else ctx.keep(self._sandbox.for_session)
+        sandbox = self.session_sandbox(ctx)
         kernel = ctx.keep(self._make_kernel)  # after the sandbox, and so closed before it
         kernel.sandbox = sandbox
         return kernel

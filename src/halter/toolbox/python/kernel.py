@@ -17,7 +17,7 @@ from halter.cancel.context import current_token
 from halter.cancel.threads import pool
 from halter.models.types import Image
 from halter.toolbox.terminal.change_signal import ChangeSignal
-from halter.toolbox.terminal.output import Output, Progress
+from halter.toolbox.terminal.output import CommandOutput, Progress
 
 if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
@@ -32,7 +32,9 @@ _CLOSE_TIMEOUT: Final = 1.5  # seconds
 class CodeRun:
     """One piece of code, and its results so far."""
 
-    def __init__(self, output: Output, progress: Progress, call: Callable[[CodeRun, dict[str, Any]], object]) -> None:
+    def __init__(
+        self, output: CommandOutput, progress: Progress, call: Callable[[CodeRun, dict[str, Any]], object]
+    ) -> None:
         self.preface = ""
         self.output = output
         self.progress = progress
@@ -110,7 +112,7 @@ class Kernel:
         self._generation = 0  # of the interpreter
         self._number = 0  # of the last run
         self._run: CodeRun | None = None
-        self._output = Output(limit)  # what comes between two runs is shown with the next
+        self._output = CommandOutput(limit)  # what comes between two runs is shown with the next
         self._is_closed = False
         self._loss = ""  # why the variables of earlier calls are lost, for the result of the next call
 
@@ -173,7 +175,7 @@ class Kernel:
                 self._interpreter.stop()  # what it has left behind
         finally:
             self._run = None
-            self._output = Output(self._limit)
+            self._output = CommandOutput(self._limit)
             self.free()
         return how
 
@@ -196,7 +198,7 @@ class Kernel:
                 now.wait_over(_CLOSE_TIMEOUT)
         finally:
             self._run = None
-            self._output = Output(self._limit)
+            self._output = CommandOutput(self._limit)
             self.free()
 
     def refuse(self) -> None:

@@ -23,7 +23,7 @@ import re
 from typing import Final
 
 from halter.toolbox.terminal.approval.programs import RULES, is_device, is_system_file
-from halter.toolbox.terminal.approval.shell_parser import Simple, Unreadable, read_commands
+from halter.toolbox.terminal.approval.shell_parser import Simple, UnparsableCommand, read_commands
 from halter.toolbox.terminal.approval.wrappers import MAX_COMMANDS, SHELLS, base_name, unwrap
 
 _MAX_DEPTH: Final = 8
@@ -61,7 +61,7 @@ def _check(text: str, depth: int) -> str:
         return "it is a fork bomb"
     try:
         commands = read_commands(text)
-    except (Unreadable, RecursionError) as error:
+    except (UnparsableCommand, RecursionError) as error:
         return f"it cannot be parsed: {error}"
     upstream: list[Simple] = []
     for command in commands:
@@ -175,7 +175,7 @@ def _fetches(inner: list[str]) -> bool:
     for text in inner:
         try:
             commands = read_commands(text)
-        except (Unreadable, RecursionError):
+        except (UnparsableCommand, RecursionError):
             return True  # unknown, so assume the worst
         names = {base_name(argv[0]) for each in commands for argv in unwrap(each.words)}
         if names & (_FETCHERS | _DECODERS):
