@@ -243,7 +243,7 @@ def compaction(stage: Stage) -> ChatScreen:
             chat.wait_for(end)
             chat.wait_ready()
         chat.send("/context")
-        chat.wait_for("by estimate")
+        chat.wait_for("estimated")
         chat.send("/compact")
         chat.wait_for("the context is compacted before the next request")
         chat.send("where were we?")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from halter.demo.acts import ACTS
+from halter.demo.cases import CASES
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="what a process started is found in /proc")
 
@@ -53,7 +53,7 @@ def test_demo(mark: str) -> None:
     assert demo.returncode == 0, output + errors
     assert re.fullmatch(r"(Shutting down: .*\n)?", errors), "nothing but what a slow exit says"
     assert "\x1b" not in output
-    for title in ACTS:
+    for title in CASES:
         row = re.search(rf"^{re.escape(title)}  .*  +\d+\.\d ms  +(\d+\.\d ms|not yet)$", output, re.MULTILINE)
         assert row is not None, f"no row for {title!r} in:\n{output}"
     assert output.count("not yet") == 1, "only the thread in time.sleep cannot be stopped"

@@ -76,10 +76,12 @@ def test_a_line_says_when_the_sandbox_is_not_as_usual(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert start_lines(settings, choice) == []
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert start_lines(settings, choice) == ["Halter runs as root: the sandbox is weaker than for an ordinary user."]
+    assert start_lines(settings, choice) == [
+        "Halter is running as root: the sandbox is weaker than for a regular user."
+    ]
     request.getfixturevalue("no_landlock")
     [line] = start_lines(settings, choice)
-    assert line.startswith("No sandbox: this system has no Landlock (Linux 5.19 or later). So terminal")
+    assert line.startswith("No sandbox: this system has no Landlock (Linux 5.19 or later). terminal")
     assert start_lines(load({"tools": ["default"], "sandbox": "off"}, {}), choice) == []
     assert start_lines(load({"tools": ["Files"]}, {}), choice) == []
 

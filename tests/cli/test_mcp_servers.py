@@ -97,7 +97,7 @@ def test_an_address(tmp_path: Path, port: str) -> None:
         ('[mcp.x]\ncomand = ["c"]\n', "line 2: unknown setting 'mcp.x.comand'; did you mean 'command'?"),
         ('[mcp.x]\ncommand = ["c"]\nsandbox = "on"\n', "must be one of 'workspace', 'read-only', 'off'"),
         ('[mcp.x]\ncommand = ["c"]\nenv = { A = "${NOT_SET}" }\n', "mcp.x: env: the variable NOT_SET is not set"),
-        ('[mcp."a b"]\ncommand = ["c"]\n', 'line 1: mcp."a b": a name has 1 to 32 letters'),
+        ('[mcp."a b"]\ncommand = ["c"]\n', 'line 1: mcp."a b": a name consists of 1 to 32 letters'),
     ],
 )
 def test_a_table_that_cannot_be_right_is_an_error(tmp_path: Path, text: str, said: str) -> None:
@@ -114,7 +114,7 @@ def test_a_command_that_fails_is_told_about_the_network(tmp_path: Path) -> None:
     with loaded(tmp_path, text) as configuration:
         assert configuration.servers.tools() == []
         [problem] = configuration.servers.problems
-    assert "network = true in this table gives it that" in problem
+    assert "network = true in this table allows it" in problem
 
 
 def test_print_mode_uses_a_server_and_ends_it(home: Home, provider: FakeProvider) -> None:

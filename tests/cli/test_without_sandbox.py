@@ -15,8 +15,8 @@ from tests.support import without_landlock
 from tests.support.chat_screen import CTRL_D, ChatScreen
 from tests.support.cli_program import Home, end, read_until
 
-LINE = "No sandbox: this system has no Landlock (Linux 5.19 or later). So terminal and execute_code are off;"
-WITH_PROCESSES = {"terminal", "process", "execute_code"}
+LINE = "No sandbox: this system has no Landlock (Linux 5.19 or later). terminal and execute_code are off;"
+PROCESS_TOOLS = {"terminal", "process", "execute_code"}
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_line_mode(home: Home, provider: FakeProvider) -> None:
     provider.script(answer("Hello."))
     ended = home.run(stdin="Hi.\n")
     assert LINE in ended.out + ended.err
-    assert not WITH_PROCESSES & offered(provider)
+    assert not PROCESS_TOOLS & offered(provider)
     assert "read_file" in offered(provider)
 
 

@@ -34,8 +34,8 @@ def main() -> None:
     with SQLiteStore(sys.argv[1]) as store:
         serve(
             lambda: Gateway(Agent(Talking()), store, Keys(own=OWN), port=int(sys.argv[2]), limits=limits),
-            patience=float(sys.argv[3]) if len(sys.argv) > 3 else 1.0,
-            leaving=3.0,
+            drain_timeout=float(sys.argv[3]) if len(sys.argv) > 3 else 1.0,
+            exit_timeout=3.0,
             on_start=lambda gateway: print(gateway.url, flush=True),
         )
 

@@ -40,8 +40,8 @@ def main() -> None:
     ) as store:
         serve(
             lambda: Gateway(Agent(model), store, Keys(own=OWN), limits=limits),
-            patience=float(patience),
-            leaving=3.0,
+            drain_timeout=float(patience),
+            exit_timeout=3.0,
             on_start=lambda gateway: print(gateway.url, flush=True),
         )
 

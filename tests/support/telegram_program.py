@@ -39,8 +39,8 @@ def bot(path: str, server: str) -> None:
         platform = Telegram(TOKEN, [USER], busy="queue", server=server, edit_interval=0.05)
         serve(
             lambda: Gateway(Agent(Slow()), store, Keys(own=OWN), platforms=[platform]),
-            patience=0.5,
-            leaving=3.0,
+            drain_timeout=0.5,
+            exit_timeout=3.0,
             on_start=lambda _: None,
         )
 

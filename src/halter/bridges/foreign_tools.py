@@ -63,7 +63,7 @@ def make_tool(
 
 
 class _LoopWithoutPool(asyncio.SelectorEventLoop):
-    """An event loop that runs what it is given for a pool in its own thread, at once."""
+    """An event loop that runs functions for an executor in its own thread, at once."""
 
     def run_in_executor(self, _executor: object, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         future: asyncio.Future[T] = self.create_future()

@@ -43,11 +43,11 @@ def _bridged(tool: BaseTool, options: dict[str, Any]) -> SpecTool:
     spec = make_spec(tool.name, tool.description, _parameters(tool))
 
     def call(arguments: dict[str, Any], ctx: ToolContext) -> Any:
-        with _explained(tool):
+        with _translated_errors(tool):
             return _content(tool.invoke(_request(tool, arguments, ctx)))
 
     async def acall(arguments: dict[str, Any], ctx: ToolContext) -> Any:
-        with _explained(tool):
+        with _translated_errors(tool):
             return _content(await tool.ainvoke(_request(tool, arguments, ctx)))
 
     return SpecTool(spec, acall if _is_async(tool) else call, **options)
@@ -69,8 +69,8 @@ def _is_async(tool: BaseTool) -> bool:
 
 
 @contextlib.contextmanager
-def _explained(tool: BaseTool) -> Iterator[None]:
-    """Tell the model about wrong arguments in our words. A function's own ValidationError stays what it is."""
+def _translated_errors(tool: BaseTool) -> Iterator[None]:
+    """Report wrong arguments as our own tools do. A function's own ValidationError stays what it is."""
     try:
         yield
     except ValidationError as error:

@@ -66,10 +66,10 @@ def _bridged(tool: FunctionTool, options: dict[str, Any]) -> SpecTool:
         try:
             return _content(await raising.on_invoke_tool(context, written))
         except Exception as error:
-            said = await _own_words(tool, context, error)
-            if said is None:
+            message = await _own_message(tool, context, error)
+            if message is None:
                 raise
-            raise ForeignToolError(said) from error
+            raise ForeignToolError(message) from error
 
     own: dict[str, Any] = {"approval": bool(tool.needs_approval)}
     if tool.timeout_seconds is not None:
@@ -77,13 +77,13 @@ def _bridged(tool: FunctionTool, options: dict[str, Any]) -> SpecTool:
     return make_tool(spec, call, {**own, **options}, is_async=not is_sync)
 
 
-async def _own_words(tool: FunctionTool, context: AgentsContext[Any], error: Exception) -> str | None:
-    """What the tool's own `failure_error_function` says of an error; None if it has none but the default."""
+async def _own_message(tool: FunctionTool, context: AgentsContext[Any], error: Exception) -> str | None:
+    """The message of the tool's own `failure_error_function` for an error; None if it has only the default."""
     describe = resolve_function_tool_failure_error_function(tool, context)
     if describe is None or describe is default_tool_error_function:
         return None
-    said = describe(context, error)
-    return str(await said if inspect.isawaitable(said) else said)
+    message = describe(context, error)
+    return str(await message if inspect.isawaitable(message) else message)
 
 
 def _content(result: Any) -> Any:

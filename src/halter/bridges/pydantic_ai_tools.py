@@ -72,11 +72,11 @@ def _bridged(tool: Tool[Any], options: dict[str, Any], toolset: FunctionToolset[
             why = f"the tool raised {type(error).__name__}, which needs a run of pydantic-ai; use approval=True"
             raise ForeignToolError(why) from error
 
-    homes: list[Any] = [tool] if toolset is None else [tool, toolset]
+    owners: list[Any] = [tool] if toolset is None else [tool, toolset]
     own: dict[str, Any] = {
-        "exclusive": any(each.sequential for each in homes),
-        "approval": any(each.requires_approval for each in homes),
-        "timeout": next((each.timeout for each in homes if each.timeout is not None), None),
+        "exclusive": any(each.sequential for each in owners),
+        "approval": any(each.requires_approval for each in owners),
+        "timeout": next((each.timeout for each in owners if each.timeout is not None), None),
     }
     return make_tool(spec, call, {**own, **options}, is_async=schema.is_async)
 

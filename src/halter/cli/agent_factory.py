@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from halter.tools.approval import ApprovalRequest, Policy
 
 __all__ = [
-    "WITH_PROCESSES",
+    "PROCESS_TOOLS",
     "load_tools",
     "make_agent",
     "make_agents",
@@ -34,21 +34,21 @@ __all__ = [
     "tool_names",
 ]
 
-# The groups of the toolbox that need only a workspace, and those that need not even that.
+# Groups of the toolbox that need a workspace, and those that need nothing.
 _IN_WORKSPACE: Final = ("Terminal", "Files", "Code", "Skills")
-_ALONE: Final = ("Web", "Browser", "Media", "Speech", "Todo", "Memory", "Clarify")
-WITH_PROCESSES: Final = frozenset({"Terminal", "Code", "Browser", "terminal", "process", "execute_code"})
+_STANDALONE: Final = ("Web", "Browser", "Media", "Speech", "Todo", "Memory", "Clarify")
+PROCESS_TOOLS: Final = frozenset({"Terminal", "Code", "Browser", "terminal", "process", "execute_code"})
 """Tools and groups that start processes, and so need a sandbox."""
 _WORKSPACE: Final = "."
-_MAIN: Final = "halter"  # the name of the main agent
-_SERVER: Final = "mcp."  # before the name of an MCP server
-_WITHOUT_SANDBOX: Final = "`--sandbox off` uses them without one"
+_MAIN_AGENT: Final = "halter"  # the name of the main agent
+_MCP_PREFIX: Final = "mcp."  # before the name of an MCP server
+_SANDBOX_OFF_HINT: Final = "`--sandbox off` enables them without one"
 
 
 def make_agent(configuration: Configuration, choice: ModelChoice, *, can_ask: bool) -> Agent:
-    """Make the agent. If nobody can be asked, what would be asked is denied.
+    """Make the agent. If nobody can be asked, calls that need approval are denied.
 
-    Then "ask" also runs what stays in the sandbox and is not destructive, as an agent without a policy does.
+    With "ask", what stays in the sandbox and is not destructive still runs, as for an agent without a policy.
     """
     return next(iter(make_agents(configuration, choice, can_ask=can_ask).values()))
 
@@ -69,7 +69,7 @@ def make_agents(configuration: Configuration, choice: ModelChoice, *, can_ask: b
             from halter.toolbox.delegate import Delegate
 
             tools += Delegate(others, timeout=configuration.settings.delegate_timeout).tools
-    name = chosen or _MAIN
+    name = chosen or _MAIN_AGENT
     if name in others:
         raise SettingsError(f"{configuration.origins[f'agents.{name}']}: this is the name of the main agent")
     return {name: _make(configuration, choice.model, tools, name=name, can_ask=can_ask), **others}
@@ -102,7 +102,7 @@ def _make(configuration: Configuration, model: str, tools: list[Any], *, name: s
 
 
 def make_instructions(configuration: Configuration, tools: Collection[Any]) -> Instructions | None:
-    """What an agent with these tools is told beside the setting `instructions`; None if it has no tools."""
+    """The system prompt of an agent with these tools; None if it has none, which leaves the setting `instructions`."""
     if not tools:
         return None
     from halter.toolbox.instructions.instructions import Instructions
@@ -113,7 +113,7 @@ def make_instructions(configuration: Configuration, tools: Collection[Any]) -> I
     return Instructions(
         configuration.settings.instructions,
         _WORKSPACE,
-        sandbox=configuration.settings.sandbox if names & WITH_PROCESSES else None,
+        sandbox=configuration.settings.sandbox if names & PROCESS_TOOLS else None,
         skills=Skills(_WORKSPACE) if "read_skill" in names else None,
         memory=Memory(),  # people add notes, too
     )
@@ -123,14 +123,14 @@ def _approve_in_sandbox(request: ApprovalRequest) -> Approval:
     """The mode "auto" where nobody can be asked."""
     if request.automatic:
         return Approval(granted=True, note="approved by the policy")
-    note = "it does not run in a sandbox, and nobody can be asked here; approve_prefixes in the settings allow commands"
+    note = "it would not run in a sandbox, and nobody can be asked here; the setting approve_prefixes allows commands"
     return Approval(granted=False, note=note)
 
 
 def start_lines(configuration: Configuration, choice: ModelChoice, *, is_script: bool = False) -> list[str]:
-    """What every face shows before the first answer: about the model, and about the sandbox if that is not as usual.
+    """Notes that are shown before the first answer: about the model, and about the sandbox if it is missing or weak.
 
-    A script is told only what it lacks.
+    For a script, only about a missing sandbox.
     """
     lines = [] if is_script and _has_sandbox() else sandbox_lines(configuration, choice.model)
     return [*choice.lines, *configuration.servers.problems, *lines]
@@ -144,21 +144,21 @@ def _has_sandbox() -> bool:
 
 
 def sandbox_lines(configuration: Configuration, model: str) -> list[str]:
-    """What every user is told of the sandbox, clients of the gateway included: nothing, if it is as usual."""
+    """Notes about a sandbox that is missing or weak, for all users, clients of the gateway included."""
     settings = configuration.settings
-    if settings.sandbox == "off" or not {"default", *WITH_PROCESSES} & set(tool_names(configuration, model)):
+    if settings.sandbox == "off" or not {"default", *PROCESS_TOOLS} & set(tool_names(configuration, model)):
         return []
     from halter.toolbox.sandbox.sandbox import why_unavailable
 
     if why := why_unavailable():
-        return [f"No sandbox: {why}. So terminal and execute_code are off; {_WITHOUT_SANDBOX}."]
+        return [f"No sandbox: {why}. terminal and execute_code are off; {_SANDBOX_OFF_HINT}."]
     if os.geteuid() == 0:
-        return ["Halter runs as root: the sandbox is weaker than for an ordinary user."]
+        return ["Halter is running as root: the sandbox is weaker than for a regular user."]
     return []
 
 
 def tool_names(configuration: Configuration, model: str) -> tuple[str, ...]:
-    """The tools that this model shall have: what the settings name. By default the embedded one has none."""
+    """The names of the tools in the settings. By default the embedded model has none."""
     is_set = configuration.origins["tools"] != DEFAULT
     return configuration.settings.tools if is_set or model != LOCAL else ()
 
@@ -174,7 +174,10 @@ def load_tools(configuration: Configuration, model: str = "") -> list[Any]:
     sandbox = _sandbox(configuration) if any(":" not in name for name in names) else None
     for name in names:
         module, colon, attribute = name.partition(":")
-        found = _find(name, module, attribute, configuration) if colon else _of_toolbox(name, configuration, sandbox)
+        if colon:
+            found = _import_tool(name, module, attribute, configuration)
+        else:
+            found = _toolbox_tools(name, configuration, sandbox)
         tools += found if isinstance(found, (list, tuple)) else [found]
     return _unique(tools)
 
@@ -185,7 +188,7 @@ def _unique(tools: list[Any]) -> list[Any]:
 
 
 def _sandbox(configuration: Configuration) -> Sandbox | None:
-    """The sandbox of the settings, for all tools together; None if it is off, or cannot be had."""
+    """The sandbox of the settings, for all tools together; None if it is off or unavailable."""
     from halter.toolbox.sandbox.sandbox import Sandbox, why_unavailable
 
     settings = configuration.settings
@@ -193,17 +196,17 @@ def _sandbox(configuration: Configuration) -> Sandbox | None:
     return None if mode == "off" or why_unavailable() else Sandbox(_WORKSPACE, mode, network=settings.network)
 
 
-def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None) -> list[Any]:
+def _toolbox_tools(name: str, configuration: Configuration, sandbox: Sandbox | None) -> list[Any]:
     from halter import toolbox
     from halter.toolbox.defaults import file_tools, tools_in, tools_without_processes
     from halter.toolbox.sandbox.sandbox import why_unavailable
 
-    if name.startswith(_SERVER):
-        return _of_server(name.removeprefix(_SERVER), configuration)
+    if name.startswith(_MCP_PREFIX):
+        return _server_tools(name.removeprefix(_MCP_PREFIX), configuration)
     settings = configuration.settings
-    has_none = sandbox is None and settings.sandbox != "off"
-    if has_none and name in WITH_PROCESSES:
-        msg = f"{configuration.origins['tools']}: {name} needs a sandbox: {why_unavailable()}; {_WITHOUT_SANDBOX}"
+    lacks_sandbox = sandbox is None and settings.sandbox != "off"
+    if lacks_sandbox and name in PROCESS_TOOLS:
+        msg = f"{configuration.origins['tools']}: {name} needs a sandbox: {why_unavailable()}; {_SANDBOX_OFF_HINT}"
         raise SettingsError(msg)
     watch = toolbox.Checkpoints(_WORKSPACE).watch
     prefixes = settings.approve_prefixes
@@ -216,23 +219,25 @@ def _of_toolbox(name: str, configuration: Configuration, sandbox: Sandbox | None
     }
     if name in groups:
         return groups[name]()
-    if name in _ALONE:
+    if name in _STANDALONE:
         return list(getattr(toolbox, name)().tools)
     useful = (
-        tools_without_processes(_WORKSPACE, settings.sandbox) if has_none else tools_in(_WORKSPACE, sandbox, prefixes)
+        tools_without_processes(_WORKSPACE, settings.sandbox)
+        if lacks_sandbox
+        else tools_in(_WORKSPACE, sandbox, prefixes)
     )
     skills = toolbox.Skills(_WORKSPACE)
     if name == "read_skill" or skills.find()[0]:  # without skills, the tool would only take room in each request
         useful += skills.tools
     found = useful if name == "default" else [tool for tool in useful if tool.name == name]
     if not found:
-        known = ["default", *_IN_WORKSPACE, *_ALONE, *(tool.name for tool in useful)]
+        known = ["default", *_IN_WORKSPACE, *_STANDALONE, *(tool.name for tool in useful)]
         msg = f"{configuration.origins['tools']}: unknown tool {name!r}; known: {', '.join(known)}"
         raise SettingsError(msg)
     return found
 
 
-def _of_server(name: str, configuration: Configuration) -> list[Any]:
+def _server_tools(name: str, configuration: Configuration) -> list[Any]:
     if name not in configuration.servers.names:
         known = ", ".join(configuration.servers.names) or "none"
         msg = f"{configuration.origins['tools']}: there is no MCP server {name!r}; known: {known}"
@@ -240,7 +245,7 @@ def _of_server(name: str, configuration: Configuration) -> list[Any]:
     return list(configuration.servers.tools([name]))
 
 
-def _find(name: str, module: str, attribute: str, configuration: Configuration) -> object:
+def _import_tool(name: str, module: str, attribute: str, configuration: Configuration) -> object:
     origin = configuration.origins["tools"]
     here = str(Path.cwd())
     if here not in sys.path:
@@ -252,5 +257,5 @@ def _find(name: str, module: str, attribute: str, configuration: Configuration) 
     except ModuleNotFoundError as error:
         if error.name != module and not module.startswith(f"{error.name}."):
             raise
-        msg = f"{origin}: there is no tool {name!r}: no module {module}, neither installed nor in {here}"
+        msg = f"{origin}: there is no tool {name!r}: module {module} is neither installed nor in {here}"
     raise SettingsError(msg)

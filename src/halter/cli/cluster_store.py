@@ -23,7 +23,7 @@ def open_cluster(settings: Settings, servers: str, **options: Any) -> NATSStore:
         try:
             options["tls"] = create_default_context(cafile=settings.cluster_ca)
         except OSError as error:
-            msg = f"cluster_ca: {settings.cluster_ca!r} cannot be used as a file of certificates: {error}"
+            msg = f"cluster_ca: {settings.cluster_ca!r} is not a usable certificate file: {error}"
             raise SettingsError(msg) from error
     return NATSStore(
         [each.strip() for each in servers.split(",")],

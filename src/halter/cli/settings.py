@@ -61,8 +61,8 @@ __all__ = [
 DELEGATE_TIMEOUT: Final = 1800.0  # as `halter.toolbox.delegate` has it, which is slow to import
 DEFAULT: Final = "default"
 """The origin of a setting that is not set."""
-# Ours as well, and no settings: they are read where they are needed.
-_NO_SETTINGS: Final = frozenset({"HALTER_HOME", "HALTER_KEY"})
+# Variables of Halter that are not settings: they are read where they are needed.
+_NOT_SETTINGS: Final = frozenset({"HALTER_HOME", "HALTER_KEY"})
 
 
 class RequestSettings(ModelSettings, frozen=True, kw_only=True):
@@ -155,7 +155,7 @@ class Settings(Struct, frozen=True):
     approve: Literal["ask", "auto", "deny"] = "ask"
     """Calls that need approval: "ask" a person, "auto" runs what stays in the sandbox and asks for the rest, "deny"."""
     approve_prefixes: tuple[str, ...] = ()
-    """Beginnings of commands that run unasked: "git push"."""
+    """Prefixes of commands that run without asking: "git push"."""
     tools: tuple[str, ...] = ("default",)
     """The tools that the model may use, by name. If nothing is set, the embedded model has none: it is too small."""
     sandbox: Mode = "workspace"
@@ -225,12 +225,12 @@ class Configuration:
     _flags: _Layer = field(repr=False)
 
     def for_agent(self, name: str) -> Configuration:
-        """The settings of another agent, to delegate to. Options of the command line do not concern it.
+        """The settings of another agent, to delegate to. Options of the command line do not apply to it.
 
-        But for those that restrict what processes may do: they hold for every agent.
+        The exceptions restrict what processes may do: these apply to every agent.
         """
         kept = {path: each for path, each in self._flags.items() if path[0] in ("sandbox", "network")}
-        settings, origins = _built(self._below | _layer_of(self.settings.agents, name, self.origins) | kept)
+        settings, origins = _merge(self._below | _layer_of(self.settings.agents, name, self.origins) | kept)
         return replace(self, settings=settings, origins=origins)
 
     @property
@@ -270,9 +270,9 @@ def load(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None =
     paths = find_paths(env)
     below = _from_file(paths.config) | _from_environment(env)
     above = _from_flags(flags or {})
-    settings, origins = _built(below | above)
+    settings, origins = _merge(below | above)
     if settings.agent:
-        settings, origins = _built(below | _layer_of(settings.agents, settings.agent, origins) | above)
+        settings, origins = _merge(below | _layer_of(settings.agents, settings.agent, origins) | above)
     return Configuration(settings, origins, paths, MCPServers(settings, origins), below, above)
 
 
@@ -293,8 +293,8 @@ def _layer_of(agents: Mapping[str, AgentSettings], name: str, origins: Mapping[s
     return layer
 
 
-def _built(found: _Layer) -> tuple[Settings, dict[str, str]]:
-    """The settings that are found, and where each is set; the rest are the defaults."""
+def _merge(found: _Layer) -> tuple[Settings, dict[str, str]]:
+    """The settings of all layers, and where each was set; the rest are the defaults."""
     values: dict[str, Any] = {}
     origins = dict.fromkeys(Settings.__struct_fields__, DEFAULT)
     for name, hint in fields_of(Settings).items():
@@ -303,7 +303,7 @@ def _built(found: _Layer) -> tuple[Settings, dict[str, str]]:
             plain = {key: value for key, (value, _) in inner.items()}
             origins[name] = ", ".join(dict.fromkeys(origin for _, origin in inner.values()))
             origins |= {dotted((name, key)): origin for key, (_, origin) in inner.items()}
-            values[name] = _made(hint, plain, name, origins[name]) if is_table(hint) else plain
+            values[name] = _make_table(hint, plain, name, origins[name]) if is_table(hint) else plain
         elif (name,) in found:
             values[name], origins[name] = found[name,]
     _check_prefixes(values.get("approve_prefixes", ()), origins["approve_prefixes"])
@@ -337,7 +337,7 @@ def _is_mapping(hint: object) -> bool:
     return get_origin(hint) is dict or hint == (TelegramSettings | None)
 
 
-def _made(table: Any, values: dict[str, Any], name: str, origin: str) -> Any:  # noqa: ANN401  (a class of the file's tables)
+def _make_table(table: Any, values: dict[str, Any], name: str, origin: str) -> Any:  # noqa: ANN401  (a class of the file's tables)
     """A table of values that are checked one by one; it may refuse some of them together."""
     try:
         return table(**values)
@@ -387,10 +387,10 @@ def _from_environment(env: Mapping[str, str]) -> _Layer:
     for path, hint in _leaves().items():
         variable = f"HALTER_{'_'.join(path).upper()}"
         text = env.get(variable, "")
-        if not text or variable in _NO_SETTINGS or _is_mapping(hint):
+        if not text or variable in _NOT_SETTINGS or _is_mapping(hint):
             continue
         value = [each.strip() for each in text.split(",") if each.strip()] if is_list(hint) else text
-        layer[path] = check(value, hint, path, _always(variable), strict=False), variable
+        layer[path] = check(value, hint, path, _fixed_place(variable), strict=False), variable
     return layer
 
 
@@ -401,9 +401,9 @@ def _from_flags(flags: Mapping[str, Any]) -> _Layer:
         if value is not None:
             path = leaves[name]
             flag = flag_for(path)
-            layer[path] = check(value, _leaves()[path], path, _always(flag), strict=False), flag
+            layer[path] = check(value, _leaves()[path], path, _fixed_place(flag), strict=False), flag
     return layer
 
 
-def _always(place: str) -> Callable[[Path], str]:
+def _fixed_place(place: str) -> Callable[[Path], str]:
     return lambda _path: place

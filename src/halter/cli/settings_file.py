@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from halter.cli.settings import SettingsError
-from halter.toolbox.files.atomic import write_whole
+from halter.toolbox.files.atomic import locked_folder, write_whole
 from halter.toolbox.files.workspace import Workspace
 from halter.toolbox.terminal.approval.prefixes import check_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
 __all__ = ["add_prefixes", "add_table", "remove_table"]
@@ -25,7 +23,7 @@ _PRIVATE = 0o600
 
 
 def add_prefixes(path: Path, prefixes: Iterable[tuple[str, ...]]) -> None:
-    """Add prefixes of commands to `approve_prefixes`, for always. Atomic; other processes may do it at the same time.
+    """Add prefixes of commands to `approve_prefixes`. Atomic; other processes may do it at the same time.
 
     Raises `ValueError` for a prefix that is refused, and `SettingsError` if the file cannot be changed.
     """
@@ -40,7 +38,7 @@ def add_table(path: Path, kind: str, name: str, values: Mapping[str, object]) ->
 
     def with_table(text: str) -> str:
         if name in _parsed(text, path).get(kind, {}):
-            raise SettingsError(f"{path}: there is a table [{kind}.{name}] already")
+            raise SettingsError(f"{path}: the table [{kind}.{name}] already exists")
         lines = [f"{key} = {_toml(value)}\n" for key, value in values.items()]
         gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         return f"{text}{gap}[{kind}.{name}]\n{''.join(lines)}"
@@ -64,7 +62,7 @@ def remove_table(path: Path, kind: str, name: str) -> None:
             left = {key: value for key, value in before[kind].items() if key != name}
             if _parsed(changed, path) == {key: value for key, value in (before | {kind: left}).items() if value != {}}:
                 return changed.rstrip("\n") + "\n" if changed.strip() else ""
-        raise SettingsError(f"cannot change {path} by itself: remove {kind}.{name} with `halter config edit`")
+        raise SettingsError(f"cannot change {path} automatically: remove {kind}.{name} with `halter config edit`")
 
     _change(path, without_table)
 
@@ -72,7 +70,7 @@ def remove_table(path: Path, kind: str, name: str) -> None:
 def _change(path: Path, change: Callable[[str], str]) -> None:
     """Replace the text of the file by what *change* makes of it. Raises `SettingsError`."""
     try:
-        with _locked(path.parent):
+        with locked_folder(path.parent):
             text = path.read_text("utf-8") if path.exists() else ""
             changed = change(text)
             if changed != text:
@@ -102,20 +100,6 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keep other processes from changing the file meanwhile. Its holder writes one file, or has died."""
-    import fcntl
-
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
 def _with_prefixes(text: str, added: list[str], path: Path) -> str:
     """The text of the file with these prefixes in it. Raises `SettingsError` if that cannot be done safely."""
     import tomllib
@@ -132,7 +116,9 @@ def _with_prefixes(text: str, added: list[str], path: Path) -> str:
             return changed
     except (tomllib.TOMLDecodeError, TypeError):
         pass
-    raise SettingsError(f"cannot change {path} by itself: add {', '.join(added)} to {_NAME} with `halter config edit`")
+    raise SettingsError(
+        f"cannot change {path} automatically: add {', '.join(added)} to {_NAME} with `halter config edit`"
+    )
 
 
 def _inserted(text: str, line: str) -> str:

@@ -17,14 +17,14 @@ __all__ = ["make_voice_messages"]
 def make_voice_messages(configuration: Configuration) -> VoiceMessages:
     """Make it. Raises `SettingsError` if the setting `transcriber` is invalid."""
     settings = configuration.settings
-    who = settings.transcriber
+    name = settings.transcriber
     transcriber: Transcribes
-    if who == "local":
+    if name == "local":
         transcriber = Transcriber()
-    elif who.startswith(("http://", "https://")):
-        transcriber = RemoteTranscriber(who, model=settings.transcription_model, timeout=settings.voice_timeout)
+    elif name.startswith(("http://", "https://")):
+        transcriber = RemoteTranscriber(name, model=settings.transcription_model, timeout=settings.voice_timeout)
     else:
         origin = configuration.origins["transcriber"]
-        msg = f'{origin}: transcriber must be "local" or the URL of a server (http://… or https://…), not {who!r}'
+        msg = f'{origin}: transcriber must be "local" or the URL of a server (http://… or https://…), not {name!r}'
         raise SettingsError(msg)
     return VoiceMessages(transcriber, stop_phrases=settings.stop_phrases, timeout=settings.voice_timeout)

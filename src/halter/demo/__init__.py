@@ -1,8 +1,8 @@
 """``halter demo``: one stop across everything that an agent has running, with the times measured.
 
-Seven acts run at once under one tree of tokens. After a second and a half another thread cancels the
-token they have in common, and a table says how each act ended, and when. ``acts.py`` is worth reading:
-each act is a few lines, and together they use most of ``halter.cancel``.
+Seven cases run at once under one tree of tokens. After a second and a half another thread cancels the
+token they have in common, and a table says how each case ended, and when. ``cases.py`` is worth reading:
+each case is a few lines, and together they use most of ``halter.cancel``.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel import CancellationToken, Cancelled
-from halter.demo.acts import ACTS
-from halter.demo.backstage import Act, Clock, TrickleServer, Witness
+from halter.demo.cases import CASES
+from halter.demo.measurement import Clock, DemoCase, ProcessFinder, TrickleServer
 from halter.demo.table import Paint, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_PLAY_SECONDS: Final = 1.5
-_PATIENCE: Final = 3.0
+_RUN_SECONDS: Final = 1.5
+_END_TIMEOUT: Final = 3.0
 
 _BEFORE: Final = """
 An agent at work: a model streams its answer over HTTP, two tools block in threads, two commands
@@ -44,84 +44,84 @@ result is ignored, and it does not keep the program from exiting, which happens 
 
 
 def run(process: CancellationToken) -> int:
-    """Play the demo under *process*; the exit code is 0 if everything was stopped as promised."""
-    return asyncio.run(_play(process.child("session").child("turn")))
+    """Run the demo under *process*; the exit code is 0 if everything was stopped as promised."""
+    return asyncio.run(_run(process.child("session").child("turn")))
 
 
-async def _play(turn: CancellationToken) -> int:
+async def _run(turn: CancellationToken) -> int:
     paint = Paint(sys.stdout)
     print(paint.bold("One stop, everywhere"))
-    print(_BEFORE.format(seconds=_PLAY_SECONDS))
-    witness = Witness()
+    print(_BEFORE.format(seconds=_RUN_SECONDS))
+    finder = ProcessFinder()
     clock = Clock()
     with tempfile.TemporaryDirectory(prefix="halter-demo-") as folder:
         async with TrickleServer() as server:
-            acts = [Act(title, Path(folder), server, clock) for title in ACTS]
+            cases = [DemoCase(title, Path(folder), server, clock) for title in CASES]
             async with asyncio.TaskGroup() as group:
-                for act in acts:
-                    group.create_task(_perform(act, turn))
-                await _all([act.started for act in acts])
-                group.create_task(_show_progress(acts, turn))
+                for case in cases:
+                    group.create_task(_run_case(case, turn))
+                await _wait_for_all([case.started for case in cases])
+                group.create_task(_show_progress(cases, turn))
                 _press_stop_later(turn, clock)
-            await _all([act.gone for act in acts if not act.is_abandoned])
+            await _wait_for_all([case.gone for case in cases if not case.is_abandoned])
     print(f"\n{paint.bold('Stopped')}: {turn.reason}, because {turn.detail}.\n")
-    print_table(acts, paint)
+    print_table(cases, paint)
     print(_AFTER)
-    return _conclude(acts, witness, paint)
+    return _conclude(cases, finder, paint)
 
 
 def _press_stop_later(turn: CancellationToken, clock: Clock) -> None:
-    """Have another thread cancel the turn, as a key press or an HTTP request would."""
+    """Cancel the turn from another thread, as a key press or an HTTP request would."""
 
     def press() -> None:
         clock.start()
         turn.cancel("interrupt", detail="somebody pressed stop")
 
-    person = threading.Timer(_PLAY_SECONDS, press)
-    person.daemon = True
-    person.start()
+    timer = threading.Timer(_RUN_SECONDS, press)
+    timer.daemon = True
+    timer.start()
 
 
-async def _perform(act: Act, turn: CancellationToken) -> None:
-    """Run one act under a token of its own, and note when control was back.
+async def _run_case(case: DemoCase, turn: CancellationToken) -> None:
+    """Run one case under a token of its own, and record when control was back.
 
     The token is made here, handed down, and never used again. ``Cancelled`` is caught here because
     this is where the token was made, and only if it is this token's.
     """
-    token = turn.child(act.title)
+    token = turn.child(case.title)
     with token.bind():
         try:
-            await ACTS[act.title](act)
+            await CASES[case.title](case)
         except Cancelled as stop:
             if not stop.belongs_to(token):
                 raise
-    act.note_control_back()
+    case.record_control_back()
 
 
-async def _show_progress(acts: Sequence[Act], turn: CancellationToken) -> None:
-    """Show that they are all at work, until they are not."""
+async def _show_progress(cases: Sequence[DemoCase], turn: CancellationToken) -> None:
+    """Show the progress of all, until the stop."""
     try:
         async with turn.child("progress").scope():
             while True:
-                await asyncio.sleep(_PLAY_SECONDS / 5)
-                progress = ", ".join(f"{act.title} {act.progress} {act.unit}" for act in acts if act.unit)
+                await asyncio.sleep(_RUN_SECONDS / 5)
+                progress = ", ".join(f"{case.title} {case.progress} {case.unit}" for case in cases if case.unit)
                 print(f"    at work: {progress}", flush=True)
     except Cancelled:
         return
 
 
-async def _all(events: Sequence[asyncio.Event]) -> None:
-    """Wait for all of them, but not for ever: the table tells which did not come."""
+async def _wait_for_all(events: Sequence[asyncio.Event]) -> None:
+    """Wait for all of them, for a bounded time: the table shows which were not set."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_END_TIMEOUT):
             for event in events:
                 await event.wait()
 
 
-def _conclude(acts: Sequence[Act], witness: Witness, paint: Paint) -> int:
+def _conclude(cases: Sequence[DemoCase], finder: ProcessFinder, paint: Paint) -> int:
     """Say what is left, and whether that is what was promised."""
-    alive = witness.survivors()
-    late = [act.title for act in acts if not act.gone.is_set() and not act.is_abandoned]
+    alive = finder.survivors()
+    late = [case.title for case in cases if not case.gone.is_set() and not case.is_abandoned]
     if alive is None:
         print("Leftover processes can be checked on Linux only.")
     elif alive:
@@ -129,10 +129,10 @@ def _conclude(acts: Sequence[Act], witness: Witness, paint: Paint) -> int:
     else:
         print(paint.green("No process that was started here is still alive, nor any of their children."))
     if late:
-        print(paint.red(f"Not gone after {_PATIENCE:g} s: {', '.join(late)}."))
-    early = [act.title for act in acts if act.back_ms is None]
+        print(paint.red(f"Not gone after {_END_TIMEOUT:g} s: {', '.join(late)}."))
+    early = [case.title for case in cases if case.back_ms is None]
     if early:
         print(paint.red(f"Ended before the stop, so this shows nothing: {', '.join(early)}."))
-    abandoned = [act.title for act in acts if act.is_abandoned]
+    abandoned = [case.title for case in cases if case.is_abandoned]
     print(_ABANDONED.format(titles=", ".join(abandoned)).strip("\n"), flush=True)
     return int(bool(alive or late or early))

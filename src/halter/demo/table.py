@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from halter.demo.backstage import Act
+    from halter.demo.measurement import DemoCase
 
 
 class Paint:
@@ -33,16 +33,17 @@ class Paint:
         return f"\x1b[{code}m{text}\x1b[0m" if self._is_on else text
 
 
-def print_table(acts: Sequence[Act], paint: Paint) -> None:
+def print_table(cases: Sequence[DemoCase], paint: Paint) -> None:
     rows = [
-        (act.title, act.ending, _ms(act.back_ms), "not yet" if act.is_abandoned else _ms(act.gone_ms)) for act in acts
+        (case.title, case.ending, _ms(case.back_ms), "not yet" if case.is_abandoned else _ms(case.gone_ms))
+        for case in cases
     ]
     heads = ("what", "how it ended", "control back", "gone")
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     print(paint.bold(_line(heads, widths)))
     print("  ".join("-" * width for width in widths))
-    for act, row in zip(acts, rows, strict=True):
-        colour = paint.yellow if act.is_abandoned else paint.green if act.gone.is_set() else paint.red
+    for case, row in zip(cases, rows, strict=True):
+        colour = paint.yellow if case.is_abandoned else paint.green if case.gone.is_set() else paint.red
         print(colour(_line(row, widths)))
 
 

@@ -1,8 +1,8 @@
 """Runs a gateway until a signal, then drains it and exits in bounded time.
 
 On the first SIGTERM, SIGINT or SIGHUP it refuses messages (503 with Retry-After) and starts no turn. Running turns have
-*patience* seconds to end; then they are stopped with the reason "shutdown". Accepted messages are in the store, and the
-next start resumes them. A second signal exits at once. The exit code is that of the signal.
+*drain_timeout* seconds to end; then they are stopped with the reason "shutdown". Accepted messages are stored, and
+the next start resumes them. A second signal exits at once. The exit code is that of the signal.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ __all__ = ["serve"]
 
 _log = logging.getLogger(__name__)
 # Thousands of sessions are many long-lived objects: collecting every 700 allocations took much of the time of a stop.
-_GARBAGE: Final = (50_000, 50, 100)
+_GC_THRESHOLDS: Final = (50_000, 50, 100)
 # The store's writer gives up the interpreter lock several times for each commit. A busy event loop hands it back only
 # after this long, 5 ms by default, and every stop waits for a commit.
 _SWITCH_INTERVAL: Final = 0.0002
-_FOR_CLOSING: Final = 0.6  # of the exit timeout
+_CLOSE_SHARE: Final = 0.6  # of the exit timeout
 
 
 def serve(
-    make: Callable[[], Gateway], *, patience: float, leaving: float, on_start: Callable[[Gateway], object]
+    make: Callable[[], Gateway], *, drain_timeout: float, exit_timeout: float, on_start: Callable[[Gateway], object]
 ) -> None:
     """Serve the gateway of *make* until a signal; ends by `SystemExit`. Raises `OSError` if it cannot listen."""
-    with ExitGuard(patience + leaving) as guard:
-        asyncio.run(_run(make, guard, patience, leaving, on_start))
+    with ExitGuard(drain_timeout + exit_timeout) as guard:
+        asyncio.run(_run(make, guard, drain_timeout, exit_timeout, on_start))
 
 
 async def _run(
     make: Callable[[], Gateway],
     guard: ExitGuard,
-    patience: float,
-    leaving: float,
+    drain_timeout: float,
+    exit_timeout: float,
     on_start: Callable[[Gateway], object],
 ) -> None:
     loop = asyncio.get_running_loop()
-    asked = asyncio.Event()
+    stop_requested = asyncio.Event()
 
     def on_signal(_number: int) -> bool:
-        call_in_loop(loop, asked.set)
+        call_in_loop(loop, stop_requested.set)
         return True
 
     guard.on_signal = on_signal
@@ -59,15 +59,15 @@ async def _run(
     await gateway.start()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*_GARBAGE)
+    gc.set_threshold(*_GC_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL)
     try:
         on_start(gateway)
-        await asked.wait()
+        await stop_requested.wait()
         _log.info("draining")
         with guard.stage("turns to end"):
-            left = await gateway.stop(patience, leaving * _FOR_CLOSING)
+            left = await gateway.stop(drain_timeout, exit_timeout * _CLOSE_SHARE)
         _log.info("drained; stopped turns: %d", left)
     except BaseException:
-        await gateway.stop(0.0, leaving * _FOR_CLOSING)
+        await gateway.stop(0.0, exit_timeout * _CLOSE_SHARE)
         raise

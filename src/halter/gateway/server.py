@@ -202,8 +202,8 @@ class Gateway:
         await self.stop()
 
     def _see(self, live: LiveSession, event: Event) -> None:
-        self.metrics.take(event)
-        self._tracing.take(event, live.session.agent)
+        self.metrics.count(event)
+        self._tracing.record(event, live.session.agent)
         logs.log_event(event)
         for bridge in self._bridges:
             bridge.observe(live.session, event)

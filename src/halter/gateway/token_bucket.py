@@ -1,4 +1,4 @@
-"""A token bucket: a burst of some size, then a steady rate. It never waits; it says how long a caller would have to."""
+"""A token bucket: a burst of some size, then a steady rate. It never waits: `delay()` returns how long to wait."""
 
 from __future__ import annotations
 

@@ -29,28 +29,28 @@ if TYPE_CHECKING:
     from pathlib import Path
     from socket import socket
 
-__all__ = ["READY", "Worker", "WorkerFailed", "run_workers"]
+__all__ = ["READY", "WorkerArguments", "WorkerFailed", "run_workers"]
 
 _log = logging.getLogger(__name__)
 READY: Final = "ready"
-_START: Final = 60.0  # seconds for a worker to start
-_LONG: Final = 30.0  # seconds after which a failure is a new one
-_KILL: Final = 1.0  # seconds more than a worker needs to drain
-_SERVER: Final = 6.0  # seconds for the NATS server to end
+_START_TIMEOUT: Final = 60.0  # seconds for a worker to start
+_STABLE_AFTER: Final = 30.0  # seconds of service after which the back-off starts anew
+_KILL_MARGIN: Final = 1.0  # seconds more than a worker needs to drain
+_SERVER_TIMEOUT: Final = 6.0  # seconds for the NATS server to end
 
 
 class WorkerFailed(HalterError):
-    """A worker did not start. It has said why."""
+    """A worker did not start; its own output says why."""
 
 
-class Worker(NamedTuple):
-    """What a worker is told: its number, its sockets and the servers."""
+class WorkerArguments(NamedTuple):
+    """The argument of `--worker`: the number of a worker, and the descriptors of its sockets."""
 
     number: int
     sockets: tuple[int, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Worker:
+    def parse(cls, text: str) -> WorkerArguments:
         """Read it from the command line."""
         number, _, sockets = text.partition(":")
         return cls(int(number), tuple(map(int, sockets.split(","))))
@@ -67,8 +67,8 @@ def run_workers(  # noqa: PLR0913  (what `halter serve` was told)
     port: int,
     cluster: str,
     folder: Path,
-    patience: float,
-    leaving: float,
+    drain_timeout: float,
+    exit_timeout: float,
     on_start: Callable[[str], object],
 ) -> None:
     """Run `halter serve ARGUMENTS` *count* times until a signal; ends by `SystemExit`.
@@ -78,8 +78,8 @@ def run_workers(  # noqa: PLR0913  (what `halter serve` was told)
     """
     sockets = bind(host, port)
     try:
-        with ExitGuard(patience + leaving + _KILL + _SERVER) as guard:
-            parent = _Parent(count, arguments, sockets, patience + leaving + _KILL)
+        with ExitGuard(drain_timeout + exit_timeout + _KILL_MARGIN + _SERVER_TIMEOUT) as guard:
+            parent = _Parent(count, arguments, sockets, drain_timeout + exit_timeout + _KILL_MARGIN)
             asyncio.run(parent.run(guard, cluster, folder, on_start))
     finally:
         for each in sockets:
@@ -87,45 +87,47 @@ def run_workers(  # noqa: PLR0913  (what `halter serve` was told)
 
 
 class _Parent:
-    def __init__(self, count: int, arguments: Sequence[str], sockets: list[socket], patience: float) -> None:
+    def __init__(self, count: int, arguments: Sequence[str], sockets: list[socket], timeout: float) -> None:
         self._count = count
         self._arguments = arguments
         self._sockets = sockets
-        self._patience = patience
+        self._timeout = timeout
         self._is_ending = False
         self._running: dict[int, asyncio.subprocess.Process] = {}
         self._served: set[int] = set()  # workers that have served, now or earlier
 
     async def run(self, guard: ExitGuard, cluster: str, folder: Path, on_start: Callable[[str], object]) -> None:
-        loop, asked = asyncio.get_running_loop(), asyncio.Event()
+        loop, stop_requested = asyncio.get_running_loop(), asyncio.Event()
 
         def on_signal(_number: int) -> bool:
-            call_in_loop(loop, asked.set)
+            call_in_loop(loop, stop_requested.set)
             return True
 
         guard.on_signal = on_signal
         for each in self._sockets:
             each.listen(BACKLOG)
         async with contextlib.AsyncExitStack() as stack:
-            ends: list[asyncio.Task[object]] = [asyncio.create_task(asked.wait())]
+            ends: list[asyncio.Task[object]] = [asyncio.create_task(stop_requested.wait())]
             if not cluster:
                 server = await stack.enter_async_context(OwnNATSServer(folder))
                 cluster = server.url
                 ends.append(asyncio.create_task(server.ended()))
-            workers = [asyncio.create_task(self._keep(number, cluster, on_start)) for number in range(self._count)]
+            workers = [
+                asyncio.create_task(self._run_worker(number, cluster, on_start)) for number in range(self._count)
+            ]
             try:
                 done, _ = await asyncio.wait([*ends, *workers], return_when=asyncio.FIRST_COMPLETED)
                 with guard.stage("workers to end"):
                     await self._end(workers)
                 for task in done:
                     task.result()
-                if not asked.is_set():
+                if not stop_requested.is_set():
                     raise WorkerFailed("the NATS server has ended; see the log")
             finally:
                 for task in (*ends, *workers):
                     task.cancel()
 
-    async def _keep(self, number: int, cluster: str, on_start: Callable[[str], object]) -> None:
+    async def _run_worker(self, number: int, cluster: str, on_start: Callable[[str], object]) -> None:
         """Run a worker, and start it again when it dies. Raises `WorkerFailed` if it cannot start at first."""
         failures = 0
         while not self._is_ending:
@@ -143,7 +145,7 @@ class _Parent:
             if number not in self._served:
                 raise WorkerFailed(f"worker {number} did not start (exit code {code})")
             _log.error("worker %d has ended with code %d; starting it again", number, code)
-            failures = 0 if time.monotonic() - began > _LONG else failures + 1
+            failures = 0 if time.monotonic() - began > _STABLE_AFTER else failures + 1
             await asyncio.sleep(UNTIL_IT_WORKS.delay(failures))
 
     async def _start(self, number: int, cluster: str) -> bool:
@@ -156,33 +158,33 @@ class _Parent:
             "halter",
             *self._arguments,
             "--worker",
-            str(Worker(number, sockets)),
+            str(WorkerArguments(number, sockets)),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=with_taken(),
             pass_fds=sockets,
-            start_new_session=True,  # Ctrl+C is for the parent, which tells the workers
+            start_new_session=True,  # Ctrl+C goes to the parent, which signals the workers
         )
         self._running[number] = process
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(f"{cluster}\n".encode())  # not an argument: others can read those
         try:
-            async with asyncio.timeout(_START):
+            async with asyncio.timeout(_START_TIMEOUT):
                 return (await process.stdout.readline()).decode().strip() == READY
         except TimeoutError:
             process.kill()
             return False
 
     async def _end(self, workers: list[asyncio.Task[None]]) -> None:
-        """Have all workers drain, and kill those that do not end."""
+        """Drain all workers, and kill those that do not end."""
         self._is_ending = True
         for process in self._running.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
-        _, late = await asyncio.wait(workers, timeout=self._patience)
+        _, late = await asyncio.wait(workers, timeout=self._timeout)
         for process in list(self._running.values()) if late else ():
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
         if late:
-            await asyncio.wait(late, timeout=_KILL)
+            await asyncio.wait(late, timeout=_KILL_MARGIN)

@@ -49,7 +49,7 @@ def _checked(choices: list[str] | None) -> list[str] | None:
 
 
 def _chosen(answer: object, choices: list[str] | None) -> str:
-    """The answer as the model reads it: a choice in its own words, also if given by its number."""
+    """The answer as the model reads it: a choice in its own words, even if it was given by its number."""
     if isinstance(answer, bool):
         return "yes" if answer else "no"
     text = "" if answer is None else str(answer).strip()

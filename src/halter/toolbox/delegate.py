@@ -40,9 +40,9 @@ __all__ = ["TIMEOUT", "Delegate", "Task"]
 
 TIMEOUT: Final = 1800.0
 
-# After a stop, how long we wait for the children to come back with what they have. Most need a millisecond or two.
-_LOOK: Final = 0.03
-_CLOSE_PATIENCE: Final = 0.5
+# Seconds after a stop in which the children may return what they have. Most need a millisecond or two.
+_STOP_WAIT: Final = 0.03
+_CLOSE_TIMEOUT: Final = 0.5  # seconds
 _MAX_SHOWN: Final = 30_000  # characters of one child's answer
 _MAX_LABEL: Final = 60  # characters of a task in its label
 _MAX_PURPOSE: Final = 150  # characters of an agent's instructions in the tool's description
@@ -130,10 +130,10 @@ class Delegate:
         if action == "stop":
             for each in which:
                 each.child.stop("stop", detail="stopped by the agent that started it")
-            await _ended(which, CancellationToken(timeout=_CLOSE_PATIENCE))
+            await _wait_for_end(which, CancellationToken(timeout=_CLOSE_TIMEOUT))
         elif check_seconds("timeout", timeout) > 0:
             try:
-                await _ended(which, ctx.token.child("collect", timeout))
+                await _wait_for_end(which, ctx.token.child("collect", timeout))
             except asyncio.CancelledError:
                 if not ctx.token.is_cancelled:
                     raise
@@ -145,26 +145,28 @@ class Delegate:
             raise LookupError(f"no agent named {name!r}; available: {', '.join(self._agents)}. Nothing was started.")
         return agent
 
-    async def _begin(self, tasks: list[tuple[Agent, Task]], ctx: ToolContext, *, in_background: bool) -> list[_Part]:
-        """Have all of them begun, or none."""
+    async def _begin(
+        self, tasks: list[tuple[Agent, Task]], ctx: ToolContext, *, in_background: bool
+    ) -> list[_DelegatedTask]:
+        """Start all of them, or none."""
         group = _Group.of(ctx)
-        place = group.enter(self._limits, len(tasks))
-        started: list[_Part] = []
+        position = group.enter(self._limits, len(tasks))
+        started: list[_DelegatedTask] = []
         try:
-            with _at(place):
+            with _at(position):
                 for agent, each in tasks:
                     child = await ctx.begin(agent, each.task, lasts=in_background, timeout=self._timeout)
-                    started.append(group.add(child, each, place, in_background=in_background))
+                    started.append(group.add(child, each, position, in_background=in_background))
         except BaseException:
             for part in started:
                 part.child.stop("stop", detail="not all of them could be started")
             raise
         finally:
-            place.tree.leave(len(tasks) - len(started))
+            position.tree.leave(len(tasks) - len(started))
         return started
 
-    async def _results(self, started: list[_Part], ctx: ToolContext) -> str:
-        """Wait for all, telling of each; at a stop give what there is."""
+    async def _results(self, started: list[_DelegatedTask], ctx: ToolContext) -> str:
+        """Wait for all, and report each; at a stop, return what there is."""
         open_parts = {asyncio.ensure_future(each.child.ended.wait_async()): each for each in started}
         waiting = set(open_parts)
         try:
@@ -175,7 +177,7 @@ class Delegate:
         except asyncio.CancelledError:
             if not ctx.token.is_cancelled:
                 raise
-            await asyncio.wait(waiting, timeout=_LOOK)
+            await asyncio.wait(waiting, timeout=_STOP_WAIT)
         finally:
             for each in waiting:
                 each.cancel()
@@ -184,8 +186,8 @@ class Delegate:
 
 def _purpose(agent: Agent) -> str:
     """The first line of an agent's instructions, for the model that chooses one."""
-    told = agent.instructions  # or a function: `toolbox.Instructions` has what its user wrote as `text`
-    text = told if isinstance(told, str) else str(getattr(told, "text", ""))
+    instructions = agent.instructions  # or a function: `toolbox.Instructions` has what its user wrote as `text`
+    text = instructions if isinstance(instructions, str) else str(getattr(instructions, "text", ""))
     line = next(iter(text.strip().splitlines()), "")
     return f": {shorten(line, _MAX_PURPOSE)}" if line else ""
 
@@ -198,7 +200,7 @@ def _by_name(agents: Iterable[Agent]) -> dict[str, Agent]:
     return named
 
 
-async def _ended(parts: Sequence[_Part], token: CancellationToken) -> None:
+async def _wait_for_end(parts: Sequence[_DelegatedTask], token: CancellationToken) -> None:
     """Wait until all have ended, or the token is cancelled."""
     with contextlib.suppress(Cancelled):
         async with token.scope():
@@ -213,7 +215,7 @@ class _Limits:
     max_depth: int
 
 
-class _Part:
+class _DelegatedTask:
     """One task, and the child that does it."""
 
     def __init__(self, child: Child, task: Task, number: int) -> None:
@@ -222,9 +224,9 @@ class _Part:
         self._task = task
         self._began = time.monotonic()
         self._took: float | None = None
-        child.ended.on_set(self._note_end)
+        child.ended.on_set(self._on_end)
 
-    def _note_end(self) -> None:
+    def _on_end(self) -> None:
         self._took = time.monotonic() - self._began
 
     @property
@@ -233,14 +235,14 @@ class _Part:
 
     @property
     def _seconds(self) -> float:
-        """How long it has taken. Whoever waits for its end may be told of it before `_note_end()` is called."""
+        """How long it has taken. A waiter may see its end before `_on_end()` is called."""
         return time.monotonic() - self._began if self._took is None else self._took
 
     def label(self) -> str:
         return f"{f'{self.number}: ' if self.number else ''}{self._task.agent} ({shorten(self._task.task, _MAX_LABEL)})"
 
     def state(self) -> str:
-        """How it stands, in words that fit behind its label."""
+        """Its state, in words that fit after its label."""
         turn, child = self.child.turn, self.child
         if self.is_running:
             how = "is being stopped after" if child.token.is_cancelled else "has been running for"
@@ -255,7 +257,7 @@ class _Part:
         return f"failed {took}: {turn.detail or turn.error or turn.reason}"
 
     def result(self) -> str:
-        """Its answer, or what there is of it, and which of the two it is."""
+        """Its answer, or the part that there is, marked as such."""
         text = bound(self.child.text.strip(), _MAX_SHOWN)
         is_done = not self.is_running and self.child.turn is not None and self.child.turn.status == "done"
         if not text:
@@ -273,7 +275,7 @@ class _Tree:
         self._running = 0
 
     def enter(self, count: int, limits: _Limits) -> None:
-        """Count *count* children in, or refuse them all."""
+        """Count *count* more children, or refuse them all."""
         with self._lock:
             if self._total + count > limits.max_total:
                 left = max(limits.max_total - self._total, 0)
@@ -294,7 +296,7 @@ class _Tree:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TreePosition:
     """A position in the tree."""
 
     tree: _Tree
@@ -302,16 +304,16 @@ class _Place:
 
 
 # Set in the tasks of children: delegation there is one level deeper.
-_place: Final[contextvars.ContextVar[_Place | None]] = contextvars.ContextVar("place", default=None)
+_position: Final[contextvars.ContextVar[_TreePosition | None]] = contextvars.ContextVar("position", default=None)
 
 
 @contextlib.contextmanager
-def _at(place: _Place) -> Iterator[None]:
-    reset = _place.set(place)
+def _at(position: _TreePosition) -> Iterator[None]:
+    reset = _position.set(position)
     try:
         yield
     finally:
-        _place.reset(reset)
+        _position.reset(reset)
 
 
 class _Group:
@@ -320,42 +322,42 @@ class _Group:
     def __init__(self) -> None:
         self.tree = _Tree()  # for a top-level session
         self._lock = threading.Lock()
-        self._running: set[_Part] = set()
-        self._background: dict[int, _Part] = {}
+        self._running: set[_DelegatedTask] = set()
+        self._background: dict[int, _DelegatedTask] = {}
         self._last = 0
 
     @classmethod
     def of(cls, ctx: ToolContext) -> _Group:
         return ctx.keep(cls)
 
-    def enter(self, limits: _Limits, count: int) -> _Place:
-        """Ask for *count* children; gives the place where they are."""
-        here = _place.get() or _Place(self.tree, 0)
+    def enter(self, limits: _Limits, count: int) -> _TreePosition:
+        """Reserve *count* children; returns their position in the tree."""
+        here = _position.get() or _TreePosition(self.tree, 0)
         if here.depth >= limits.max_depth:
             raise RuntimeError(f"the maximum depth of delegation is {limits.max_depth}: do it yourself")
         here.tree.enter(count, limits)
-        return _Place(here.tree, here.depth + 1)
+        return _TreePosition(here.tree, here.depth + 1)
 
-    def add(self, child: Child, task: Task, place: _Place, *, in_background: bool) -> _Part:
-        """Look after a child: it is counted out when it ends, and ended with the session."""
+    def add(self, child: Child, task: Task, position: _TreePosition, *, in_background: bool) -> _DelegatedTask:
+        """Track a child: it is counted until it ends, and ended with the session."""
         with self._lock:
             self._last += in_background
-            part = _Part(child, task, self._last if in_background else 0)
+            part = _DelegatedTask(child, task, self._last if in_background else 0)
             self._running.add(part)
             if in_background:
                 self._background[part.number] = part
                 ended = [each for each in self._background.values() if not each.is_running]
                 for each in ended[:-_MAX_REMEMBERED]:
                     del self._background[each.number]
-        child.ended.on_set(lambda: self._count_out(part, place.tree))
+        child.ended.on_set(lambda: self._remove(part, position.tree))
         return part
 
-    def _count_out(self, part: _Part, tree: _Tree) -> None:
+    def _remove(self, part: _DelegatedTask, tree: _Tree) -> None:
         tree.leave()
         with self._lock:
             self._running.discard(part)
 
-    def find(self, numbers: list[int] | None) -> list[_Part]:
+    def find(self, numbers: list[int] | None) -> list[_DelegatedTask]:
         """Those in the background with these numbers, or all."""
         with self._lock:
             known = dict(self._background)
@@ -372,11 +374,11 @@ class _Group:
             each.child.stop("stop", detail="everything was stopped")
 
     def close(self) -> None:
-        """End them all, and wait for them for a moment: the session is being closed."""
+        """End them all, as the session is being closed, and wait for them for a short time."""
         with self._lock:
             running = list(self._running)
         for each in running:
             each.child.stop("shutdown", detail="the session was closed")
-        end = time.monotonic() + _CLOSE_PATIENCE
+        end = time.monotonic() + _CLOSE_TIMEOUT
         for each in running:
             each.child.ended.wait(max(end - time.monotonic(), 0.0))

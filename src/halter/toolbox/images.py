@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Media"]
 
-_IMAGE_BYTES: Final = 20_000_000
+_MAX_BYTES: Final = 20_000_000  # of an image
 _MAX_IMAGES: Final = 4
-_REPORT_EVERY: Final = 200  # characters
+_REPORT_INTERVAL: Final = 200  # characters
 
 
 class Media:
@@ -68,8 +68,8 @@ class Media:
         self._workspace = Workspace(workspace)
         self._image_model = image_model
         self._vision = OpenAIModel(vision, base_url=base_url, api_key=api_key) if isinstance(vision, str) else vision
-        self._net = Net(max_bytes=_IMAGE_BYTES) if net is None else net
-        self._results_net = Net(max_bytes=_IMAGE_BYTES, allow=[server_of(self._endpoint.base_url)])
+        self._net = Net(max_bytes=_MAX_BYTES) if net is None else net
+        self._results_net = Net(max_bytes=_MAX_BYTES, allow=[server_of(self._endpoint.base_url)])
         self._extra = dict(extra or {})
         self._show = show
 
@@ -111,7 +111,7 @@ class Media:
                 parts.append(Text(f"Written to {written} ({picture.media_type})."))
             if self._show or not path:
                 parts.append(picture)
-            yield parts  # each for itself: what was written is told, also if a stop comes before the next
+            yield parts  # one by one: after a stop, the result has those that were written
 
     async def _picture(self, row: object) -> Image:
         """One picture of an answer: inside of it, or at an address, which is then fetched like any other."""
@@ -141,15 +141,15 @@ class Media:
         if image.lower().startswith(("http://", "https://")):
             picture = await self._fetch(self._net, image)
         else:
-            picture = _image(await run_blocking_async(read_file, self._workspace, image, _IMAGE_BYTES))
+            picture = _image(await run_blocking_async(read_file, self._workspace, image, _MAX_BYTES))
         request = ModelRequest([UserMessage.of(question, picture)])
-        call = ModelCall(self._vision, request, token=ctx.token, emit=_Reporter(ctx).hear)
+        call = ModelCall(self._vision, request, token=ctx.token, emit=_Reporter(ctx).on_event)
         try:
             return (await call.run()).text
         except (Cancelled, asyncio.CancelledError):
             if not ctx.token.is_cancelled or not call.answer.text:
                 raise
-            return call.answer.text  # what was said until the stop
+            return call.answer.text  # the part before the stop
 
     async def _fetch(self, net: Net, url: str) -> Image:
         got = await net.fetch(url, types=("image/*", "application/octet-stream"))
@@ -159,19 +159,19 @@ class Media:
 
 
 class _Reporter:
-    """Tells now and then how much has been said."""
+    """Reports from time to time how long the answer is."""
 
     def __init__(self, ctx: ToolContext) -> None:
         self._ctx = ctx
-        self._said = 0
-        self._told = 0
+        self._length = 0
+        self._reported = 0
 
-    def hear(self, event: RequestEvent) -> None:
+    def on_event(self, event: RequestEvent) -> None:
         if isinstance(event, TextDelta):
-            self._said += len(event.text)
-            if self._said - self._told >= _REPORT_EVERY:
-                self._told = self._said
-                self._ctx.report(f"{self._said:,} characters so far")
+            self._length += len(event.text)
+            if self._length - self._reported >= _REPORT_INTERVAL:
+                self._reported = self._length
+                self._ctx.report(f"{self._length:,} characters so far")
 
 
 def _image(data: bytes) -> Image:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Memory"]
 
-_MAX_NOTE: Final = 2_000
-_MAX_NOTES: Final = 20_000
+_MAX_NOTE: Final = 2_000  # characters
+_MAX_NOTES: Final = 20_000  # characters of all notes
 
 
 class Memory:
@@ -96,7 +96,7 @@ class Memory:
         return (_written(notes[:shown]) + rest).rstrip("\n")
 
     def _change(self, action: str, text: str, match: str) -> str:
-        checkpoint()  # and be given time at a stop: a disk may take some
+        checkpoint()  # this also asks for grace at a stop: a disk may be slow
         self.path.parent.mkdir(parents=True, exist_ok=True)
         real = Path(os.path.realpath(self.path))  # its owner may have put a link there
         with Workspace(real.parent).find(real.name) as place, _locked(place.directory):
@@ -106,7 +106,7 @@ class Memory:
                     return "This note already exists."
                 notes.append(text)
             else:
-                at = _the_one(notes, match)
+                at = _find_one(notes, match)
                 notes[at : at + 1] = [text] if action == "replace" else []
             data = _written(notes)
             if len(data) > _MAX_NOTES:
@@ -122,10 +122,10 @@ class Memory:
 
 
 class _locked:  # noqa: N801  (a context manager, used like a function)
-    """Have the directory for oneself, among all that ask; nothing is left of it in the file system.
+    """Lock a directory against other calls and processes; nothing is left of the lock in the file system.
 
-    It may wait for another process, in a system call that no stop reaches: the call is abandoned then, and looks at its
-    token before it writes.
+    It may wait for another process, in a system call that a stop does not interrupt: the call is abandoned then, and
+    checks its token before it writes.
     """
 
     def __init__(self, directory: int | None) -> None:
@@ -176,7 +176,7 @@ def _shown(notes: list[str]) -> str:
     return _written(notes).rstrip("\n") if notes else "There are no notes yet."
 
 
-def _the_one(notes: list[str], match: str) -> int:
+def _find_one(notes: list[str], match: str) -> int:
     found = [at for at, note in enumerate(notes) if match in note]
     if len(found) == 1:
         return found[0]

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def watching(pids: Iterable[int], on_death: Callable[[], object]) -> Iterator[None]:
-    """Have *on_death* called, in the running loop, as soon as one of these has ended."""
+    """Call *on_death*, in the running loop, as soon as one of these processes has ended."""
     loop = asyncio.get_running_loop()
     watched = []
     for pid in pids:
         with contextlib.suppress(OSError):
             watched.append(os.pidfd_open(pid))
 
-    def told(descriptor: int) -> None:
+    def on_exit(descriptor: int) -> None:
         loop.remove_reader(descriptor)
         on_death()
 
     for descriptor in watched:
-        loop.add_reader(descriptor, told, descriptor)
+        loop.add_reader(descriptor, on_exit, descriptor)
     try:
         yield
     finally:

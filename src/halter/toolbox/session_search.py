@@ -1,8 +1,8 @@
 """Full-text search in earlier sessions.
 
-The store's log is the truth; the index is made from it and can be made again. It is brought up to date at each search,
-from where it was left: by the number of the last event of each session. It lives in a file of its own beside the
-store's (`...-search`), which processes share, or in memory if the store has no file.
+The index is made from the store's log and can be made again. Each search first adds the events since the last one, by
+the number of the last indexed event of each session. The index is in a file of its own beside the store's
+(`...-search`), which processes share, or in memory if the store has no file.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Hit", "SessionSearch"]
 
-_GRACE: Final = 0.03
-_VERSION: Final = 1
+_GRACE: Final = 0.03  # seconds
+_VERSION: Final = 1  # of the tables
 _PAGE: Final = 200  # events that are read and indexed together
-_NEWS: Final = 20  # pages between two reports
-_PATIENCE: Final = 5.0  # seconds for others that write the index; who is stopped meanwhile is not waited for
+_REPORT_INTERVAL: Final = 20  # pages between two reports
+_BUSY_TIMEOUT: Final = 5.0  # seconds to wait for others that write the index
 _MAX_TEXT: Final = 100_000  # characters of one message that are indexed
-# What is many and has no words of its own.
+# Frequent events without text of their own.
 _WITHOUT: Final = (
     "text.delta",
     "reasoning.delta",
@@ -112,7 +112,7 @@ class SessionSearch:
             raise ValueError("the query has no words")
         with self._index.connected() as connection:
             for pages, name in enumerate(self._update(connection)):
-                if pages % _NEWS == 0:
+                if pages % _REPORT_INTERVAL == 0:
                     ctx.report(f"reading session {name}")
             hits = self._index.find(connection, " ".join(terms), session, ctx.session_id, limit)
             note = ""
@@ -135,7 +135,7 @@ class SessionSearch:
             return self._index.find(connection, " ".join(terms), None, "", limit)
 
     def _update(self, connection: sqlite3.Connection) -> Iterator[str]:
-        """Bring the index up to date, some events at a time; gives the names of the sessions that it reads."""
+        """Update the index, some events at a time; yields the ids of the sessions that it reads."""
         known = self._index.progress(connection)
         for info in self._store.sessions():
             seq = known.get(info.id, 0)
@@ -153,7 +153,7 @@ class SessionSearch:
 
 
 class _Index:
-    """The index: each call has its own connection to the file. One in memory has one connection, for all in turn."""
+    """The index: each call has its own connection to the file. One in memory has one connection for all calls."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -183,7 +183,7 @@ class _Index:
             with current_token().on_cancel(interrupt):
                 yield connection
         except sqlite3.OperationalError:
-            checkpoint()  # what a stop has broken is a stop
+            checkpoint()  # an error that a stop has caused is a stop
             raise
         except sqlite3.DatabaseError as error:
             self._path.unlink(missing_ok=True)
@@ -196,7 +196,7 @@ class _Index:
             return dict(connection.execute("SELECT session, seq FROM progress"))
 
     def add(self, connection: sqlite3.Connection, session: str, events: list[Event], after: int, reached: int) -> int:
-        """Add some events, all or none. Returns up to where the session is indexed now, by whomever."""
+        """Add some events, all or none. Returns the last indexed event of the session, which others may have added."""
         with self._alone(), _transaction(connection):
             row = connection.execute("SELECT seq FROM progress WHERE session = ?", (session,)).fetchone()
             now: int = row[0] if row else 0
@@ -221,12 +221,11 @@ def _opened(path: Path) -> sqlite3.Connection:
     import sqlite3
 
     for is_last in (False, True):
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # what people said is for its owner's eyes
-        connection = sqlite3.connect(path, timeout=_PATIENCE, check_same_thread=False, isolation_level=None)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # conversations are readable by their owner only
+        connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT, check_same_thread=False, isolation_level=None)
         try:
-            connection.execute(
-                "PRAGMA synchronous = OFF"
-            )  # what a power cut breaks is made again; no stop waits for a disk
+            # After a power cut the index is made again, and a stop never waits for the disk.
+            connection.execute("PRAGMA synchronous = OFF")
             _prepare(connection)
         except sqlite3.DatabaseError as error:
             connection.close()
@@ -242,7 +241,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
     if _version(connection) == _VERSION:
         return
     with _transaction(connection):
-        if _version(connection) == _VERSION:  # others have made it while we waited for our turn: it is in use
+        if _version(connection) == _VERSION:  # another process has made it meanwhile
             return
         for table in ("progress", "entries", "words"):
             connection.execute(f"DROP TABLE IF EXISTS {table}")
@@ -269,7 +268,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def _add(connection: sqlite3.Connection, event: Event) -> None:
-    """Have the index follow one event."""
+    """Apply one event to the index."""
     data, session = event.data, event.session
     if isinstance(data, MessageAccepted):
         _insert(connection, event, "user", data.message.text, data.id)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Speech"]
 
 _FORMATS: Final = frozenset({".mp3", ".opus", ".aac", ".flac", ".wav"})
-_RECORDING_BYTES: Final = 200_000_000
+_MAX_BYTES: Final = 200_000_000
 
 
 class Speech:
@@ -102,13 +102,13 @@ class Speech:
     async def _speak_there(self, text: str, voice: str, suffix: str) -> tuple[bytes, str]:
         if suffix not in _FORMATS:
             raise ValueError(f"the file name must end in one of {', '.join(sorted(_FORMATS))}")
-        wanted = {
+        request = {
             "model": self._speech_model,
             "input": text,
             "voice": voice,
             "response_format": suffix.removeprefix("."),
         }
-        sound = await self._endpoint.post("/audio/speech", wanted)
+        sound = await self._endpoint.post("/audio/speech", request)
         return sound, f"{len(sound):,} bytes"
 
     @tool
@@ -122,26 +122,26 @@ class Speech:
         """
         # Read here and not by the transcriber: a directory of the path may be swapped for a link meanwhile.
         try:
-            data = await run_blocking_async(read_file, self._workspace, path, _RECORDING_BYTES)
+            data = await run_blocking_async(read_file, self._workspace, path, _MAX_BYTES)
         except FileNotFoundError:
             raise FileNotFoundError(f"no such file in the workspace: {path}") from None
         recording = AudioFile(PurePosixPath(path).name, data)
         transcriber = ctx.keep(self._transcriber)
         ctx.report("listening")
-        has_said = False
+        has_text = False
         try:
             async with contextlib.aclosing(transcriber.segments(recording, token=ctx.token)) as pieces:
                 async for piece in pieces:
-                    has_said = has_said or bool(piece.text)
+                    has_text = has_text or bool(piece.text)
                     if piece.text:
                         yield piece.text
                     if piece.total:
                         ctx.report(f"{piece.end:.0f} of {piece.total:.0f} seconds transcribed")
         except (Cancelled, asyncio.CancelledError):
-            if not ctx.token.is_cancelled or not has_said:
+            if not ctx.token.is_cancelled or not has_text:
                 raise
             yield "[Stopped here; the recording continues.]"
-        if not has_said:
+        if not has_text:
             yield "[No speech was recognized.]"
 
     def _transcriber(self) -> Transcribes:

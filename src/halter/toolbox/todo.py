@@ -26,7 +26,7 @@ class TodoList:
     """The items of one session."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # held for a moment: an abandoned call may still be in here
+        self._lock = threading.Lock()  # held briefly: an abandoned call may still be in here
         self._items: list[tuple[str, State]] = []
 
     def change(self, add: list[str], number: int | None, state: State | None, text: str | None) -> None:

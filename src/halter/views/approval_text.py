@@ -1,8 +1,8 @@
-"""What a person is shown who has to allow a call, and what they may answer: the same in every face.
+"""What the user is shown before a call is allowed, and what they may answer: the same in every interface.
 
-The reason comes first, then the whole call: nothing is cut off, and what cannot be seen is shown as an escape. A long
-call is shown in pages, and a face takes a yes only when the last one was shown. The page of the gateway has the same
-rule in JavaScript (`gateway/web/calls.js`).
+The reason comes first, then the whole call: nothing is cut off, and invisible characters are shown as escapes. A long
+call is shown in pages, and can be allowed only when the last one was shown. The page of the gateway has the same rule
+in JavaScript (`gateway/web/calls.js`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ApprovalAnswer", "approval_answers", "approval_pages", "approval_title", "page_tones", "session_text"]
 
-_TAB: Final = 4
-_ASKED: Final = {
+_TAB_WIDTH: Final = 4
+_PROMPTS: Final = {
     "terminal": "Run this command?",
     "execute_code": "Run this code?",
     "patch": "Make these changes?",
@@ -40,14 +40,14 @@ class ApprovalAnswer(NamedTuple):
 
 
 def approval_title(question: Question) -> str:
-    """The question in one line. The reason comes first: it is what must be read."""
+    """The question in one line. The reason comes first: it is the most important part."""
     reason = f"{make_visible(question.text)}. " if question.text else ""
-    asked = _ASKED.get(question.tool) or f"Allow {make_visible(question.tool)}?"
-    return f"{reason}{asked}{_counts(question)}"
+    prompt = _PROMPTS.get(question.tool) or f"Allow {make_visible(question.tool)}?"
+    return f"{reason}{prompt}{_counts(question)}"
 
 
 def _counts(question: Question) -> str:
-    """The files and counts of a change that a call wants to make, as far as its arguments say them."""
+    """The files and counts of a change that a call would make, as far as its arguments have them."""
     path = question.arguments.get("path")
     name = f" {make_visible(path)}" if isinstance(path, str) and question.tool in _CHANGING else ""
     changes = question.arguments.get("changes") if question.tool == "patch" else None
@@ -92,13 +92,13 @@ def _argument_lines(question: Question) -> list[str]:
     lines: list[str] = []
     for name, value in question.arguments.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        first, *others = [make_visible(line.expandtabs(_TAB)) for line in text.split("\n")]
+        first, *others = [make_visible(line.expandtabs(_TAB_WIDTH)) for line in text.split("\n")]
         lines += [f"{make_visible(name)}: {first}", *others]
     return lines
 
 
 def approval_answers(question: Question, *, may_keep: bool) -> list[ApprovalAnswer]:
-    """What may be answered, from the least to the most; *may_keep*: this person may change the settings."""
+    """The possible answers, from the least to the most; *may_keep*: this user may change the settings."""
     answers = [ApprovalAnswer("n", "Deny", value=False), ApprovalAnswer("y", "Allow once", value=True)]
     answers.append(ApprovalAnswer("s", f"Allow {session_text(question)} in this session", "session"))
     if may_keep and question.prefixes:

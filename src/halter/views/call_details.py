@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["DetailLine", "call_details", "full_output", "live_output"]
 
 MAX_DIFF: Final = 40  # lines
-_MAX_OUTPUT: Final = 3
-_MAX_FAILED_OUTPUT: Final = 12
+_MAX_OUTPUT: Final = 3  # lines
+_MAX_FAILED_OUTPUT: Final = 12  # lines
 _MAX_TODOS: Final = 30
 _WITH_OUTPUT: Final = frozenset({"terminal", "execute_code"})
 _TODO: Final = re.compile(r"\[(.)\] \d+\. (.*)")
@@ -38,24 +38,24 @@ def call_details(call: CallItem) -> list[DetailLine]:
         return _todos(result_text(call))
     if call.name in _WITH_OUTPUT and call.outcome is not None:
         lines = _output_lines(call)
-        most = _MAX_FAILED_OUTPUT if call.has_failed else _MAX_OUTPUT
-        shown = lines[-most:]
+        max_lines = _MAX_FAILED_OUTPUT if call.has_failed else _MAX_OUTPUT
+        shown = lines[-max_lines:]
         hidden = len(lines) - len(shown)
         first = [DetailLine(f"… {count(hidden, 'more line')} above (Ctrl+O shows all)")] if hidden else []
         return [*first, *(DetailLine(line) for line in shown)]
     return []
 
 
-def live_output(call: CallItem, most: int) -> list[str]:
+def live_output(call: CallItem, max_lines: int) -> list[str]:
     """The last lines of what a running call has written so far."""
-    lines = [line for line in call.progress.rstrip().split("\n")[-most:] if line.strip()]
+    lines = [line for line in call.progress.rstrip().split("\n")[-max_lines:] if line.strip()]
     return lines if call.name in _WITH_OUTPUT else []
 
 
 def full_output(call: CallItem) -> list[DetailLine]:
-    """All that there is: the whole diff, or the whole result."""
+    """The whole diff, or the whole result."""
     if call.diff:
-        return _diff(call.diff, most=None)
+        return _diff(call.diff, max_lines=None)
     return [DetailLine(line, "") for line in (result_text(call) or call.detail or "(no output)").split("\n")]
 
 
@@ -77,16 +77,16 @@ def _output_lines(call: CallItem) -> list[str]:
     return text.rstrip().split("\n") if text.strip() else []
 
 
-def _diff(diff: str, most: int | None = MAX_DIFF) -> list[DetailLine]:
+def _diff(diff: str, max_lines: int | None = MAX_DIFF) -> list[DetailLine]:
     files = read_diff(diff)
     lines: list[DetailLine] = []
     for each in files:
         if len(files) > 1:
             lines.append(DetailLine(each.title, "head"))
         lines += [DetailLine(line.text, line.tone) for line in each.lines]
-    if most is None or len(lines) <= most + 1:
+    if max_lines is None or len(lines) <= max_lines + 1:
         return lines
-    return [*lines[:most], DetailLine(f"… {count(len(lines) - most, 'more line')} (Ctrl+O shows all)")]
+    return [*lines[:max_lines], DetailLine(f"… {count(len(lines) - max_lines, 'more line')} (Ctrl+O shows all)")]
 
 
 def _todos(text: str) -> list[DetailLine]:

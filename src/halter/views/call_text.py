@@ -15,40 +15,41 @@ if TYPE_CHECKING:
 
 __all__ = ["brief_arguments", "call_text", "late_end_text"]
 
-_ARGUMENTS: Final = 48
-_COMMAND: Final = 160
-_PROGRESS: Final = 120
-_DETAIL: Final = 200
+# Characters.
+_MAX_ARGUMENTS: Final = 48
+_MAX_COMMAND: Final = 160
+_MAX_PROGRESS: Final = 120
+_MAX_DETAIL: Final = 200
 
 
-def call_text(call: CallItem, now: float | None = None, max_arguments: int = _ARGUMENTS) -> str:
+def call_text(call: CallItem, now: float | None = None, max_arguments: int = _MAX_ARGUMENTS) -> str:
     """The line, without a mark in front of it. *now* is given where the line is drawn again as time passes.
 
     A command is shown as one, and a change by the files that it was made in.
     """
-    what = _what(call, max_arguments)
-    return " · ".join([what, *(_end(call) if call.is_finished else _state(call, now))])
+    title = _title(call, max_arguments)
+    return " · ".join([title, *(_end(call) if call.is_finished else _state(call, now))])
 
 
-def _what(call: CallItem, max_arguments: int) -> str:
+def _title(call: CallItem, max_arguments: int) -> str:
     if call.diff and (files := read_diff(call.diff)):
         if len(files) == 1:
-            return f"{call.name} {_line(files[0].title, max(max_arguments, _COMMAND))}"
+            return f"{call.name} {_line(files[0].title, max(max_arguments, _MAX_COMMAND))}"
         return f"{call.name} {len(files)} files {counts_text(files)}"
     if call.name == "terminal" and (command := _argument(call.arguments, "command")):
-        return f"$ {_line(command, max_arguments if max_arguments != _ARGUMENTS else _COMMAND)}"
+        return f"$ {_line(command, max_arguments if max_arguments != _MAX_ARGUMENTS else _MAX_COMMAND)}"
     if call.name == "todo":
         return call.name
     if call.name in ("patch", "write_file") and (path := _argument(call.arguments, "path")):
         return f"{call.name} {_line(path, max_arguments)}"
-    return f"{call.name} {brief_arguments(call.arguments, min(max_arguments, _ARGUMENTS))}".rstrip()
+    return f"{call.name} {brief_arguments(call.arguments, min(max_arguments, _MAX_ARGUMENTS))}".rstrip()
 
 
 def late_end_text(call: CallItem) -> str:
     """An abandoned call has ended after all."""
     late = call.late
     when = f" {seconds(late.seconds)} after the stop" if late is not None else ""
-    how = f", with an error: {_line(late.error, _DETAIL)}" if late is not None and late.error else ""
+    how = f", with an error: {_line(late.error, _MAX_DETAIL)}" if late is not None and late.error else ""
     return f"{call.name}, which was abandoned, ended{when}{how}"
 
 
@@ -57,7 +58,7 @@ def _state(call: CallItem, now: float | None) -> list[str]:
     if call.state == "stopping":
         parts.append("stopping")
     if call.progress and call.name != "terminal":
-        parts.append(_line(call.progress.rstrip().rpartition("\n")[2], _PROGRESS))
+        parts.append(_line(call.progress.rstrip().rpartition("\n")[2], _MAX_PROGRESS))
     return parts
 
 
@@ -81,10 +82,10 @@ def _how(call: CallItem) -> str:
         return "partial result kept"
     how = call.state.replace("_", " ")
     detail = call.detail if call.state in ("failed", "denied", "timed_out") else ""
-    return f"{how}: {_line(detail, _DETAIL)}" if detail else how
+    return f"{how}: {_line(detail, _MAX_DETAIL)}" if detail else how
 
 
-@functools.lru_cache(maxsize=64)  # asked for in every frame
+@functools.lru_cache(maxsize=64)  # called for every frame
 def _argument(arguments: str, name: str) -> str:
     """One argument, if it is a text."""
     try:

@@ -36,8 +36,8 @@ class FileChanges(NamedTuple):
     @property
     def title(self) -> str:
         """The name and the counts."""
-        what = "" if self.change == "changed" else f" ({self.change})"
-        return f"{self.path}{what} {counts_text([self])}".rstrip()
+        change = "" if self.change == "changed" else f" ({self.change})"
+        return f"{self.path}{change} {counts_text([self])}".rstrip()
 
 
 def counts_text(files: list[FileChanges]) -> str:
@@ -69,7 +69,7 @@ def patch_counts(lines: Iterable[str]) -> str:
 
 
 def read_diff(diff: str) -> list[FileChanges]:
-    """The files of a unified diff. What is no diff has none."""
+    """The files of a unified diff; none if the text is not a diff."""
     found: list[FileChanges] = []
     lines = diff.removesuffix("\n").split("\n")
     at = 0
@@ -96,7 +96,7 @@ def _read_file(old: str, new: str, lines: list[str]) -> FileChanges:
     old_path, new_path = old.partition("\t")[0].removeprefix("a/"), new.partition("\t")[0].removeprefix("b/")
     reader = _LineReader(lines)
     for line in lines:
-        reader.take(line)
+        reader.add(line)
     counts = (reader.added, reader.removed, reader.shown)
     if old_path == _NOWHERE:
         return FileChanges(new_path, *counts, "created")
@@ -116,8 +116,8 @@ class _LineReader:
         self._width = len(str(max((int(n) for line in lines for n in _numbers(line)), default=0) + len(lines)))
         self._old = self._new = 0
 
-    def take(self, line: str) -> None:
-        """Take the next line."""
+    def add(self, line: str) -> None:
+        """Add the next line."""
         if found := _HUNK.match(line):
             self._old, self._new = int(found[1]), int(found[2])
             if self.shown:

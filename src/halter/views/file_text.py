@@ -15,11 +15,11 @@ _MAX_FILES: Final = 20
 
 
 def show_restored(files: RestoredFiles) -> str:
-    """What a rollback has done to files."""
-    said = [f"{count(len(files.restored), 'file')} restored"]
-    said += _first([f"kept {path}: {why}" for path, why in files.kept.items()], _MAX_FILES, "files")
-    return "\n".join([*said, *([f"({files.note})"] if files.note else [])])
+    """The files that a rollback has restored, and those that it has not."""
+    lines = [f"{count(len(files.restored), 'file')} restored"]
+    lines += _first([f"kept {path}: {why}" for path, why in files.kept.items()], _MAX_FILES, "files")
+    return "\n".join([*lines, *([f"({files.note})"] if files.note else [])])
 
 
-def _first(lines: list[str], most: int, what: str) -> list[str]:
-    return lines if len(lines) <= most else [*lines[:most], f"… {len(lines) - most} more {what}"]
+def _first(lines: list[str], limit: int, noun: str) -> list[str]:
+    return lines if len(lines) <= limit else [*lines[:limit], f"… {len(lines) - limit} more {noun}"]

@@ -60,17 +60,15 @@ class MessageItem:
     note: str = ""
     is_voice: bool = False
     waited: float | None = None  # seconds in the inbox
-    interrupted: list[str] = field(default_factory=list)  # what a steer has broken off: "the answer", names of tools
+    interrupted: list[str] = field(default_factory=list)  # what a steer has interrupted: "the answer", names of tools
     question: str = ""  # the id of the question that it answered
 
 
 @dataclass(slots=True)
-class TextItem:
-    """A piece of the model's answer, between two other items."""
+class ReasoningItem:
+    """Reasoning that the model has sent."""
 
     chunks: list[str] = field(default_factory=list)
-    is_live: bool = True
-    is_superseded: bool = False  # the attempt failed, and a later one has said something else
 
     @property
     def text(self) -> str:
@@ -79,11 +77,11 @@ class TextItem:
 
 
 @dataclass(slots=True)
-class ReasoningItem:
-    """What the model thought aloud."""
+class TextItem:
+    """A piece of the model's answer, between two other items."""
 
     chunks: list[str] = field(default_factory=list)
-    is_live: bool = True
+    is_superseded: bool = False  # the attempt failed, and a later one has sent something else
 
     @property
     def text(self) -> str:
@@ -104,7 +102,7 @@ class RetryItem:
 
 @dataclass(slots=True)
 class Question:
-    """Something that a person is asked: whether a call may run, or what a tool wants to know."""
+    """A question to the user: whether a call may run, or a question of a tool."""
 
     id: str
     kind: Literal["approval", "question"]
@@ -147,7 +145,7 @@ class CallItem:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it did not do what it was asked for; a command that ended with an error has not."""
+        """Whether it failed, or is a command that ended with an error."""
         return self.state in _FAILED or (self.state == "completed" and self.exit_code not in (None, 0))
 
 
@@ -199,10 +197,10 @@ class TurnDisplay:
     calls: dict[str, CallItem] = field(default_factory=dict)
     children: dict[str, ChildItem] = field(default_factory=dict)
     spans: Spans = field(default_factory=Spans)
-    interrupted: list[str] = field(default_factory=list)  # what a steer has broken off and no message told yet
+    interrupted: list[str] = field(default_factory=list)  # what a steer has interrupted, for the next message
     open_text: TextItem | None = None
     open_reasoning: ReasoningItem | None = None
-    failed_text: TextItem | None = None  # superseded as soon as the next attempt says something
+    failed_text: TextItem | None = None  # superseded as soon as the next attempt sends something
 
     @property
     def text(self) -> str:
@@ -216,7 +214,4 @@ class TurnDisplay:
 
     def end_text(self) -> None:
         """End the open pieces of text: what comes next is a new item."""
-        for item in (self.open_text, self.open_reasoning):
-            if item is not None:
-                item.is_live = False
         self.open_text = self.open_reasoning = None

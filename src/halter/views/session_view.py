@@ -1,4 +1,4 @@
-"""What people see of a session, computed from its events: one reducer for every face.
+"""The state of a session as it is shown to users, computed from its events: one reducer for every interface.
 
     display = SessionDisplay()
     for event in session.events():
@@ -86,7 +86,7 @@ class SessionDisplay:
     def __init__(self, max_turns: int | None = None) -> None:
         self.seq = 0
         self.agent = ""
-        self.title = ""  # the text of the first message, or what somebody has called it
+        self.title = ""  # the text of the first message, or the title that a user has chosen
         self.turns: collections.deque[TurnDisplay] = collections.deque(maxlen=max_turns)
         self.running: TurnDisplay | None = None
         self.queue: dict[str, QueuedMessage] = {}
@@ -100,7 +100,7 @@ class SessionDisplay:
 
     @property
     def state(self) -> State:
-        """What goes on."""
+        """The state in one word."""
         if self.running is not None and self.running.stop is not None:
             return "stopping"
         if self.questions:
@@ -118,7 +118,7 @@ class SessionDisplay:
         return next(iter(self.questions.values()), None)
 
     def apply(self, event: Event) -> Shown:
-        """Take one event; return what it has added or changed, if anything. Events seen before are ignored."""
+        """Apply one event; return what it has added or changed, if anything. Earlier events are ignored."""
         handler = self._handlers[type(event.data)]
         if handler is None or event.seq <= self.seq:
             return None

@@ -29,7 +29,7 @@ Kind: TypeAlias = Literal["request", "tool", "child", "question"]
 
 
 class Span(Struct):
-    """One part of a turn. `start` is None if it never started, `end` if it never ended or nobody saw it end."""
+    """One part of a turn. `start` is None if it never started, `end` if it never ended or its end is unknown."""
 
     kind: Kind
     name: str
@@ -57,7 +57,7 @@ class Spans:
         return list(self._spans.values())
 
     def apply(self, event: Event) -> None:  # noqa: C901, PLR0912  (one branch for each kind of event)
-        """Take an event of this turn."""
+        """Apply an event of this turn."""
         data, at = event.data, event.time
         if at > self._last:
             self._before, self._last = self._last, at
@@ -94,7 +94,7 @@ class Spans:
             self._end(f"asked {data.id}", at, "withdrawn" if data.withdrawn else "answered")
 
     def _crash(self, at: float) -> None:
-        """Drop the ends that were written when the session was opened again: nobody saw them happen."""
+        """Drop the ends that were written when the session was opened again: the real ones are unknown."""
         self.last_seen = self._last if self._last < at else self._before
         for span in self._spans.values():
             if span.end is not None and span.end >= at:

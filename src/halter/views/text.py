@@ -1,8 +1,8 @@
 """Texts, numbers and durations for people.
 
-Models, servers and file names may contain characters that a terminal would obey. Everything that is written to one goes
-through `strip_controls()` or a stricter function here, where it is written: in `halter.cli.output` and
-`halter.cli.chat.styling`. JSON goes through `escape_controls()`.
+The texts of models and servers, and file names, may contain control sequences of terminals. Everything that is written
+to a terminal goes through `strip_controls()` or a stricter function here, where it is written: in `halter.cli.output`
+and `halter.cli.chat.styling`. JSON goes through `escape_controls()`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RAW_CONTROLS: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")  # in UTF-8, 0xc2 is
 
 
 def path_text(path: Path) -> str:
-    """A path as one writes it: below the home with a `~`."""
+    """A path for people: with `~` for the home folder."""
     try:
         home = Path.home()
     except RuntimeError:  # a user without one, as in a container
@@ -54,7 +54,7 @@ def escape_controls(json: bytes) -> bytes:
 
 
 def make_visible(text: str) -> str:
-    """Show what cannot be seen, or changes the order of what can, as an escape, as Python writes it."""
+    """Show invisible characters, and those that change the order of others, as Python's escapes."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
@@ -69,9 +69,9 @@ def shorten(text: str, max_length: int) -> str:
     return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
 
 
-def count(number: int, what: str, many: str = "") -> str:
+def count(number: int, noun: str, plural: str = "") -> str:
     """A number and its noun: "2 tools"."""
-    return f"{number:,} {what if number == 1 else many or what + 's'}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def seconds(value: float) -> str:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Span", "Timeline", "last_stop", "render", "seconds", "timeline_of"]
 
-_LABEL: Final = 22
-_TAIL: Final = 26
-_LEAST: Final = 1e-4  # seconds from one end of the axis to the other
+_LABEL_WIDTH: Final = 22  # columns
+_TAIL_WIDTH: Final = 26  # columns
+_MIN_AXIS: Final = 1e-4  # seconds from one end of the axis to the other
 _GOOD: Final = frozenset({"completed", "complete", "done", "granted", "answered"})
 _BAD: Final = frozenset({"failed", "abandoned", "denied", "timed_out"})
 
@@ -98,43 +98,43 @@ def timeline_of(events: Iterable[Event], turn_id: str) -> Timeline:
 
 def render(timeline: Timeline, *, width: int = 80, color: bool = False, ascii_only: bool = False) -> str:
     """Draw it. The axis shows the stop, and before it one and a half times as long as the stop took."""
-    axis = _Axis(timeline, width - _LABEL - _TAIL - 2, ascii_only=ascii_only)
+    axis = _Axis(timeline, width - _LABEL_WIDTH - _TAIL_WIDTH - 2, ascii_only=ascii_only)
     shown = [span for span in timeline.spans if span.end is None or span.end >= axis.begin]
-    whole = Span("request", "", timeline.started, timeline.ended, timeline.status)
-    rows = [(f"{span.kind} {span.name}", span) for span in shown] + [("turn", whole)]
-    lines = [line for text in _story(timeline) for line in _wrap(text, width)]
+    turn = Span("request", "", timeline.started, timeline.ended, timeline.status)
+    rows = [(f"{span.kind} {span.name}", span) for span in shown] + [("turn", turn)]
+    lines = [line for text in _summary(timeline) for line in _wrap(text, width)]
     hidden = len(timeline.spans) - len(shown)
     if hidden:
         lines.append(f"({hidden} earlier {'request or call' if hidden == 1 else 'requests and calls'} not shown)")
-    lines += ["", f"{'':{_LABEL}} {axis.scale()}"]
+    lines += ["", f"{'':{_LABEL_WIDTH}} {axis.scale()}"]
     for name, span in rows:
-        label = single_line(name)[:_LABEL]
-        lines.append(f"{label:{_LABEL}} {axis.bar(span)} {axis.tail(span, color=color)}".rstrip())
+        label = single_line(name)[:_LABEL_WIDTH]
+        lines.append(f"{label:{_LABEL_WIDTH}} {axis.bar(span)} {axis.tail(span, color=color)}".rstrip())
     return "\n".join(lines)
 
 
-def _story(line: Timeline) -> list[str]:
+def _summary(line: Timeline) -> list[str]:
     day = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.started))
-    story = [f"Session {line.session}, turn {line.turn}, model {line.model}, started {day}."]
+    summary = [f"Session {line.session}, turn {line.turn}, model {line.model}, started {day}."]
     why = f"{line.reason}: {line.detail}" if line.detail else line.reason
     if line.asked_at is None:
-        story.append(f"Nobody asked for a stop; the turn ended as {line.status} ({why or 'no reason'}).")
-        return story
+        summary.append(f"Nobody asked for a stop; the turn ended as {line.status} ({why or 'no reason'}).")
+        return summary
     by = f"by {line.by} " if line.by else ""
     into = seconds(line.asked_at - line.started)
     clock = time.strftime("%H:%M:%S", time.localtime(line.asked_at))
     if line.reason == "crash":
-        back = "the program ended first"
+        result = "the program ended first"
     elif line.ended is None:
-        back = "not ended yet"
+        result = "not ended yet"
     elif line.after is None:  # the stop of something around the turn, such as a request: its moment is not known
-        back = "stopped"
+        result = "stopped"
     else:
-        back = f"stopped in {seconds(line.after)}"
-    story.append(f"Stop requested {by}({why}) at {clock}, {into} into the turn; {back}.")
+        result = f"stopped in {seconds(line.after)}"
+    summary.append(f"Stop requested {by}({why}) at {clock}, {into} into the turn; {result}.")
     if line.message:
-        story.append(f'Message: "{line.message}"')
-    return story
+        summary.append(f'Message: "{line.message}"')
+    return summary
 
 
 class _Axis:
@@ -146,9 +146,9 @@ class _Axis:
         self.stop = line.asked_at
         self.begin = line.started
         if self.stop is not None:
-            self.begin = max(line.started, self.stop - 1.5 * max(last - self.stop, _LEAST))
+            self.begin = max(line.started, self.stop - 1.5 * max(last - self.stop, _MIN_AXIS))
             self.begin = min(self.begin, self.stop)
-        self.end = max(last, self.begin + _LEAST)
+        self.end = max(last, self.begin + _MIN_AXIS)
         self._width = width
         self._full, self._cross, self._line = ("=", "+", "|") if ascii_only else ("━", "┿", "│")
 

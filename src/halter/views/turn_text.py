@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["turn_end_text"]
 
-_ERROR: Final = 800
+_MAX_ERROR: Final = 800  # characters
 _ENDS: Final = {
     "stop": "stopped",
     "interrupt": "interrupted",
@@ -31,7 +31,7 @@ def turn_end_text(turn: TurnDisplay) -> str:
         return ""
     if turn.status == "failed":
         why = turn.error or turn.detail or turn.reason
-        return f"failed ({turn.reason}): {shorten(strip_controls(why), _ERROR)}"
+        return f"failed ({turn.reason}): {shorten(strip_controls(why), _MAX_ERROR)}"
     how = _ENDS.get(turn.reason, f"stopped ({turn.reason})")
     parts = [f"{how} in {seconds(turn.after)}" if turn.after is not None else how]
     calls = [item for item in turn.items if isinstance(item, CallItem)]

@@ -1,7 +1,7 @@
 """Text to speech on this machine, by espeak-ng: robotic, in a hundred languages, and very fast.
 
-`speak()` runs in a worker process: it is C code that could crash, and its state is one for each process. It looks at
-the current token whenever espeak hands over a piece of sound, a few times for each word, and has it stop then.
+`speak()` runs in a worker process: it is C code that could crash, and it has one state per process. It checks the
+current token whenever espeak returns a piece of sound, a few times for each word.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _DO_NOT_EXIT: Final = 0x8000
 _BY_CHARACTER: Final = 1
 _UTF8: Final = 1
 _RATE_PARAMETER: Final = 1
-_SAMPLE: Final = 2
+_SAMPLE: Final = 2  # bytes
 _VOICE: Final = re.compile(r"[a-zA-Z0-9+_-]{1,40}")
-_GO_ON, _STOP = 0, 1
+_CONTINUE, _STOP = 0, 1
 
 
 class Spoken(NamedTuple):
@@ -51,16 +51,16 @@ def speak(
     token = current_token()
     sound = bytearray()
 
-    def take(samples: Any, count: int, _events: Any) -> int:  # noqa: ANN401  (a pointer of C's)
+    def on_samples(samples: Any, count: int, _events: Any) -> int:  # noqa: ANN401  (a pointer of C's)
         if token.is_cancelled:
             return _STOP
         if samples and count > 0:
             sound.extend(ctypes.string_at(samples, count * _SAMPLE))
         if on_sound is not None:
             on_sound()
-        return _GO_ON
+        return _CONTINUE
 
-    callback = _Callback(take)  # referenced until the end, as C has only its address
+    callback = _Callback(on_samples)  # referenced until the end, as C has only its address
     library.espeak_SetSynthCallback(callback)
     data = text.replace("\0", " ").encode("utf-8", "replace") + b"\0"
     failure = library.espeak_Synth(data, len(data), 0, _BY_CHARACTER, 0, _UTF8, None, None)

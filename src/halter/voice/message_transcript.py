@@ -34,7 +34,7 @@ class MessageTranscript:
         self._phrases = phrases
         self._parts: list[Part] = []
         self._words: list[str] = []  # of the recording that is being transcribed
-        self._missed = ""
+        self._failure = ""
         self._stop = ""  # the stop phrase that it said
         self._has_stopped = False
 
@@ -42,7 +42,7 @@ class MessageTranscript:
         """Add a part that is not a recording."""
         self._parts.append(part)
 
-    async def take(self, words: str) -> None:
+    async def add_text(self, words: str) -> None:
         """Add the next piece of text; stop the turn at once if it has a stop phrase."""
         self._words.append(words.strip())
         if not self._stop:
@@ -50,11 +50,11 @@ class MessageTranscript:
             if self._stop:
                 await self._stop_turn()
 
-    def miss(self, why: str, *, is_rest: bool) -> None:
-        """Note that a recording, or the rest of one, could not be transcribed."""
-        self._missed = why = why.rstrip(".")
-        what = "The rest of this voice message" if is_rest else "A voice message that"
-        self._words.append(f"[{what} could not be transcribed: {why}.]")
+    def add_failure(self, why: str, *, is_rest: bool) -> None:
+        """Add a note that a recording, or the rest of one, could not be transcribed."""
+        self._failure = why = why.rstrip(".")
+        subject = "The rest of this voice message" if is_rest else "A voice message that"
+        self._words.append(f"[{subject} could not be transcribed: {why}.]")
 
     def end_recording(self) -> None:
         """End a recording: its text is one part of the message."""
@@ -80,10 +80,10 @@ class MessageTranscript:
         if self._stop:
             done = "the turn was stopped" if self._has_stopped else "nothing was running"
             return f"it said {self._stop!r}: {done}"
-        return f"not transcribed: {self._missed}" if self._missed else ""
+        return f"not transcribed: {self._failure}" if self._failure else ""
 
-    async def tell(self, end: CancellationToken) -> None:
-        """Give the message its text. If the store fails, try again until it works or *end* is cancelled."""
+    async def store(self, end: CancellationToken) -> None:
+        """Store the text of the message. If the store fails, try again until it works or *end* is cancelled."""
         texts = [part.text if isinstance(part, Text) else None for part in self._parts]
         is_stop_only = bool(self._stop) and all(text is not None and self._phrases.are_all(text) for text in texts)
         for retry in itertools.count():

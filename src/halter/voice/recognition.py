@@ -1,7 +1,7 @@
 """Speech recognition in a worker process: audio files to samples, samples to text.
 
-Decoding looks at the current token after each frame. The model is one call into C for each window of sound, which hears
-of nothing: a stop in the middle of one kills the process.
+Decoding checks the current token after each frame. The model is one call into C for each window of sound, which cannot
+be interrupted: a stop in the middle of one kills the process.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from halter.cancel.context import checkpoint
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["RATE", "UnreadableAudio", "Window", "decode", "words_of"]
+__all__ = ["RATE", "UnreadableAudio", "Window", "decode", "transcribe_window"]
 
-RATE: Final = 16_000
-_LONGEST: Final = 20  # seconds of a window; the model was trained for about that
-_SHORTEST: Final = 8
-_FRAME: Final = RATE // 20
+RATE: Final = 16_000  # samples per second
+_MAX_WINDOW: Final = 20  # seconds; the model was trained for about that
+_MIN_WINDOW: Final = 8  # seconds
+_FRAME: Final = RATE // 20  # samples
 _PADDED_BELOW: Final = 2 * RATE  # samples
 _PADDING: Final = RATE // 2  # samples of silence on either side
 _SILENCE: Final = 150  # the loudest sample of silence, of 32,767
@@ -81,8 +81,8 @@ def _windows(samples: np.ndarray[Any, Any]) -> list[Window]:
     start = 0
     while start < len(samples):
         end = len(samples)
-        if end - start > _LONGEST * RATE:
-            end = start + _quiet_place(samples[start : start + _LONGEST * RATE])
+        if end - start > _MAX_WINDOW * RATE:
+            end = start + _quiet_place(samples[start : start + _MAX_WINDOW * RATE])
         windows.append(Window(start / RATE, end / RATE, samples[start:end].tobytes()))
         start = end
     return windows
@@ -92,7 +92,7 @@ def _quiet_place(samples: np.ndarray[Any, Any]) -> int:
     """The middle of the quietest part in which to cut."""
     import numpy as np
 
-    first = _SHORTEST * RATE
+    first = _MIN_WINDOW * RATE
     count = (len(samples) - first) // _FRAME
     frames = samples[first : first + count * _FRAME].reshape(count, _FRAME).astype(np.float32)
     # Three frames together, as there are short pauses between words too.
@@ -100,17 +100,17 @@ def _quiet_place(samples: np.ndarray[Any, Any]) -> int:
     return first + int(loudness.argmin()) * _FRAME + _FRAME // 2
 
 
-def words_of(samples: bytes) -> str:
+def transcribe_window(samples: bytes) -> str:
     """Transcribe a window."""
     import numpy as np
 
     sound = np.frombuffer(samples, np.int16)
     if len(sound) < RATE // 10 or int(np.abs(sound.astype(np.int32)).max()) < _SILENCE:
-        return ""  # the model makes up words in silence
-    if len(sound) < _PADDED_BELOW:  # a single word without silence around it is often misheard: "Stop." as "Uh"
+        return ""  # the model invents words in silence
+    if len(sound) < _PADDED_BELOW:  # a single word without silence around it is often misrecognized: "Stop." as "Uh"
         sound = np.pad(sound, _PADDING)
-    heard = _model().transcribe_without_streaming((sound.astype(np.float32) / 32768).tolist(), RATE)
-    return " ".join(line.text.strip() for line in heard.lines if line.text.strip())
+    result = _model().transcribe_without_streaming((sound.astype(np.float32) / 32768).tolist(), RATE)
+    return " ".join(line.text.strip() for line in result.lines if line.text.strip())
 
 
 @functools.cache

@@ -2,8 +2,8 @@
 
     sound = await speak_reply(turn.text, turn_token)
 
-What is said is the text without its markup, as a person would read it out. It is made in a worker process and ends with
-the token, at once: nothing is said that was stopped.
+The text is spoken without its markup, as a person would read it out. The speech is made in a worker process, which a
+stop ends at once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from halter.voice.espeak import speak
 if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
 
-__all__ = ["readable", "say", "speak_reply"]
+__all__ = ["readable", "speak_reply", "synthesize"]
 
-_MOST: Final = 5_000  # characters: about five minutes
-_RATE: Final = 48_000
+_MAX_LENGTH: Final = 5_000  # characters: about five minutes
+_RATE: Final = 48_000  # samples per second
 _BLOCK: Final = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1[`~]*\s*$|\Z)", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"!?\[([^\]\n]*)\]\([^)\n]*\)")
 _ADDRESS: Final = re.compile(r"<?https?://[^\s>]+>?")
@@ -42,7 +42,7 @@ async def speak_reply(text: str, token: CancellationToken | None = None, *, voic
     words = readable(text)
     if not words:
         return None
-    return Audio(await run_isolated_async(say, words, voice, token=token), "audio/ogg")
+    return Audio(await run_isolated_async(synthesize, words, voice, token=token), "audio/ogg")
 
 
 def readable(text: str) -> str:
@@ -51,12 +51,12 @@ def readable(text: str) -> str:
     plain = _ADDRESS.sub("(link)", _LINK.sub(r"\1", plain))
     plain = _SIGNS.sub("", _LINE_START.sub("", _RULE.sub("", plain)))
     plain = "\n".join(line.strip() for line in plain.splitlines() if line.strip())
-    if len(plain) > _MOST:
-        plain = plain[:_MOST].rpartition(" ")[0] + "\nThe rest is in the text."
+    if len(plain) > _MAX_LENGTH:
+        plain = plain[:_MAX_LENGTH].rpartition(" ")[0] + "\nThe rest is in the text."
     return plain if any(each.isalnum() for each in plain) else ""
 
 
-def say(text: str, voice: str) -> bytes:
+def synthesize(text: str, voice: str) -> bytes:
     """Speak it into an ogg/opus file, in a worker process."""
     import av
 

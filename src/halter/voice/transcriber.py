@@ -5,8 +5,8 @@
     transcript.text
 
 `Transcriber` understands English, without any network: its model comes inside a wheel. It runs in a process of its own,
-which stays from one call to the next, because loading the model takes a second. A stop gives control back at once; if
-the model was in the middle of something its process is killed, and the next call starts a new one.
+which is kept between calls, because loading the model takes a second. A stop returns at once; if the model was in the
+middle of something its process is killed, and the next call starts a new one.
 
 `RemoteTranscriber` asks an OpenAI-compatible server and is used in the same way.
 """
@@ -26,7 +26,7 @@ from halter.cancel.isolation.api import Workers
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.models.errors import StreamBroken
 from halter.models.http.endpoint import Endpoint, Form, Upload
-from halter.voice.recognition import decode, words_of
+from halter.voice.recognition import decode, transcribe_window
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AudioFile", "Recording", "RemoteTranscriber", "Segment", "Transcriber", "Transcribes", "Transcript"]
 
-_UPLOAD_BYTES: Final = 25_000_000
+_MAX_UPLOAD: Final = 25_000_000
 
 
 class AudioFile(Struct, frozen=True):
@@ -86,8 +86,8 @@ class Transcribes(Protocol):
         ...
 
 
-class _Whole:
-    """The part that both transcribers share."""
+class _TranscriberBase:
+    """The common part of both transcribers."""
 
     def segments(self, audio: Recording, *, token: CancellationToken | None = None) -> AsyncGenerator[Segment, None]:
         raise NotImplementedError
@@ -99,7 +99,7 @@ class _Whole:
         return Transcript(segments, segments[-1].total if segments else 0.0)
 
 
-class Transcriber(_Whole):
+class Transcriber(_TranscriberBase):
     """English speech to text on this machine. Reads ogg/opus, webm, m4a, mp3, wav, flac; *max_seconds* of each.
 
     Two calls at once use two processes; one of them is kept.
@@ -114,13 +114,13 @@ class Transcriber(_Whole):
     ) -> AsyncGenerator[Segment, None]:
         """Transcribe in pieces of some seconds. Raises Cancelled when the token is cancelled."""
         need("voice", "av", "moonshine_voice", "numpy")
-        mine = current_token() if token is None else token
+        used_token = current_token() if token is None else token
         if isinstance(audio, AudioFile):
             audio = audio.data
         source = audio if isinstance(audio, bytes) else os.fspath(audio)
-        windows = await self._workers.run(decode, source, self._max_seconds, token=mine)
+        windows = await self._workers.run(decode, source, self._max_seconds, token=used_token)
         for window in windows:
-            text = await self._workers.run(words_of, window.samples, token=mine)
+            text = await self._workers.run(transcribe_window, window.samples, token=used_token)
             yield Segment(text, window.start, window.end, windows[-1].end)
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class Transcriber(_Whole):
         self._workers.close()
 
 
-class RemoteTranscriber(_Whole):
+class RemoteTranscriber(_TranscriberBase):
     """Speech to text by an OpenAI-compatible server (`/audio/transcriptions`)."""
 
     def __init__(
@@ -146,19 +146,19 @@ class RemoteTranscriber(_Whole):
         self, audio: Recording, *, token: CancellationToken | None = None
     ) -> AsyncGenerator[Segment, None]:
         """Transcribe all of it, in one piece. Raises Cancelled when the token is cancelled."""
-        mine = current_token() if token is None else token
+        used_token = current_token() if token is None else token
         if isinstance(audio, AudioFile):
             name, data = audio.name, audio.data
         elif isinstance(audio, bytes):
             name, data = "audio", audio
         else:
             path = Path(audio)
-            name, data = path.name, await run_blocking_async(_read, path, token=mine)
-        if len(data) > _UPLOAD_BYTES:
-            msg = f"{name} is larger than {_UPLOAD_BYTES:,} bytes, the limit of most servers"
+            name, data = path.name, await run_blocking_async(_read, path, token=used_token)
+        if len(data) > _MAX_UPLOAD:
+            msg = f"{name} is larger than {_MAX_UPLOAD:,} bytes, the limit of most servers"
             raise ValueError(msg)
         form = Form({"model": self._model, "response_format": "json"}, {"file": Upload(name, data)})
-        async with mine.scope():
+        async with used_token.scope():
             answer = await self._endpoint.post_json("/audio/transcriptions", form)
         text = answer.get("text")
         if not isinstance(text, str):
@@ -172,4 +172,4 @@ class RemoteTranscriber(_Whole):
 
 def _read(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(_UPLOAD_BYTES + 1)
+        return file.read(_MAX_UPLOAD + 1)

@@ -50,7 +50,7 @@ __all__ = ["TRANSCRIBING", "VoiceMessages", "echo"]
 
 TRANSCRIBING: Final = "transcribing"
 """The `preparing` of such a message, for `agent.session(prepares=...)`."""
-_TIMEOUT: Final = 120.0
+_TIMEOUT: Final = 120.0  # seconds
 _AT_ONCE: Final = 2
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def echo(edited: MessageEdited) -> str:
     return f'🎙️ "{edited.message.text}"' if edited.prepared == TRANSCRIBING else ""
 
 
-class _Job(NamedTuple):
+class _TranscriptionJob(NamedTuple):
     """A message to be transcribed."""
 
     session: Session
@@ -89,7 +89,7 @@ class VoiceMessages:
         self._at_once = at_once
         self._token = CancellationToken(name="voice_messages")
         self._known: set[tuple[Session, str]] = set()  # queued here, or being transcribed
-        self._waiting: dict[Session, deque[_Job]] = {}  # the session that has waited longest comes first
+        self._waiting: dict[Session, deque[_TranscriptionJob]] = {}  # the session that has waited longest comes first
         self._busy: Counter[Session] = Counter()
         self._last: dict[Session, asyncio.Event] = {}  # set when the newest message of the session has its text
         self._deliveries: set[asyncio.Task[None]] = set()
@@ -108,10 +108,10 @@ class VoiceMessages:
         message = to_message(content)
         accepting = asyncio.create_task(self._accept(session, message, mode, id, expect_turn))
         self._accepting.add(accepting)
-        accepting.add_done_callback(self._has_accepted)
+        accepting.add_done_callback(self._on_accepted)
         return await asyncio.shield(accepting)  # the sender may disconnect: a stored recording is transcribed anyway
 
-    def _has_accepted(self, task: asyncio.Task[Receipt]) -> None:
+    def _on_accepted(self, task: asyncio.Task[Receipt]) -> None:
         self._accepting.discard(task)
         if not task.cancelled():
             task.exception()  # mark it as retrieved, even if the sender has disconnected
@@ -122,7 +122,7 @@ class VoiceMessages:
         has_sound = any(isinstance(part, Audio) for part in message.parts)
         preparing = TRANSCRIBING if has_sound else ""
         receipt = await session.apost(message, mode, message_id, expect_turn, preparing=preparing)
-        self._expect(_Job(session, receipt.id, expect_turn))
+        self._expect(_TranscriptionJob(session, receipt.id, expect_turn))
         return receipt
 
     def resume(self, session: Session) -> int:
@@ -132,7 +132,7 @@ class VoiceMessages:
         """
         found = [message for message in session.inbox if message.preparing == TRANSCRIBING]
         for message in found:
-            self._expect(_Job(session, message.id, None))
+            self._expect(_TranscriptionJob(session, message.id, None))
         return len(found)
 
     async def close(self, timeout: float = 1.0) -> None:  # noqa: ASYNC109  (as a session's)
@@ -147,7 +147,7 @@ class VoiceMessages:
 
     # -- the queue ---------------------------------------------------------------------------------------------------
 
-    def _expect(self, job: _Job) -> None:
+    def _expect(self, job: _TranscriptionJob) -> None:
         """Queue a message, once."""
         message = job.session.inbox.find(job.message_id)
         if message is None or message.preparing != TRANSCRIBING or job[:2] in self._known:
@@ -165,17 +165,17 @@ class VoiceMessages:
             if jobs:
                 self._waiting[session] = jobs  # behind the other sessions
             self._busy[session] += 1
-            earlier, told = self._last.get(session), asyncio.Event()
-            self._last[session] = told
-            task = asyncio.create_task(self._listen(job))
+            earlier, stored = self._last.get(session), asyncio.Event()
+            self._last[session] = stored
+            task = asyncio.create_task(self._transcribe_message(job))
             self._tasks.add(task)
-            task.add_done_callback(functools.partial(self._has_ended, job, earlier, told))
+            task.add_done_callback(functools.partial(self._on_transcribed, job, earlier, stored))
 
-    def _has_ended(
+    def _on_transcribed(
         self,
-        job: _Job,
+        job: _TranscriptionJob,
         earlier: asyncio.Event | None,
-        told: asyncio.Event,
+        stored: asyncio.Event,
         task: asyncio.Task[MessageTranscript | None],
     ) -> None:
         self._tasks.discard(task)
@@ -186,58 +186,62 @@ class VoiceMessages:
         if error is not None:
             _log.error("transcribing a voice message failed", exc_info=error, extra={"session": job.session.id})
         transcript = task.result() if error is None and not task.cancelled() else None
-        delivery = asyncio.create_task(self._deliver(job, transcript, earlier, told))
+        delivery = asyncio.create_task(self._deliver(job, transcript, earlier, stored))
         self._deliveries.add(delivery)
         delivery.add_done_callback(self._deliveries.discard)
         self._begin()
 
     async def _deliver(
-        self, job: _Job, transcript: MessageTranscript | None, earlier: asyncio.Event | None, told: asyncio.Event
+        self,
+        job: _TranscriptionJob,
+        transcript: MessageTranscript | None,
+        earlier: asyncio.Event | None,
+        stored: asyncio.Event,
     ) -> None:
         """Give a message its text, after the *earlier* one of the session has its own: texts appear in order.
 
-        The wait is bounded: the earlier message is being transcribed, and that has a timeout. It takes no place in
-        the line, and a stop phrase does not wait for it either.
+        The wait is bounded: the earlier message is being transcribed, and that has a timeout. It delays no other
+        transcription, and a stop phrase does not wait for it either.
         """
         try:
             if transcript is not None:
                 if earlier is not None:
                     await earlier.wait()
-                await transcript.tell(CancellationToken.any_of(job.session.token, self._token))
+                await transcript.store(CancellationToken.any_of(job.session.token, self._token))
         finally:
-            told.set()
+            stored.set()
             self._known.discard(job[:2])
-            if self._last.get(job.session) is told:
+            if self._last.get(job.session) is stored:
                 del self._last[job.session]
 
     # -- one message -------------------------------------------------------------------------------------------------
 
-    async def _listen(self, job: _Job) -> MessageTranscript | None:
-        """Transcribe a message; None if it was removed, or is left for whoever opens the session next."""
-        gone = CancellationToken(name="removed")
+    async def _transcribe_message(self, job: _TranscriptionJob) -> MessageTranscript | None:
+        """Transcribe a message; None if it was removed, or is left for the next time the session is opened."""
+        removed = CancellationToken(name="removed")
 
-        def note_removed(events: list[Event]) -> None:
+        def on_events(events: list[Event]) -> None:
             if any(isinstance(each.data, MessageRemoved) and each.data.id == job.message_id for each in events):
-                gone.cancel("removed")
+                removed.cancel("removed")
 
-        with job.session.subscribe(only={MessageRemoved}, on_events=note_removed):
+        with job.session.subscribe(only={MessageRemoved}, on_events=on_events):
             message = job.session.inbox.find(job.message_id)
             if message is None or message.message is None:
                 return None  # it was removed while it waited
             end = CancellationToken.any_of(job.session.token, self._token)
-            token = CancellationToken.any_of(gone, end, CancellationToken(timeout=self._timeout))
-            heard = MessageTranscript(job.session, job.message_id, job.expect_turn, self._phrases)
+            token = CancellationToken.any_of(removed, end, CancellationToken(timeout=self._timeout))
+            transcript = MessageTranscript(job.session, job.message_id, job.expect_turn, self._phrases)
             for part in message.message.parts:
                 if isinstance(part, Audio):
-                    await self._transcribe(part, heard, token)
-                    heard.end_recording()
+                    await self._transcribe(part, transcript, token)
+                    transcript.end_recording()
                 else:
-                    heard.add(part)
+                    transcript.add(part)
                 if end.is_cancelled:
                     return None
-            return heard
+            return transcript
 
-    async def _transcribe(self, sound: Audio, heard: MessageTranscript, token: CancellationToken) -> None:
+    async def _transcribe(self, sound: Audio, transcript: MessageTranscript, token: CancellationToken) -> None:
         """Transcribe one recording. A boundary: any error becomes a note in the text."""
         has_words = False
         why = "no speech was recognized"
@@ -245,7 +249,7 @@ class VoiceMessages:
             async with contextlib.aclosing(self._transcriber.segments(sound.data, token=token)) as pieces:
                 async for piece in pieces:
                     has_words = has_words or bool(piece.text.strip())
-                    await heard.take(piece.text)
+                    await transcript.add_text(piece.text)
         except Cancelled as stop:
             is_late = stop.reason == "timeout"
             why = (
@@ -258,4 +262,4 @@ class VoiceMessages:
         else:
             if has_words:
                 return
-        heard.miss(why, is_rest=has_words)
+        transcript.add_failure(why, is_rest=has_words)

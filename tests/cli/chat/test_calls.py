@@ -80,7 +80,7 @@ def test_a_failed_command_looks_failed(home: Home, provider: FakeProvider) -> No
         assert colour_of(chat, "✗ $ seq 1 40") == "red"
         assert "    101\n" not in chat.text
         chat.type(CTRL_O)
-        chat.wait_for("ended by SIGKILL", "all of its output")
+        chat.wait_for("ended by SIGKILL", "full output")
         chat.type(CTRL_O)
         chat.wait_for("    101\n", "    115\n")
         chat.type(CTRL_O)

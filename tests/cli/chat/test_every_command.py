@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from halter.cli.chat.key_bindings import make_keys
-from halter.cli.chat.slash_commands import COMMANDS, KEYS
+from halter.cli.chat.slash_commands import COMMANDS, KEY_HELP
 from halter.testing import FakeProvider, answer, hang_mid_stream
 from tests.support.chat_screen import (
     ALT_ENTER,
@@ -33,17 +33,17 @@ class Row(NamedTuple):
 
 
 COMMAND_ROWS = (
-    Row("/help", ("Ctrl+O           show all output", "/quit")),
+    Row("/help", ("Ctrl+O           show the full output", "/quit")),
     Row("/tools", ("launch               Launch something.",)),
     Row("/model", ("using test; to change it: /model openai:NAME",)),
     Row("/model nonsense", ("/model: there is no model named 'nonsense'",)),
-    Row("/mcp", ("there are no MCP servers; `halter mcp add",)),
-    Row("/context", ("next request: about", "by estimate: 2 messages")),
+    Row("/mcp", ("no MCP servers; add one with `halter mcp add",)),
+    Row("/context", ("next request: about", "estimated: 2 messages")),
     Row("/cost", ("turn     ", "session  ")),
     Row("/why", ("no turn of this session was stopped",)),
-    Row("/diff", ("the last turn has changed no files",)),
-    Row("/redo", ("there are no files to bring back",)),
-    Row("/init", ("the model cannot write files here: it has no tool write_file",)),
+    Row("/diff", ("the last turn changed no files",)),
+    Row("/redo", ("no file changes to redo",)),
+    Row("/init", ("the model cannot write files: it has no write_file tool",)),
     Row("/sessions", ("FIRST MESSAGE", "Hello.")),
     Row("/resume", ("FIRST MESSAGE", "Hello.")),
     Row("/resume nothing", ("there is no session 'nothing'",)),
@@ -63,7 +63,7 @@ COMMAND_ROWS = (
     Row("/retry", ("the turn was removed from the conversation", "Answer 2.")),
     Row("/undo everything", ("usage: /undo, /undo files or /undo keep",)),
     Row("/undo", ("> Hello.",)),
-    Row("/rollback", ("there is no turn to remove",)),
+    Row("/rollback", ("no turn to remove",)),
     Row("/new", ("New session.",)),
     Row("/stpo", ("unknown command /stpo; did you mean /stop",)),
     Row("/quit", ("Shutting down…",)),
@@ -151,7 +151,7 @@ def type_path(chat: ChatScreen, _provider: FakeProvider) -> None:
 
 def type_command(chat: ChatScreen, _provider: FakeProvider) -> None:
     chat.send("!echo won | tr o i")
-    chat.wait_for("win\n", "its output goes with your next message")
+    chat.wait_for("win\n", "its output will be sent with your next message")
 
 
 def type_note(chat: ChatScreen, _provider: FakeProvider) -> None:
@@ -166,7 +166,7 @@ def press_ctrl_o(chat: ChatScreen, _provider: FakeProvider) -> None:
 
 def press_ctrl_r(chat: ChatScreen, _provider: FakeProvider) -> None:
     chat.type(CTRL_R + "stor")
-    chat.wait_for("search in what you typed")
+    chat.wait_for("search your input")
     chat.wait_for("A story.")
     chat.type(ENTER)
     chat.wait_for_line("> A story.")
@@ -224,7 +224,7 @@ def test_every_key(home: Home, provider: FakeProvider) -> None:
 
 def test_every_key_has_a_row() -> None:
     """A key that is bound, or listed by /help, is driven above, too."""
-    listed = {key for key, _ in KEYS}
+    listed = {key for key, _ in KEY_HELP}
     bound: Any = make_keys(SimpleNamespace(actions=None))  # type: ignore[arg-type]  # only to list them
     assert {tuple(getattr(key, "value", key) for key in each.keys) for each in bound.bindings} == set(BOUND)
     assert set(BOUND.values()) <= listed

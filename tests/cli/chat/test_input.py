@@ -110,7 +110,7 @@ def test_a_reference_in_the_chat(chat: ChatScreen, provider: FakeProvider) -> No
 def test_a_command_of_the_user(chat: ChatScreen, provider: FakeProvider) -> None:
     """It has a terminal, its output is on the screen and goes with the next message, with its exit code."""
     chat.type("!test -t 1 && echo on a terminal; exit 3" + ENTER)
-    chat.wait_for("on a terminal\n", "exit code 3; its output goes with your next message")
+    chat.wait_for("on a terminal\n", "exit code 3; its output will be sent with your next message")
     chat.send("What was that?")
     content = str(sent(provider))
     assert content.startswith("What was that?\n\nI ran `test -t 1 && echo on a terminal; exit 3`:\n\non a terminal\n")
@@ -128,10 +128,10 @@ def test_output_that_was_not_sent(home: Home, provider: FakeProvider) -> None:
         chat.wait_for("First answer.")
         chat.wait_ready()
         chat.send("!echo wonder | tr e E")
-        chat.wait_for("its output goes with your next message")
+        chat.wait_for("its output will be sent with your next message")
         chat.type(CTRL_D)
         assert chat.end() == 0
-        assert "The output of your commands is kept" in chat.text
+        assert "The output of your commands is saved" in chat.text
     with ChatScreen(home, "--continue") as chat:
         chat.wait_for("held      I ran `echo wonder | tr e E`")
         chat.wait_ready()
@@ -146,7 +146,7 @@ def test_output_without_a_conversation(home: Home) -> None:
     with ChatScreen(home) as chat:
         chat.wait_ready()
         chat.send("!echo wonder | tr e E")
-        chat.wait_for("its output goes with your next message")
+        chat.wait_for("its output will be sent with your next message")
         chat.type(CTRL_D)
         assert chat.end() == 0
     assert home.events() == []
@@ -159,7 +159,7 @@ def test_a_command_is_stopped_as_in_any_terminal(chat: ChatScreen, provider: Fak
     chat.type("words" + ENTER)
     chat.wait_for("got words")
     chat.type(CTRL_C)
-    chat.wait_for("its output goes with your next message")
+    chat.wait_for("its output will be sent with your next message")
     chat.wait_ready()
     chat.send("Go on.")
     assert "got words" in str(sent(provider))
@@ -168,7 +168,7 @@ def test_a_command_is_stopped_as_in_any_terminal(chat: ChatScreen, provider: Fak
 def test_a_command_that_leaves_its_terminal_and_ignores_the_hang_up(chat: ChatScreen, provider: FakeProvider) -> None:
     """It is killed: the chat waited for such a command as long as it ran."""
     chat.type("!trap '' HUP; exec </dev/null >/dev/null 2>&1; sleep 1000" + ENTER)
-    chat.wait_for("stopped; its output goes with your next message")
+    chat.wait_for("stopped; its output will be sent with your next message")
     chat.wait_ready()
 
 
@@ -211,13 +211,13 @@ def test_lines_of_other_sessions_are_found(home: Home, provider: FakeProvider) -
         chat.type(CTRL_R + "needle")
         chat.wait_for_line("> find the needle in the hay")
         chat.type(ENTER)
-        chat.wait_gone("search in what you typed")
+        chat.wait_gone("search your input")
         chat.type("big ")  # the cursor is where it was found
         chat.wait_for_line("> find the big needle in the hay")
         chat.type(CTRL_U + CTRL_R + "needle")
-        chat.wait_for("search in what you typed")
+        chat.wait_for("search your input")
         chat.type(ESC)
-        chat.wait_gone("search in what you typed")
+        chat.wait_gone("search your input")
         assert len(provider.requests) == 1
 
 
@@ -256,7 +256,7 @@ def test_a_session_is_picked(home: Home, provider: FakeProvider) -> None:
     for name in ("first", "second"):
         assert home.run("-p", f"About {name}.", "--session", name).code == 0
     with ChatScreen(home, "--resume") as chat:
-        chat.wait_for("Continue which session?", "> second", "first")
+        chat.wait_for("Which session?", "> second", "first")
         chat.type("\x1b[B")
         chat.wait_for("> first")
         chat.type("second")
@@ -265,7 +265,7 @@ def test_a_session_is_picked(home: Home, provider: FakeProvider) -> None:
         chat.wait_for("» About second.")
         chat.wait_ready()
     with ChatScreen(home, "--resume") as chat:
-        chat.wait_for("Continue which session?")
+        chat.wait_for("Which session?")
         chat.type(ESC)
         assert chat.end() == 0
     with ChatScreen(home, "--resume", "fir") as chat:

@@ -119,7 +119,9 @@ async def fly(ctx: ToolContext) -> str:
         chat.wait_state("needs you")
         chat.type(f"y{ENTER}{word}{ENTER}")
         chat.wait_for("in the air")
-        chat.wait(lambda: "was not sent: the question is answered" in chat.text or "no longer open" in chat.text)
+        chat.wait(
+            lambda: "was not sent: the question was already answered" in chat.text or "no longer open" in chat.text
+        )
         assert len(provider.requests) == 1
         assert "steer" not in chat.text
         chat.type(word)
@@ -135,15 +137,15 @@ def test_a_long_call_is_read_to_its_end(home: Home, provider: FakeProvider) -> N
         chat.wait_ready()
         provider.script(tool_calls([long]), answer("Gone."))
         chat.send("Launch.")
-        chat.wait_for("Enter: read on (1 more page)")
+        chat.wait_for("Enter: next page (1 more)")
         chat.send("y")
-        chat.wait_for("and the moon", "read it to its end first", "y: Allow once")
+        chat.wait_for("and the moon", "read it to the end first", "y: Allow once")
         chat.send("n, it rains")
         chat.wait_for("the answer was no: it rains", "Gone.")
         chat.wait_ready()
         provider.script(tool_calls([long]), answer("Up."))
         chat.send("Again.")
-        chat.wait_for("Enter: read on (1 more page)")
+        chat.wait_for("Enter: next page (1 more)")
         chat.type(ENTER)
         chat.wait_for("y: Allow once")
         chat.send("s")
@@ -151,10 +153,10 @@ def test_a_long_call_is_read_to_its_end(home: Home, provider: FakeProvider) -> N
         chat.wait_ready()
         provider.script(tool_calls([ToolCall("m", "guarded", json.dumps({"what": "x\n" * 30}))]))
         chat.send("And more.")
-        chat.wait_for("Enter: read on (1 more page)")
+        chat.wait_for("Enter: next page (1 more)")
         chat.type(ESC)
         chat.wait_for("■ stopped in")
-        chat.wait_gone("Enter: read on (1 more page)")
+        chat.wait_gone("Enter: next page (1 more)")
     answers = [event.data for event in home.events() if isinstance(event.data, ApprovalAnswered)]
     assert [each.scope for each in answers] == ["once", "session", "once"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from halter.cli.chat.status_line import SessionFigures, status_line, tokens_text
 from halter.cli.chat.styling import cells
-from halter.cli.chat.transcript import Transcript
+from halter.cli.chat.transcript import ChatTranscript
 from halter.events import Event, TurnFinished, TurnStarted
 from halter.models.types import Usage
 from halter.session.compactor import ContextUsage
@@ -14,8 +14,8 @@ from halter.session.compactor import ContextUsage
 FIGURES = SessionFigures("gpt-5", ContextUsage(32_640, 272_000), Usage(40_000, 1_200, cost=0.312), "workspace", "ask")
 
 
-def one_turn() -> Transcript:
-    transcript = Transcript()
+def one_turn() -> ChatTranscript:
+    transcript = ChatTranscript()
     ended = TurnFinished("done", usage=Usage(3_000, 400, cost=0.02))
     events: list[TurnStarted | TurnFinished] = [TurnStarted("gpt-5"), ended]
     for seq, data in enumerate(events, 1):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from halter.cli.chat.live_area import LiveArea
 from halter.cli.chat.notices import Notice
-from halter.cli.chat.transcript import Transcript
+from halter.cli.chat.transcript import ChatTranscript
 from halter.events import Event, EventData, TurnStarted
 from halter.events.tools import ApprovalAnswered, ApprovalAsked
 from halter.tools.approval import ApprovalRequest
 
 
-def transcript_of(*happened: EventData) -> Transcript:
-    transcript = Transcript()
+def transcript_of(*happened: EventData) -> ChatTranscript:
+    transcript = ChatTranscript()
     for seq, data in enumerate(happened, 1):
         transcript.apply(Event(seq, float(seq), "s", "t", data))
     return transcript

@@ -60,7 +60,7 @@ def test_what_cannot_be_logged_in_to(tmp_path: Path) -> None:
     """A provider that does not exist, one that needs no key, no key, and no address: each is told in one line."""
     home = Home(tmp_path)
     told = {
-        ("login", "opnai"): "there is no provider 'opnai'; choose one of openai,",
+        ("login", "opnai"): "unknown provider 'opnai'; choose one of openai,",
         ("login", "ollama"): "Ollama needs no key",
         ("login", "openai"): "no key was given; nothing was stored",
         ("login", "azure"): "set AZURE_OPENAI_ENDPOINT first",

@@ -26,15 +26,15 @@ def test_servers_come_and_go(tmp_path: Path) -> None:
     assert home.run("mcp", "remove", "files").code == 0
     assert home.run("mcp", "remove", "there").code == 0
     assert file.read_text() == '# mine\nbusy = "queue"\n\n[limits]\nsteps = 5  # few\n'
-    assert "There are no MCP servers" in home.run("mcp", "list").out
+    assert "No MCP servers" in home.run("mcp", "list").out
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("add", "x"), "usage: halter mcp add NAME URL"),
-        (("add", "a b", "c"), "a name has 1 to 32 letters"),
-        (("add", "known", "c"), "there is a table [mcp.known] already"),
+        (("add", "a b", "c"), "a name consists of 1 to 32 letters"),
+        (("add", "known", "c"), "the table [mcp.known] already exists"),
         (("remove", "gone"), "there is no table [mcp.gone]"),
         (("remove", "known"), "remove mcp.known with `halter config edit`"),
         (("remove",), "usage: halter mcp remove NAME"),

@@ -217,7 +217,7 @@ def test_a_session_goes_on(home: Home, provider: FakeProvider) -> None:
     provider.script(answer("Noted."), answer("Seven."))
     first = home.run("-p", "Remember seven.", "--session", "numbers")
     assert (first.code, first.out) == (0, "Noted.\n")
-    assert "there is no session 'numbers'" in first.err
+    assert "session 'numbers' does not exist yet" in first.err
     assert home.run("-p", "Which number?", "--session", "numbers") == Ended(0, "Seven.\n", "")
     assert texts(provider, 1) == ["Remember seven.", "Noted.", "Which number?"]
 

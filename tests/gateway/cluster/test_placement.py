@@ -68,7 +68,7 @@ async def test_whoever_gets_a_message_takes_a_session_that_nobody_has(nats_serve
         await one.client.post("Go.")
         await one.client.finished()
         while one.has:
-            await one.gateway.registry.asleep()
+            await one.gateway.registry.wait_for_unload()
         await two.client.post("Go on.")
         events = await two.client.finished(turns=2)
         assert [each["data"]["status"] for each in events if each["data"]["type"] == "turn.finished"] == ["done"] * 2
@@ -116,7 +116,7 @@ async def test_a_stream_from_another_node_goes_on_while_the_log_is_merged(
         for turns in range(1, 8):
             await one.client.finished(turns=turns)
             while one.has:
-                await one.gateway.registry.asleep()
+                await one.gateway.registry.wait_unloaded()
             if turns < 7:
                 await one.client.post("Go on.")
         events = await following

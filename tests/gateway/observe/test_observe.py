@@ -106,14 +106,14 @@ async def test_an_event_that_can_not_be_counted_holds_up_no_other(
 ) -> None:
     """It is logged, and all else is seen: the turn's end, which makes room for others, above all."""
     async with gateway_of("One.", "Two.", limits=GatewayLimits(turns=1)) as (gateway, client):
-        take = gateway.metrics.take
+        count = gateway.metrics.count
 
         def fail_once(event: Event) -> None:
             if event.kind == "turn.started" and not caplog.records:
                 raise OSError("no room for figures")
-            take(event)
+            count(event)
 
-        monkeypatch.setattr(gateway.metrics, "take", fail_once)
+        monkeypatch.setattr(gateway.metrics, "count", fail_once)
         for session in ("a", "b"):
             await client.create(session)
             assert (await client.post("Hi.", session=session)).status == 202

@@ -128,7 +128,7 @@ async def test_an_idle_session_is_put_to_sleep_and_loaded_on_demand(tmp_path: Pa
             await client.finished()
             while gateway.registry.live_sessions:
                 # It goes to sleep by itself, and lets go of its lease when it has.
-                await gateway.registry.asleep()
+                await gateway.registry.wait_for_unload()
             await client.post("b")
             events = await client.finished(turns=2)
             assert [event["data"]["text"] for event in events if event["data"]["type"] == "text.delta"] == [
@@ -166,4 +166,4 @@ async def test_a_message_to_a_session_that_is_unloaded_at_once_is_answered(tmp_p
                 await gate.await_reached()
                 gate.open()
                 while gateway.registry.live_sessions:
-                    await gateway.registry.asleep()
+                    await gateway.registry.wait_unloaded()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from halter.toolbox.http.addresses import Rules, carried, literal, server_of, why_not_public
+from halter.toolbox.http.addresses import Rules, embedded_ipv4, literal, server_of, why_not_public
 
 PRIVATE = [
     "10.1.2.3",
@@ -72,14 +72,14 @@ def test_public_addresses_are_allowed(text: str) -> None:
 def test_an_address_inside_another_is_found(inner: ipaddress.IPv4Address, form: str) -> None:
     """Whatever IPv4 address is packed into an IPv6 one, the whole is refused and the inner one is known."""
     address = ipaddress.IPv6Address(form.format(inner))
-    assert carried(address) == inner
+    assert embedded_ipv4(address) == inner
     assert Rules().refuses(address)
 
 
 @given(st.ip_addresses(v=4))
 def test_6to4_is_unpacked(inner: ipaddress.IPv4Address) -> None:
     """The address in the middle of a 6to4 address is the one that it leads to."""
-    assert carried(ipaddress.IPv6Address((0x2002 << 112) | (int(inner) << 80))) == inner
+    assert embedded_ipv4(ipaddress.IPv6Address((0x2002 << 112) | (int(inner) << 80))) == inner
 
 
 def test_a_network_that_is_allowed_allows_no_more_than_itself() -> None:

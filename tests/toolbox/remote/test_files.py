@@ -151,7 +151,7 @@ def test_a_patch_of_what_has_changed_meanwhile_is_refused(work: Work, server: SS
     (tmp_path / "a.txt").write_text("one\n")
     outcome = work("patch", changes=BLOCK.format("one\n", "two\n"), path="a.txt")
     assert outcome.status == "failed"
-    assert "was changed by somebody else" in outcome.detail
+    assert "was changed in the meantime" in outcome.detail
     assert (tmp_path / "a.txt").read_text().startswith("one\ntheirs\n")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from halter import CancellationToken
-from halter.toolbox.remote.machine import Command, MachineError
+from halter.toolbox.remote.machine import MachineError, RemoteCommand
 from halter.toolbox.remote.remote import Remote
 from halter.tools.resources import SessionResources
 from tests.support.processes import is_alive, wait_dead
@@ -130,7 +130,7 @@ def test_a_link_that_was_closed_says_so(server: SSHServer) -> None:
     link = machine_of(server).open()
     link.close()
     link.close()
-    running = link.start(Command("true"), print)
+    running = link.start(RemoteCommand("true"), print)
     assert running.wait_over(timeout=10)
     assert "session is closed" in str(running.error)
     with pytest.raises(MachineError, match="session is closed"):

@@ -1,4 +1,4 @@
-"""What the user can do in the chat, by keys, commands or plain lines, and the notice that each shows.
+"""What the user can do in the chat, by keys, commands or plain lines. Each action shows a notice.
 
 A message is stored before it leaves the input line. If that fails, it stays in the line, with the error.
 """
@@ -23,17 +23,17 @@ from halter.views.text import count
 if TYPE_CHECKING:
     from halter.cli.chat.session_host import SessionHost
     from halter.cli.chat.styling import Tone
-    from halter.cli.chat.transcript import Transcript
-    from halter.cli.chat.user_command import UserCommand
+    from halter.cli.chat.transcript import ChatTranscript
+    from halter.cli.chat.user_command import CommandResult
     from halter.events import Mode
     from halter.session.inbox import InboxMessage, Receipt
     from halter.views.items import Question
 
 __all__ = ["Actions", "Screen"]
 
-_TWICE: Final = 2.0  # seconds within which a second Ctrl+C is one
-_MOMENT: Final = 2.0  # seconds in which a second answer to the same question is not a message
-_INTERRUPTED: Final = 130
+_DOUBLE_PRESS: Final = 2.0  # seconds within which a second Ctrl+C quits
+_REPEAT_WINDOW: Final = 2.0  # seconds in which a repeated answer to a question is not sent as a message
+_EXIT_INTERRUPTED: Final = 130  # 128 + SIGINT
 _ANSWERS: Final[dict[str, object]] = {
     "y": True,
     "yes": True,
@@ -44,14 +44,14 @@ _ANSWERS: Final[dict[str, object]] = {
     "n": False,
     "no": False,
 }
-_DENIED: Final = re.compile(r"(?:no|n)[ ,;:.]+(.+)", re.IGNORECASE | re.DOTALL)
+_DENIED_WITH_REASON: Final = re.compile(r"(?:no|n)[ ,;:.]+(.+)", re.IGNORECASE | re.DOTALL)
 
 
 class Screen(Protocol):
     """Where the notices are shown: the terminal UI, or plain lines."""
 
     line: str  # what is being typed
-    transcript: Transcript
+    transcript: ChatTranscript
 
     @property
     def is_shutting_down(self) -> bool:
@@ -92,11 +92,11 @@ class Screen(Protocol):
         """Start to load a model that runs on this machine, and show that."""
         ...
 
-    def leave(self, code: int, why: str) -> None:
+    def quit(self, code: int, why: str) -> None:
         """End the program."""
         ...
 
-    def leave_at_once(self) -> None:
+    def quit_now(self) -> None:
         """End the program without waiting for anything."""
         ...
 
@@ -111,11 +111,11 @@ class Actions:
         self._phrases = StopPhrases(settings.stop_phrases)
         self._host = host
         self._screen = screen
-        self._outputs: list[str] = []  # of commands of the user, for the next message
+        self._outputs: list[str] = []  # of the user's own commands, sent with the next message
         self._edited = ""  # the queued message that is being edited
-        self._pressed = -_TWICE  # when Ctrl+C was
+        self._pressed = -_DOUBLE_PRESS  # when Ctrl+C was last pressed
         self._typed_for: Question | None = None  # the question that was open when the line was begun
-        self._answered: tuple[float, Question | None] = (-_MOMENT, None)  # when the last approval was answered, and it
+        self._answered: tuple[float, Question | None] = (-_REPEAT_WINDOW, None)  # the last answered approval, and when
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Actions:
         question = self._open_question()
         if not text.strip():
             if question is not None and self._screen.transcript.pages_left(question):
-                self._read_on(question)
+                self._show_next_page(question)
             else:
                 self._release()
             return True
@@ -138,9 +138,9 @@ class Actions:
             if question.kind == "approval" and (answer := _approval_answer(text)) is not None:
                 return self._approve(question, answer)
             text = _chosen(question, text)
-        elif mode is None and self._host.session.is_running and self._answers_gone(text):
-            said = f"{text.strip()!r} was not sent: the question is answered already (Alt+Enter sends it as a message)"
-            self._screen.notice(said, "warn")
+        elif mode is None and self._host.session.is_running and self._repeats_answer(text):
+            why = "the question was already answered (Alt+Enter sends it as a message)"
+            self._screen.notice(f"{text.strip()!r} was not sent: {why}", "warn")
             return True
         is_choice = question is not None and text in (question.choices or ())
         if mode is None and self._host.session.is_running and not is_choice and self._phrases.are_all(text):
@@ -154,30 +154,30 @@ class Actions:
         answered = self._answered[1]
         return None if question is not None and answered is not None and question.id == answered.id else question
 
-    def _answers_gone(self, text: str) -> bool:
-        """Whether a line only answers a question that has just gone: a second "y" must not steer the turn."""
+    def _repeats_answer(self, text: str) -> bool:
+        """Whether a line only repeats the answer to a closed question: a second "y" must not steer the turn."""
         when, answered = self._answered
-        gone = self._typed_for or (answered if time.monotonic() - when <= _MOMENT else None)
-        if gone is None:
+        closed = self._typed_for or (answered if time.monotonic() - when <= _REPEAT_WINDOW else None)
+        if closed is None:
             return False
-        if gone.kind == "approval":
+        if closed.kind == "approval":
             return text.strip().casefold() in _ANSWERS
-        return _chosen(gone, text) in (gone.choices or ())
+        return _chosen(closed, text) in (closed.choices or ())
 
     def _mode_for(self, question: Question | None) -> Mode:
-        """The delivery mode of a line. With a question open it is a steer, as that answers it."""
+        """The delivery mode of a line: a steer if a question is open, because a steer answers it."""
         is_asked = question is not None and question.kind != "approval"
         return "steer" if is_asked else self.busy
 
     def post(self, text: str, mode: Mode) -> bool:
-        """Post a message, with the images that it names and what the user's commands have shown.
+        """Post a message, with the images that it names and the output of the user's own commands.
 
         False if it could not be stored.
         """
-        whole = "\n\n".join([text, *self._outputs])
+        full_text = "\n\n".join([text, *self._outputs])
         images = attached_images(text)
         try:
-            receipt = self._host.post([whole, *images] if images else whole, mode)
+            receipt = self._host.post([full_text, *images] if images else full_text, mode)
         except SessionClosed:
             if not self._screen.is_shutting_down:
                 raise
@@ -189,34 +189,35 @@ class Actions:
             return False
         self._outputs.clear()
         attached = f"{count(len(images), 'image')} attached" if images else ""
-        self._screen.notice("; ".join(filter(None, [self._what_became(receipt), attached])))
+        self._screen.notice("; ".join(filter(None, [self._delivery_text(receipt), attached])))
         self._screen.refresh()
         return True
 
-    def add_output(self, ran: UserCommand) -> None:
-        """Keep what a command of the user has shown for the next message."""
+    def add_output(self, ran: CommandResult) -> None:
+        """Keep the output of a command of the user for the next message."""
         self._outputs.append(command_text(ran))
         how = "" if not ran.code else f"exit code {ran.code}; " if ran.code > 0 else "stopped; "
-        self._screen.transcript.say(f"{how}its output goes with your next message", "warn" if ran.code else "dim", "  ")
+        tone = "warn" if ran.code else "dim"
+        self._screen.transcript.say(f"{how}its output will be sent with your next message", tone, "  ")
 
     def take_outputs(self) -> list[str]:
-        """Take what commands of the user have shown since the last message."""
+        """Take the output of the user's own commands since the last message."""
         outputs, self._outputs = self._outputs, []
         return outputs
 
     async def remember(self, note: str) -> None:
-        """Add a note to those that agents with tools are told in every session."""
+        """Add a note to the memory, which agents with tools have in every session."""
         memory = Memory()
         try:
-            said = await run_blocking_async(memory.add, note, token=NEVER)
+            result = await run_blocking_async(memory.add, note, token=NEVER)
         except (OSError, ValueError) as error:
             self._screen.transcript.say(f"not noted: {error}", "bad")
         else:
-            text = "noted" if said.startswith("Done") else "this was noted before"
+            text = "noted" if result.startswith("Done") else "already noted"
             self._screen.transcript.say(f"{text} in {memory.path}: {note}", "dim", "# ")
         self._screen.refresh()
 
-    def _what_became(self, receipt: Receipt) -> str:
+    def _delivery_text(self, receipt: Receipt) -> str:
         if self._screen.is_shutting_down:
             return "saved for the next run"
         if not self._host.session.is_running or receipt.state == "applied":
@@ -227,7 +228,7 @@ class Actions:
             return f"queued: {receipt.note or 'sent when this turn ends'}"
         return ""
 
-    def _read_on(self, question: Question) -> None:
+    def _show_next_page(self, question: Question) -> None:
         """Show the next page of an approval."""
         self._screen.transcript.show_page(question)
         self._screen.refresh()
@@ -240,22 +241,22 @@ class Actions:
             return False
         is_denial = answer is False or isinstance(answer, dict)
         if not is_denial and self._screen.transcript.pages_left(question):
-            self._read_on(question)
-            self._screen.notice("read it to its end first", "warn")
+            self._show_next_page(question)
+            self._screen.notice("read it to the end first", "warn")
             return True
         if answer == "always" and not question.prefixes:
-            self._screen.notice("this cannot be allowed for always: answer y, s or n", "warn")
+            self._screen.notice("this cannot be allowed permanently: answer y, s or n", "warn")
             return False
         if not self._host.session.answer(question.id, answer, by="terminal"):
             self._screen.notice("that question is no longer open", "warn")
             return True
         self._answered = (time.monotonic(), question)
         if answer == "always":
-            self._keep(question)
+            self._save_prefixes(question)
         return True
 
-    def _keep(self, question: Question) -> None:
-        """Write the prefixes that were allowed for always into the settings file."""
+    def _save_prefixes(self, question: Question) -> None:
+        """Write the prefixes that were allowed permanently to the settings file."""
         path = self._host.configuration.paths.config
         try:
             add_prefixes(path, question.prefixes)
@@ -266,7 +267,7 @@ class Actions:
         self._screen.refresh()
 
     def _release(self) -> None:
-        """Release held messages, and serve the session again if that had failed."""
+        """Release held messages, and serve the session again if serving had failed."""
         self._host.serve()
         if not any(pending.state == "held" for pending in self._host.session.inbox):
             return
@@ -301,17 +302,17 @@ class Actions:
     def press_ctrl_c(self) -> None:
         """Clear the line, or else stop the turn; twice: quit; once more: quit at once."""
         if self._screen.is_shutting_down:
-            self._screen.leave_at_once()
+            self._screen.quit_now()
             return
         if self._screen.line:
             self._screen.clear_line()
             was_edited, self._edited = self._edited, ""
-            self._pressed = -_TWICE
+            self._pressed = -_DOUBLE_PRESS
             self._screen.notice("message unchanged" if was_edited else "line cleared; press Up to get it back")
             return
         now = time.monotonic()
-        if now - self._pressed <= _TWICE:
-            self._screen.leave(_INTERRUPTED, "Ctrl+C")
+        if now - self._pressed <= _DOUBLE_PRESS:
+            self._screen.quit(_EXIT_INTERRUPTED, "Ctrl+C")
             return
         self._pressed = now
         if self._host.session.is_running:
@@ -319,14 +320,14 @@ class Actions:
         else:
             self._screen.notice("Nothing is running. Press Ctrl+C again to quit.")
 
-    def leave_edit(self) -> None:
+    def cancel_edit(self) -> None:
         """End the editing of a queued message without changing it."""
         self._edited = ""
 
-    # -- editing what waits ------------------------------------------------------------------------------------------
+    # -- editing queued messages -------------------------------------------------------------------------------------
 
     def edit_last(self) -> None:
-        """Edit the last queued message, or the one before it. It stays queued meanwhile."""
+        """Edit the last queued message, or the one before the edited one. It stays queued meanwhile."""
         waiting = list(self._host.session.inbox)
         if not waiting:
             self._screen.notice("no messages are queued")
@@ -334,7 +335,7 @@ class Actions:
         if self._screen.line and not self._edited:
             self._screen.notice("the line is not empty: send it or clear it with Ctrl+C")
             return
-        pending = _before(waiting, self._edited)
+        pending = _previous(waiting, self._edited)
         self._edited = pending.id
         self._screen.line = pending.text
         self._screen.notice("press Enter to change the queued message, or empty the line to remove it")
@@ -355,16 +356,16 @@ class Actions:
         return is_done
 
 
-def _before(pending_messages: list[InboxMessage], message_id: str) -> InboxMessage:
+def _previous(pending_messages: list[InboxMessage], message_id: str) -> InboxMessage:
     """The message before the one with this id; the last one if there is none."""
     ids = [pending.id for pending in pending_messages]
     return pending_messages[ids.index(message_id) - 1] if message_id in ids else pending_messages[-1]
 
 
 def _approval_answer(text: str) -> object | None:
-    """What a line answers to an approval; None if it is a message."""
+    """The answer to an approval that a line contains; None if it is a message."""
     words = text.strip()
-    if found := _DENIED.fullmatch(words):
+    if found := _DENIED_WITH_REASON.fullmatch(words):
         return {"deny": found[1].strip()}
     return _ANSWERS.get(words.casefold())
 

@@ -1,7 +1,7 @@
-"""Calls the user back to the terminal: BEL and a desktop notice, if the chat needs them or is done meanwhile.
+"""Notifies the user, by BEL and a desktop notification, when a question is open or a turn has ended.
 
-Only if the terminal is not in front, which most terminals report, or the turn has taken long. Terminals that know
-neither OSC 9 nor OSC 777 show nothing of them.
+Only if the terminal does not have the focus, which most terminals report, or the turn took long. Terminals that support
+neither OSC 9 nor OSC 777 ignore them.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
     from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 
-    from halter.cli.chat.terminal import Terminal
-    from halter.cli.chat.transcript import Transcript
+    from halter.cli.chat.terminal import TerminalDevice
+    from halter.cli.chat.transcript import ChatTranscript
     from halter.events import Event
 
 __all__ = ["REPORT_FOCUS", "REPORT_NO_FOCUS", "Attention"]
 
 REPORT_FOCUS: Final = b"\x1b[?1004h"
 REPORT_NO_FOCUS: Final = b"\x1b[?1004l"
-_LONG: Final = 30.0  # seconds of a turn after which nobody may be watching
-# Keys that no keyboard has stand for the reports.
-_GAINED, _LOST = Keys.F23, Keys.F24
+_LONG_TURN: Final = 30.0  # seconds after which the user may have turned to something else
+# prompt_toolkit parses the reports as keys: these are on no keyboard.
+_FOCUS_GAINED, _FOCUS_LOST = Keys.F23, Keys.F24
 
 
 class Attention:
-    """Whether somebody watches, and how to call them."""
+    """Tracks the focus of the terminal, and notifies the user."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: TerminalDevice) -> None:
         self._terminal = terminal
-        self._is_in_front = True  # until the terminal says otherwise
+        self._has_focus = True  # until the terminal reports otherwise
 
     def bind(self, keys: KeyBindings) -> None:
-        """Take the terminal's reports, which come like keys."""
-        ANSI_SEQUENCES["\x1b[I"], ANSI_SEQUENCES["\x1b[O"] = _GAINED, _LOST
+        """Handle the terminal's reports, which arrive as keys."""
+        ANSI_SEQUENCES["\x1b[I"], ANSI_SEQUENCES["\x1b[O"] = _FOCUS_GAINED, _FOCUS_LOST
 
-        @keys.add(_GAINED)
+        @keys.add(_FOCUS_GAINED)
         def gained(_event: KeyPressEvent) -> None:
-            self._is_in_front = True
+            self._has_focus = True
 
-        @keys.add(_LOST)
+        @keys.add(_FOCUS_LOST)
         def lost(_event: KeyPressEvent) -> None:
-            self._is_in_front = False
+            self._has_focus = False
 
-    def take(self, event: Event, transcript: Transcript) -> None:
-        """Call the user if this event is for them and they may not watch. *transcript* has the event already."""
+    def notify(self, event: Event, transcript: ChatTranscript) -> None:
+        """Notify the user if this event needs them and they may not be watching. *transcript* has the event already."""
         data = event.data
         if isinstance(data, (ApprovalAsked, QuestionAsked)):
             text = "needs you"
@@ -62,11 +62,11 @@ class Attention:
             return
         turns = transcript.display.turns
         took = time.time() - turns[-1].started if turns else 0.0
-        if not self._is_in_front or took >= _LONG:
-            self._terminal.say(_notice(f"Halter {text}"))
+        if not self._has_focus or took >= _LONG_TURN:
+            self._terminal.write(_notice(f"Halter {text}"))
 
 
 def _notice(text: str) -> bytes:
-    """BEL, and the notice in both of the forms that terminals know."""
+    """BEL, and the notification in both forms that terminals support."""
     line = single_line(text)
     return f"\x07\x1b]9;{line}\x07\x1b]777;notify;Halter;{line}\x07".encode()

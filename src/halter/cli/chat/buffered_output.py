@@ -12,7 +12,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halter.cli.chat.terminal import Terminal
+    from halter.cli.chat.terminal import TerminalDevice
 
 __all__ = ["BufferedOutput"]
 
@@ -20,12 +20,12 @@ __all__ = ["BufferedOutput"]
 class BufferedOutput(Vt100_Output):
     """Output that is collected while `is_held` is set, and then written in one piece."""
 
-    def __init__(self, terminal: Terminal, on_gone: Callable[[], object]) -> None:
+    def __init__(self, terminal: TerminalDevice, on_closed: Callable[[], object]) -> None:
         super().__init__(sys.stdout, lambda: Size(*terminal.size()), term=os.environ.get("TERM"), enable_cpr=False)
         self.is_held = False
         self._file = terminal.output
-        self._on_gone = on_gone
-        self._is_gone = False
+        self._on_closed = on_closed
+        self._is_closed = False
 
     def erase_down(self) -> None:
         """Erase from the beginning of this row down.
@@ -41,8 +41,8 @@ class BufferedOutput(Vt100_Output):
         data, self._buffer = "".join(self._buffer).encode(self.encoding(), "replace"), []
         view = memoryview(data)
         try:
-            while view and not self._is_gone:
+            while view and not self._is_closed:
                 view = view[os.write(self._file, view) :]
         except OSError:
-            self._is_gone = True
-            self._on_gone()
+            self._is_closed = True
+            self._on_closed()

@@ -1,6 +1,6 @@
-"""Output that other code prints while the chat is open: tools, warnings, tracebacks of threads.
+"""What other code prints while the chat is open: tools, warnings, tracebacks of threads.
 
-It would be drawn over on the screen, so it is shown line by line above the live area instead.
+On the screen it would be overdrawn, so it is shown line by line above the live area instead.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["capture_output"]
 class _CapturedOutput(io.TextIOBase):
     """A file that passes on what is written to it, line by line. Any thread may write."""
 
-    def __init__(self, say: Callable[[str], object]) -> None:
+    def __init__(self, on_line: Callable[[str], object]) -> None:
         super().__init__()
-        self._say = say
+        self._on_line = on_line
         self._rest = ""
 
     def writable(self) -> bool:
@@ -30,23 +30,23 @@ class _CapturedOutput(io.TextIOBase):
         whole, line_end, rest = (self._rest + text).rpartition("\n")
         self._rest = rest
         if line_end:
-            self._say(whole)
+            self._on_line(whole)
         return len(text)
 
-    def say_rest(self) -> None:
+    def flush_rest(self) -> None:
         """Pass on an unfinished last line."""
         rest, self._rest = self._rest, ""
         if rest:
-            self._say(rest)
+            self._on_line(rest)
 
 
 @contextlib.contextmanager
-def capture_output(say: Callable[[str], object]) -> Iterator[None]:
-    """Call *say* with what is printed in this block, on either stream."""
-    out, err = _CapturedOutput(say), _CapturedOutput(say)
+def capture_output(on_line: Callable[[str], object]) -> Iterator[None]:
+    """Call *on_line* with what is printed in this block, on either stream."""
+    out, err = _CapturedOutput(on_line), _CapturedOutput(on_line)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             yield
         finally:
-            out.say_rest()
-            err.say_rest()
+            out.flush_rest()
+            err.flush_rest()

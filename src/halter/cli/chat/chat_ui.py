@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halter.cli.chat.actions import Actions
 from halter.cli.chat.attention import REPORT_FOCUS, REPORT_NO_FOCUS, Attention
-from halter.cli.chat.completion import complete, longest_common
+from halter.cli.chat.completion import common_prefix, complete
 from halter.cli.chat.input_history import InputHistory
 from halter.cli.chat.key_bindings import make_keys
 from halter.cli.chat.screen_layout import ScreenLayout
-from halter.cli.chat.slash_commands import Commands
+from halter.cli.chat.slash_commands import SlashCommands
 from halter.cli.chat.styling import find_theme, warm_up
-from halter.cli.chat.transcript import Transcript
-from halter.cli.chat.user_command import CommandRun
+from halter.cli.chat.transcript import ChatTranscript
+from halter.cli.chat.user_command import UserCommandRun
 from halter.events import (
     ChildFinished,
     ContextCompacted,
@@ -46,20 +46,21 @@ if TYPE_CHECKING:
     from halter.cli.chat.shutdown import Shutdown
     from halter.cli.chat.status_line import SessionFigures
     from halter.cli.chat.styling import Tone
-    from halter.cli.chat.terminal import Terminal
+    from halter.cli.chat.terminal import TerminalDevice
     from halter.cli.chat.transcript import Finished
     from halter.events import Event, Mode
     from halter.session.subscription import Subscription
 
 __all__ = ["ChatUI"]
 
-_FRAME: Final = 1 / 30
+_FRAME: Final = 1 / 30  # seconds between two frames
 _SLOW_FRAME: Final = 1 / 10  # if there is only progress of calls
 _SLICE: Final = 0.004  # seconds of drawing before keys are handled: an answer may come all at once
-_BREATH: Final = 0.004
-_TICK: Final = 0.5  # seconds between updates of the clock while a turn runs
-_HANGUP: Final = 129
-_CHANGES_FIGURES: Final = (
+_SLICE_PAUSE: Final = 0.004  # seconds between two slices
+_CLOCK_INTERVAL: Final = 0.5  # seconds between updates of the clock while a turn runs
+_EXIT_HANGUP: Final = 129  # 128 + SIGHUP
+# Events after which the figures of the status line are counted again.
+_FIGURE_EVENTS: Final = (
     ChildFinished,
     ContextCompacted,
     MessageApplied,
@@ -75,25 +76,25 @@ _CHANGES_FIGURES: Final = (
 class ChatUI:
     """The chat, in the event loop of one thread."""
 
-    def __init__(self, host: SessionHost, terminal: Terminal, shutdown: Shutdown, *, color: bool) -> None:
-        self.transcript = Transcript()
+    def __init__(self, host: SessionHost, terminal: TerminalDevice, shutdown: Shutdown, *, color: bool) -> None:
+        self.transcript = ChatTranscript()
         self._host = host
         self._terminal = terminal
-        self._user_command: CommandRun | None = None
+        self._user_command: UserCommandRun | None = None
         self._is_suspended = False
         self._shutdown = shutdown
         self._unwritten: list[Finished] = []  # finished, but not written yet
         self._is_behind = False
         self._notice: tuple[str, Tone] = ("", "dim")
         self._loading = 0.0  # when loading a model began
-        self._is_ticking = False
+        self._clock_is_running = False
         self._known_figures: SessionFigures | None = None
         self._listener: Subscription = host.session.subscribe()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ending: asyncio.Task[None] | None = None
+        self._shutdown_task: asyncio.Task[None] | None = None
         self.actions = Actions(host, self)
-        self._commands = Commands(host, self, self.actions)
+        self._commands = SlashCommands(host, self, self.actions)
         self._layout = ScreenLayout(
             terminal,
             above=(
@@ -113,7 +114,7 @@ class ChatUI:
             theme=find_theme(host.configuration.settings.theme),
             history=InputHistory(host.configuration.paths.data / "history.jsonl"),
             on_begin=self.actions.begin_line,
-            on_gone=self._on_gone,
+            on_closed=self._on_terminal_closed,
         )
         keys = make_keys(self)
         self._attention = Attention(terminal)
@@ -173,20 +174,20 @@ class ChatUI:
         self._layout.empty_line(self.line)
 
     def refresh(self) -> None:
-        """Write what is finished, and draw the live area; later, if somebody else has the terminal."""
+        """Write what is finished, and draw the live area; later, if a command of the user has the terminal."""
         if self._is_suspended:
             return
         self._unwritten = self._layout.write([*self._unwritten, *self.transcript.take_finished()], _SLICE)
         self._layout.draw()
         if self._unwritten and self._loop is not None and not self._is_behind:
             self._is_behind = True
-            self._loop.call_later(_BREATH, self._catch_up)
+            self._loop.call_later(_SLICE_PAUSE, self._catch_up)
 
     def _catch_up(self) -> None:
         self._is_behind = False
         self.refresh()
 
-    def leave(self, code: int, why: str) -> None:
+    def quit(self, code: int, why: str) -> None:
         """End the program: say so, close the session, and exit."""
         if not self._shutdown.has_begun:
             self._shutdown.begin(code, why)
@@ -194,9 +195,9 @@ class ChatUI:
                 self.say("Shutting down…")
             if self._user_command is not None:
                 self._user_command.hang_up()
-            self._ending = self._start(self._leave(why))
+            self._shutdown_task = self._start(self._shut_down(why))
 
-    def leave_at_once(self) -> None:
+    def quit_now(self) -> None:
         """End the program at once, by a signal, which works whatever the program is stuck in."""
         os.kill(os.getpid(), signal.SIGINT)
 
@@ -204,16 +205,16 @@ class ChatUI:
         """Send the line, or run it as a command."""
         text = self.line
         self._notice = ("", "dim")
-        work = self._work_of(text) if mode is None else None
+        work = self._line_command(text) if mode is None else None
         if work is not None:
             self.clear_line()
-            self.actions.leave_edit()
+            self.actions.cancel_edit()
             self._start(work)
         elif self.actions.send(text, mode):
             self.clear_line()
 
-    def _work_of(self, text: str) -> Coroutine[Any, Any, None] | None:
-        """What a line is that is no message: a command of the chat, one for the shell, or a note."""
+    def _line_command(self, text: str) -> Coroutine[Any, Any, None] | None:
+        """The work of a line that is not a message: a command of the chat, one for the shell, or a note."""
         if text.startswith("/"):
             return self._commands.run(text)
         is_one_line = "\n" not in text and bool(text[1:].strip())
@@ -224,7 +225,7 @@ class ChatUI:
         return None
 
     async def _run_user_command(self, command: str) -> None:
-        """Leave the terminal to a command of the user until it ends. Its output goes with the next message."""
+        """Give the terminal to a command of the user until it ends. Its output is sent with the next message."""
         if self._user_command is not None or self.is_shutting_down:
             return
         self.transcript.say(command, "user", "! ")
@@ -232,8 +233,8 @@ class ChatUI:
         async with self._layout.suspended():
             self._is_suspended = True
             try:
-                self._terminal.say(REPORT_NO_FOCUS)
-                self._user_command = CommandRun(command, self._terminal)
+                self._terminal.write(REPORT_NO_FOCUS)
+                self._user_command = UserCommandRun(command, self._terminal)
                 ran = await self._user_command.run()
             except OSError as error:
                 self.transcript.say(f"!{command}: {error}", "bad")
@@ -241,7 +242,7 @@ class ChatUI:
                 self.actions.add_output(ran)
             finally:
                 self._is_suspended, self._user_command = False, None
-                self._terminal.say(REPORT_FOCUS)
+                self._terminal.write(REPORT_FOCUS)
         self.refresh()
 
     def complete_line(self) -> None:
@@ -251,33 +252,33 @@ class ChatUI:
             self.notice("Tab completes /commands and @files; Alt+Enter queues a message")
             return
         is_only = len(found.found) == 1 and not found.found[0].endswith(("/", '/"'))
-        self._layout.replace_before_cursor(found.start, longest_common(found.found) + (" " if is_only else ""))
+        self._layout.replace_before_cursor(found.start, common_prefix(found.found) + (" " if is_only else ""))
 
     # -- running -----------------------------------------------------------------------------------------------------
 
     async def run(self, greeting: list[Notice], typed: str = "") -> None:
-        """Run until the user quits. *typed* are keys from before, which come first."""
+        """Run until the user quits. *typed* are keys of the early prompt, which come first."""
         loop = self._loop = asyncio.get_running_loop()
         self._host.on_failure = lambda error: self.call(lambda: self._on_failure(str(error)))
-        self._know_waiting()
+        self._show_inbox()
         self.transcript.finished += greeting
-        self._layout.take_keys(typed)
+        self._layout.feed_keys(typed)
         self._start(self._follow(self._listener))
-        loop.call_soon(self._begin)  # after the first drawing
-        self._terminal.say(REPORT_FOCUS)
+        loop.call_soon(self._start_session)  # after the first drawing
+        self._terminal.write(REPORT_FOCUS)
         with contextlib.suppress(EOFError):  # the terminal was closed
             await self._app.run_async(handle_sigint=False, set_exception_handler=False)
-        self._terminal.say(REPORT_NO_FOCUS)
-        if self._ending is None:
-            self._shutdown.begin(_HANGUP, "the terminal was closed")
-            self._ending = self._start(self._leave("the terminal was closed"))
-        await self._ending  # the terminal may be closed meanwhile
+        self._terminal.write(REPORT_NO_FOCUS)
+        if self._shutdown_task is None:
+            self._shutdown.begin(_EXIT_HANGUP, "the terminal was closed")
+            self._shutdown_task = self._start(self._shut_down("the terminal was closed"))
+        await self._shutdown_task  # the terminal may be closed meanwhile
         if self.line.strip():
             self._shutdown.lines.append(f"Not sent: {self.line}")
         for task in self._tasks:
             task.cancel()
 
-    def _begin(self) -> None:
+    def _start_session(self) -> None:
         """Start to serve the session, once the input line is shown."""
         self.refresh()
         self._host.serve()
@@ -311,7 +312,7 @@ class ChatUI:
         if loading is not None and not loading.done():
             self._loading = time.monotonic()
             loading.add_done_callback(lambda done: self.call(lambda: self._on_loaded(done.exception())))
-            self._keep_time()
+            self._start_clock()
 
     def call(self, do: Callable[[], object]) -> bool:
         """Call something in the loop, from any thread or signal handler; False if the loop has ended."""
@@ -341,11 +342,11 @@ class ChatUI:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _leave(self, why: str) -> None:
+    async def _shut_down(self, why: str) -> None:
         try:
             await self._shutdown.end_session(why, self.actions.late, self.actions.take_outputs())
             while (event := self._listener.get_nowait()) is not None:
-                self._take(event)
+                self._apply(event)
             self._unwritten = self._layout.write([*self._unwritten, *self.transcript.take_finished()])
         finally:
             if self._app.is_running:
@@ -354,19 +355,19 @@ class ChatUI:
     # -- events ------------------------------------------------------------------------------------------------------
 
     async def _follow(self, listener: Subscription) -> None:
-        """Take the events of one session, as long as it is open."""
+        """Apply the events of one session until it is closed."""
         async for event in listener:
-            self._take(event)
-            is_news = not isinstance(event.data, ToolProgress)
+            self._apply(event)
+            needs_frame = not isinstance(event.data, ToolProgress)
             while (more := listener.get_nowait()) is not None:
-                self._take(more)
-                is_news = is_news or not isinstance(more.data, ToolProgress)
+                self._apply(more)
+                needs_frame = needs_frame or not isinstance(more.data, ToolProgress)
             self.refresh()
-            self._keep_time()
-            await asyncio.sleep(_FRAME if is_news else _SLOW_FRAME)
+            self._start_clock()
+            await asyncio.sleep(_FRAME if needs_frame else _SLOW_FRAME)
 
-    def _take(self, event: Event) -> None:
-        if isinstance(event.data, _CHANGES_FIGURES):
+    def _apply(self, event: Event) -> None:
+        if isinstance(event.data, _FIGURE_EVENTS):
             self._known_figures = None
         if isinstance(event.data, TurnFinished):
             self._notice = ("", "dim")  # a notice about the turn is outdated
@@ -377,25 +378,25 @@ class ChatUI:
                     self.transcript.apply(each)
         else:
             self.transcript.apply(event)
-            self._attention.take(event, self.transcript)
+            self._attention.notify(event, self.transcript)
 
-    def _keep_time(self) -> None:
-        if not self._is_ticking and self._is_awaited:
-            self._is_ticking = True
-            self._start(self._tick())
+    def _start_clock(self) -> None:
+        if not self._clock_is_running and self._needs_clock:
+            self._clock_is_running = True
+            self._start(self._run_clock())
 
     @property
-    def _is_awaited(self) -> bool:
+    def _needs_clock(self) -> bool:
         return self.transcript.display.running is not None or bool(self._loading)
 
-    async def _tick(self) -> None:
-        """Update the clock while something runs."""
-        while self._is_awaited:
+    async def _run_clock(self) -> None:
+        """Draw the clock again and again while something runs."""
+        while self._needs_clock:
             self._layout.draw()
-            await asyncio.sleep(_TICK)
-        self._is_ticking = False
+            await asyncio.sleep(_CLOCK_INTERVAL)
+        self._clock_is_running = False
 
-    def _know_waiting(self) -> None:
+    def _show_inbox(self) -> None:
         for pending in self._host.session.inbox:
             self.transcript.display.expect(pending)
 
@@ -403,10 +404,10 @@ class ChatUI:
         """Show another session from now on."""
         self._listener = self._host.session.subscribe()
         self._start(self._follow(self._listener))
-        shown, self.transcript = self.transcript.take_finished(), Transcript()
+        shown, self.transcript = self.transcript.take_finished(), ChatTranscript()
         self.transcript.finished = [*shown, *self._host.describe()]
         self._known_figures = None
-        self._know_waiting()
+        self._show_inbox()
         self.refresh()
         self._host.serve()
 
@@ -419,6 +420,6 @@ class ChatUI:
         text = f"the model could not be loaded: {error}" if error is not None else f"the model is loaded ({took:.1f} s)"
         self.notice(text, "dim" if error is None else "bad")
 
-    def _on_gone(self) -> None:
+    def _on_terminal_closed(self) -> None:
         """Quit if the terminal accepts no output."""
-        self.call(lambda: self.leave(_HANGUP, "the terminal was closed"))
+        self.call(lambda: self.quit(_EXIT_HANGUP, "the terminal was closed"))

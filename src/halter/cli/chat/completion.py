@@ -5,18 +5,18 @@ from __future__ import annotations
 from halter.cli.chat.file_references import Completion, complete_reference
 from halter.cli.chat.slash_commands import COMMANDS
 
-__all__ = ["complete", "longest_common"]
+__all__ = ["common_prefix", "complete"]
 
 
 def complete(before: str, *, deep: bool = False) -> Completion | None:
-    """What the text before the cursor may be completed to; None if there is nothing to complete."""
+    """The possible completions of the text before the cursor; None if there is nothing to complete."""
     if before.startswith("/") and not any(each.isspace() for each in before):
         return Completion(0, [f"/{name}" for name in COMMANDS if name.startswith(before[1:])])
     return complete_reference(before, deep=deep)
 
 
-def longest_common(words: list[str]) -> str:
-    """The common beginning of words."""
+def common_prefix(words: list[str]) -> str:
+    """The longest common prefix of words."""
     first, last = min(words), max(words)
     same = 0
     while same < len(first) and first[same] == last[same]:

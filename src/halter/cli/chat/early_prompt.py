@@ -1,8 +1,8 @@
 """The input line while the chat is still being imported: it shows what is typed, and does nothing with it.
 
-The imports take longer than all else at the start. They run in the main thread, where signals are heard; this line has
-a thread of its own, and imports next to nothing. Each key is kept, whatever it is, and goes to the chat when that is
-up, as if it was typed then: so a message that is sent at once neither gets lost nor runs without its tools.
+The imports take most of the start. They run in the main thread, which handles signals; this line has a thread of its
+own, and imports next to nothing. Every key is kept and goes to the chat once that is up, as if it was typed then: so a
+message that is sent at once neither gets lost nor runs without its tools.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from halter.cli.chat.terminal import Terminal
+    from halter.cli.chat.terminal import TerminalDevice
 
 __all__ = ["EarlyPrompt", "visible_lines"]
 
-_PIECE: Final = 65_536
+_READ_SIZE: Final = 65_536  # bytes
 _PROMPT: Final = "> "
-_PATIENCE: Final = 1.0  # seconds for a terminal that accepts no output
-_REST: Final = 0.05  # seconds for the rest of a character
+_JOIN_TIMEOUT: Final = 1.0  # seconds: the thread may wait for a terminal that accepts no output
+_CHARACTER_TIMEOUT: Final = 0.05  # seconds for the remaining bytes of a character
 _PASTE_IN_BRACKETS: Final = "\x1b[?2004h"
 _PASTE_PLAIN: Final = "\x1b[?2004l"
 # In two steps: if all of the screen is erased in one, tmux first copies it to what can be scrolled back to.
@@ -48,20 +48,20 @@ def visible_lines(typed: str) -> list[str]:
 
 
 class EarlyPrompt:
-    """The line, in a `with` block; `take()` gives what was typed."""
+    """The line, in a `with` block; `take()` returns what was typed."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: TerminalDevice) -> None:
         self._terminal = terminal
         self._decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
         self._typed = ""
         self._lock = threading.Lock()  # around what is written
         self._is_shown = False
-        self._wake, self._woken = os.pipe()
+        self._wake_reader, self._wake_writer = os.pipe()
         self._thread = threading.Thread(target=self._read, name="halter-chat-early", daemon=True)
 
     def __enter__(self) -> Self:
         self._is_shown = True
-        self._terminal.say(_PASTE_IN_BRACKETS.encode())
+        self._terminal.write(_PASTE_IN_BRACKETS.encode())
         self._draw()
         self._thread.start()
         return self
@@ -71,14 +71,14 @@ class EarlyPrompt:
     ) -> None:
         self.stop()
         for line in filter(str.strip, visible_lines(self.take())):
-            self._terminal.say(f"Not sent: {line}\r\n".encode(errors="replace"))
+            self._terminal.write(f"Not sent: {line}\r\n".encode(errors="replace"))
 
     def stop(self) -> None:
-        """Stop to read, and erase the line."""
-        if self._woken >= 0:
-            woken, self._woken = self._woken, -1
-            os.close(woken)
-            self._thread.join(_PATIENCE)
+        """Stop reading, and erase the line."""
+        if self._wake_writer >= 0:
+            wake_writer, self._wake_writer = self._wake_writer, -1
+            os.close(wake_writer)
+            self._thread.join(_JOIN_TIMEOUT)
             self.erase()
 
     def take(self) -> str:
@@ -87,25 +87,26 @@ class EarlyPrompt:
         return typed
 
     def erase(self) -> None:
-        """Show nothing any more. From any thread."""
+        """Erase the line, and draw it no more. From any thread."""
         with self._lock:
             if self._is_shown:
                 self._is_shown = False
-                self._terminal.say(f"{_ERASE}{_PASTE_PLAIN}".encode())
+                self._terminal.write(f"{_ERASE}{_PASTE_PLAIN}".encode())
 
     def _read(self) -> None:
-        """Read keys until it is woken; then only the rest of a character, if that is on its way."""
+        """Read keys until `stop()`; then only the remaining bytes of a character, if there are any."""
         keys = self._terminal.input
-        while self._wake not in select.select([keys, self._wake], [], [])[0] and self._take():
+        while self._wake_reader not in select.select([keys, self._wake_reader], [], [])[0] and self._read_keys():
             pass
-        while self._decoder.getstate()[0] and select.select([keys], [], [], _REST)[0] and self._take():
-            pass
-        os.close(self._wake)
+        while self._decoder.getstate()[0] and select.select([keys], [], [], _CHARACTER_TIMEOUT)[0]:
+            if not self._read_keys():
+                break
+        os.close(self._wake_reader)
 
-    def _take(self) -> bool:
-        """Take the keys that are there; False if the terminal is gone."""
+    def _read_keys(self) -> bool:
+        """Read the keys that are available; False if the terminal was closed."""
         try:
-            piece = os.read(self._terminal.input, _PIECE)
+            piece = os.read(self._terminal.input, _READ_SIZE)
         except OSError:
             piece = b""
         self._typed += self._decoder.decode(piece)
@@ -121,14 +122,14 @@ class EarlyPrompt:
         shown = _PROMPT + _last_columns(line, columns - len(_PROMPT) - 1)
         with self._lock:
             if self._is_shown:
-                self._terminal.say(f"{_ERASE}\n\r{state[: columns - 1]}\x1b[A\r{shown}".encode(errors="replace"))
+                self._terminal.write(f"{_ERASE}\n\r{state[: columns - 1]}\x1b[A\r{shown}".encode(errors="replace"))
 
 
-def _last_columns(text: str, most: int) -> str:
+def _last_columns(text: str, columns: int) -> str:
     """The end of a text, as far as it fits."""
     width = 0
     for number, each in enumerate(reversed(text)):
         width += 2 if unicodedata.east_asian_width(each) in "WF" else 1
-        if width > most:
+        if width > columns:
             return text[len(text) - number :]
     return text

@@ -1,6 +1,6 @@
 """Files that a message names: `@src/main.py` is completed as one types, and images among them are sent along.
 
-A reference stays in the text as it is: the model reads the file with its tools if it wants to. Names with spaces are
+A reference stays in the text as it is: the model can read the file with its tools. Names with spaces are
 written `@"my notes.md"`.
 """
 
@@ -27,14 +27,14 @@ _TYPES: Final = {
 _PUNCTUATION: Final = ".,;:!?)"  # behind a name, in a sentence
 _MAX_IMAGE: Final = 10_000_000  # bytes
 _MAX_IMAGES: Final = 8
-_MAX_LISTED: Final = 1_000  # entries of one folder that are looked at
-_MAX_WALKED: Final = 5_000  # entries of all folders that are looked at
+_MAX_LISTED: Final = 1_000  # entries of one folder that are read
+_MAX_WALKED: Final = 5_000  # entries of all folders that are read
 _MAX_FOUND: Final = 20
 _SKIPPED: Final = frozenset({".git", ".venv", "node_modules", "__pycache__", ".mypy_cache", ".ruff_cache", ".tox"})
 
 
 class Completion(NamedTuple):
-    """What the text before the cursor may be completed to: from `start` on, one of `found`."""
+    """Possible completions: the text from `start` to the cursor may become one of `found`."""
 
     start: int
     found: list[str]
@@ -43,7 +43,7 @@ class Completion(NamedTuple):
 def complete_reference(before: str, *, deep: bool = False) -> Completion | None:
     """The files and folders that the reference before the cursor may mean; None if there is no reference.
 
-    With *deep*, files in folders below are looked for, too, if nothing in the named folder fits.
+    With *deep*, subfolders are searched too, if nothing in the named folder matches.
     """
     token = _TOKEN.search(before)
     if token is None:
@@ -51,8 +51,8 @@ def complete_reference(before: str, *, deep: bool = False) -> Completion | None:
     part = token[1] if token[1] is not None else token[2]
     found = _in_folder(part)
     if not found and deep and part and "/" not in part:
-        found = _below(part)
-    return Completion(token.start(), [_written(path) for path in found[:_MAX_FOUND]])
+        found = _in_subfolders(part)
+    return Completion(token.start(), [_as_reference(path) for path in found[:_MAX_FOUND]])
 
 
 def _in_folder(part: str) -> list[str]:
@@ -73,7 +73,7 @@ def _in_folder(part: str) -> list[str]:
     return sorted(matches)
 
 
-def _below(part: str) -> list[str]:
+def _in_subfolders(part: str) -> list[str]:
     """Files below the current folder whose names contain this, those nearest first."""
     found: list[str] = []
     seen = 0
@@ -86,7 +86,7 @@ def _below(part: str) -> list[str]:
     return sorted(found, key=lambda path: (path.count("/"), path))
 
 
-def _written(path: str) -> str:
+def _as_reference(path: str) -> str:
     return f'@"{path}"' if " " in path else f"@{path}"
 
 

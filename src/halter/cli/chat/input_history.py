@@ -1,6 +1,6 @@
 """The lines that were typed, over all sessions, for the arrow keys and Ctrl+R. A file that only its owner may read.
 
-A file that cannot be read or written stops nothing: then the history is that of this run.
+If the file cannot be read or written, the history covers this run only.
 """
 
 from __future__ import annotations

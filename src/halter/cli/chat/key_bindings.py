@@ -58,7 +58,7 @@ def make_keys(ui: ChatUI) -> KeyBindings:
 
     @keys.add("c-d", filter=is_empty)
     def ctrl_d(_event: KeyPressEvent) -> None:
-        ui.leave(0, "Ctrl+D")
+        ui.quit(0, "Ctrl+D")
 
     _bind_search(keys)
     return keys

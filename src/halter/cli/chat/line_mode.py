@@ -21,12 +21,12 @@ from halter.cli.chat.live_area import approval_hint
 from halter.cli.chat.notices import Notice
 from halter.cli.chat.session_host import SessionHost
 from halter.cli.chat.shutdown import Shutdown
-from halter.cli.chat.slash_commands import Commands
-from halter.cli.chat.transcript import Transcript
+from halter.cli.chat.slash_commands import SlashCommands
+from halter.cli.chat.transcript import ChatTranscript
 from halter.cli.chat.welcome import welcome
-from halter.cli.commands.sessions import PASSING, NotFound, find_session, wanted_session
+from halter.cli.commands.sessions import FREQUENT_EVENTS, NotFound, find_session, wanted_session
 from halter.cli.model_choice import NoModel, choose_model
-from halter.cli.output import Output, print_error
+from halter.cli.output import EXIT_PIPE_CLOSED, Output, print_error
 from halter.cli.settings import SettingsError
 from halter.errors import HalterError
 from halter.events import Event, Missed
@@ -47,9 +47,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run_line_mode"]
 
-_PIPE_CLOSED: Final = 141
 _WIDTH: Final = 80
-_URGENT: Final = ("/stop", "/steer", "/quit")
+_URGENT: Final = ("/stop", "/steer", "/quit")  # these do not wait for the previous line
 
 
 def run_line_mode(configuration: Configuration, options: argparse.Namespace) -> int:
@@ -60,31 +59,31 @@ def run_line_mode(configuration: Configuration, options: argparse.Namespace) -> 
             with guard.hold_signals():
                 choice = choose_model(configuration)
             with SQLiteStore(configuration.make_store()) as store:
-                session_id = _session_of(options, store)
+                session_id = _requested_session(options, store)
                 can_ask = sys.stdin is not None and sys.stdin.isatty()
                 with guard.hold_signals():
                     host = SessionHost(configuration, choice, store, session_id, can_ask=can_ask)
                 if can_ask:
-                    told = welcome(configuration, choice, host.agent)
+                    lines = welcome(configuration, choice, host.agent)
                 else:
-                    told = start_lines(configuration, choice, is_script=True)
-                for line in told:
+                    lines = start_lines(configuration, choice, is_script=True)
+                for line in lines:
                     output.say(line)
-                lines = _LineMode(host, Shutdown(guard, host), output)
-                guard.on_signal = lines.on_signal
-                code = asyncio.run(lines.run())
+                chat = _LineMode(host, Shutdown(guard, host), output)
+                guard.on_signal = chat.on_signal
+                code = asyncio.run(chat.run())
         except (HalterError, NoModel, NotFound, OSError, SettingsError) as error:
             code = print_error(error)
         sys.exit(code)
     return 0
 
 
-def _session_of(options: argparse.Namespace, store: Store) -> str | None:
+def _requested_session(options: argparse.Namespace, store: Store) -> str | None:
     """The session that the options mean; None for a new one. Raises `NotFound`."""
     if options.resume is None:
         return wanted_session(store, options.session, latest=options.latest)
     if not options.resume:
-        raise NotFound("--resume needs the id of a session here; `halter sessions` lists them")
+        raise NotFound("without a terminal, --resume needs a session id; `halter sessions` lists them")
     return find_session(store, options.resume)
 
 
@@ -96,33 +95,33 @@ class _LineMode:
 
     def __init__(self, host: SessionHost, shutdown: Shutdown, output: Output) -> None:
         self.line = ""  # for commands that put text back into the input line
-        self.transcript = Transcript()
+        self.transcript = ChatTranscript()
         self._host = host
         self._shutdown = shutdown
         self._output = output
         self._actions = Actions(host, self)
         self._actions.busy = "queue"  # lines of a script are not corrections of a running turn
-        self._commands = Commands(host, self, self._actions)
+        self._commands = SlashCommands(host, self, self._actions)
         self._listener: Subscription = host.session.subscribe()
-        self._is_ended = False  # the input
-        self._past = host.session.turn  # the last turn before this run
+        self._input_ended = False
+        self._previous_turn = host.session.turn  # the last turn before this run
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
         """Run all lines; returns the exit code."""
         self._loop = asyncio.get_running_loop()
-        self._over = self._loop.create_future()
-        self._heard: asyncio.Queue[str | None] = asyncio.Queue()
-        self._moved = asyncio.Event()  # something has happened
+        self._finished = self._loop.create_future()
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._changed = asyncio.Event()  # an event of the session was written
         self._host.on_failure = lambda error: self._call(lambda: self._on_failure(error))
         for pending in self._host.session.inbox:
             self.transcript.display.expect(pending)
-        self._begin_to_write()
+        self._start_writer()
         threading.Thread(target=self._read, name="halter-chat-read", daemon=True).start()
         self._host.serve()
         self.load_model()
-        self._start(self._obey())
-        await self._over
+        self._start(self._run_lines())
+        await self._finished
         self._listener.close()
         await self._shutdown.wait_for("the answer to be read", self._writer.join)
         for line in self._shutdown.lines:
@@ -164,13 +163,13 @@ class _LineMode:
         if loading is not None and not loading.done():
             self._output.say("Loading the model…")
 
-    def leave(self, code: int, why: str) -> None:
+    def quit(self, code: int, why: str) -> None:
         """End the program."""
         if not self._shutdown.has_begun:
             self._shutdown.begin(code, why)
-            self._start(self._leave(why))
+            self._start(self._shut_down(why))
 
-    def leave_at_once(self) -> None:
+    def quit_now(self) -> None:
         """Nothing to do: the exit guard handles a second signal by itself."""
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -188,41 +187,41 @@ class _LineMode:
                 break
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
-                self._hear(line)
+                self._enqueue(line)
         if rest:
-            self._hear(rest)
-        self._call(lambda: self._heard.put_nowait(None))
+            self._enqueue(rest)
+        self._call(lambda: self._lines.put_nowait(None))
 
-    def _hear(self, line: bytes) -> None:
+    def _enqueue(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace").rstrip("\r")
-        self._call(lambda: self._heard.put_nowait(text))
+        self._call(lambda: self._lines.put_nowait(text))
 
-    async def _obey(self) -> None:
-        while (text := await self._heard.get()) is not None:
+    async def _run_lines(self) -> None:
+        while (text := await self._lines.get()) is not None:
             await self._until_next(is_urgent=text.startswith(_URGENT))
             if text.startswith("/"):
                 await self._commands.run(text)
             elif text.strip() or self.transcript.pages_left(self.transcript.display.question):
                 self._actions.begin_line()
                 self._actions.send(text)
-        self._is_ended = True
-        self._stop_asking()
+        self._input_ended = True
+        self._stop_unanswerable()
         await self._until_answered()
         turn = self._host.session.turn
-        has_failed = turn is not None and turn is not self._past and turn.status == "failed"
-        self.leave(int(has_failed), "the end of the input")
+        has_failed = turn is not None and turn is not self._previous_turn and turn.status == "failed"
+        self.quit(int(has_failed), "the end of the input")
 
     async def _until_next(self, *, is_urgent: bool) -> None:
         """Wait until the previous line has started its turn, or a question is open that this one may answer.
 
-        What is urgent is meant for the turn that runs, if one does.
+        An urgent line is meant for the running turn, if there is one.
         """
         session = self._host.session
         while session.inbox.ready() and not self.transcript.display.questions and not self.is_shutting_down:
             if is_urgent and session.is_running:
                 return
-            self._moved.clear()
-            await self._moved.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     async def _until_answered(self) -> None:
         session = self._host.session
@@ -236,21 +235,21 @@ class _LineMode:
             elif not ready:
                 return
 
-    def _stop_asking(self) -> None:
+    def _stop_unanswerable(self) -> None:
         """Stop a turn that asks a question after the end of the input."""
-        if self._is_ended and self.transcript.display.questions and self._is_asked():
+        if self._input_ended and self.transcript.display.questions and self._has_open_question():
             self._host.session.stop(detail="nobody can answer")
 
-    def _is_asked(self) -> bool:
+    def _has_open_question(self) -> bool:
         """Whether a question is open according to the log: the writing thread may be behind."""
         display = SessionDisplay()
-        for event in self._host.store.read(self._host.session.id, without=PASSING):
+        for event in self._host.store.read(self._host.session.id, without=FREQUENT_EVENTS):
             display.apply(event)
         return bool(display.questions)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
-    def _begin_to_write(self) -> None:
+    def _start_writer(self) -> None:
         self._writer = threading.Thread(
             target=self._write_all, args=(self._listener,), name="halter-chat-write", daemon=True
         )
@@ -263,7 +262,7 @@ class _LineMode:
                 self._write(event)
             self._output.end_line()
         except OSError:
-            self._call(lambda: self.leave(_PIPE_CLOSED, "the output was closed"))
+            self._call(lambda: self.quit(EXIT_PIPE_CLOSED, "the output was closed"))
 
     def _write(self, event: Event) -> None:
         data = event.data
@@ -279,38 +278,38 @@ class _LineMode:
         if event.kind in ("request.started", "turn.finished"):
             self._output.end_line()
         self.refresh()
-        self._call(self._moved.set)
+        self._call(self._changed.set)
         if isinstance(item, Question) and item.state == "open":
             if item.kind == "approval":
                 self._output.say(approval_hint(item, self.transcript.pages_left(item)))
             else:
                 choices = "".join(f"\n  {number}. {each}" for number, each in enumerate(item.choices or (), 1))
                 self._output.say(f"? {item.text}{choices}")
-            self._call(self._stop_asking)
+            self._call(self._stop_unanswerable)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def on_signal(self, number: int) -> bool:
         """Quit, in a signal handler."""
-        return self._call(lambda: self.leave(128 + number, "a signal"))
+        return self._call(lambda: self.quit(128 + number, "a signal"))
 
     def show_session(self) -> None:
         """Continue with another session."""
         self._listener = self._host.session.subscribe()
-        self.transcript = Transcript()
-        self._begin_to_write()
-        for said in self._host.describe():
-            self._output.say(said.text)
+        self.transcript = ChatTranscript()
+        self._start_writer()
+        for notice in self._host.describe():
+            self._output.say(notice.text)
         self._host.serve()
 
     def _on_failure(self, error: HalterError) -> None:
         self._output.say(f"halter: {error}")
-        self.leave(1, "the store failed")
+        self.quit(1, "the store failed")
 
-    async def _leave(self, why: str) -> None:
+    async def _shut_down(self, why: str) -> None:
         await self._shutdown.end_session(why, self._actions.late)
-        if not self._over.done():
-            self._over.set_result(None)
+        if not self._finished.done():
+            self._finished.set_result(None)
 
     def _call(self, do: Any) -> bool:  # noqa: ANN401
         try:

@@ -1,7 +1,7 @@
 """The area below the conversation: the unfinished answer, running calls, queued messages, the question, the status.
 
-Lines for a terminal, drawn from the view and the inbox as they are at this moment; each part has a bound, so that the
-line in which one types always has a place.
+Lines for a terminal, drawn from the current state of the session. Each part has a maximum height, so that there is
+always room for the input line.
 """
 
 from __future__ import annotations
@@ -20,32 +20,34 @@ from halter.views.text import count
 if TYPE_CHECKING:
     from halter.cli.chat.markdown_blocks import Block
     from halter.cli.chat.status_line import SessionFigures
-    from halter.cli.chat.transcript import Transcript
+    from halter.cli.chat.transcript import ChatTranscript
     from halter.views.items import CallItem, Question, QueuedMessage
 
 __all__ = ["LiveArea", "approval_hint"]
 
-_TAIL: Final = 12  # and no more than a third of the screen: each row is two in a terminal that becomes narrower
-_QUEUE: Final = 5
-_CALLS: Final = 8
-_CHILDREN: Final = 6
-_OUTPUT: Final = 4  # lines of a running command
-_WITH_OUTPUT: Final = 3  # more running calls than these have no lines of output
-_ARGUMENTS: Final = 30  # characters of a child's call
-_TASK: Final = 24
-_PROMPT: Final = 8
-_HINTS: Final = 4  # lines
-_DRAWN: Final = 2000  # characters of an unfinished block that are drawn as Markdown
-_CLOCK: Final = 16  # columns for the duration
-_LEAST: Final = 8  # columns a text needs to be shown at all
+# Lines.
+_MAX_TAIL: Final = 12  # and at most a third of the screen: in a terminal that becomes narrower, each row becomes two
+_MAX_QUEUE: Final = 5
+_MAX_CALLS: Final = 8
+_MAX_CHILDREN: Final = 6
+_MAX_OUTPUT: Final = 4  # of a running command
+_MAX_QUESTION: Final = 8
+_MAX_HINTS: Final = 4
+_MAX_CALLS_WITH_OUTPUT: Final = 3  # with more running calls, none of them shows output
+_MAX_MARKDOWN: Final = 2000  # characters of an unfinished block that are drawn as Markdown
+# Columns.
+_ARGUMENTS_WIDTH: Final = 30  # of a child's call
+_MIN_TASK_WIDTH: Final = 24
+_CLOCK_WIDTH: Final = 16
+_MIN_CALL_WIDTH: Final = 8
 
 
 def approval_hint(question: Question, pages_left: int) -> str:
     """How an approval is answered."""
     if pages_left:
-        return f"Enter: read on ({count(pages_left, 'more page')}) · n: Deny · n and why: Deny with a reason"
-    said = [f"{each.key}: {each.label}" for each in approval_answers(question, may_keep=True)]
-    return f"{' · '.join(said)} · n and why: Deny with a reason; then Enter"
+        return f"Enter: next page ({pages_left} more) · n: Deny · n REASON: Deny with a reason"
+    answers = [f"{each.key}: {each.label}" for each in approval_answers(question, may_keep=True)]
+    return f"{' · '.join(answers)} · n REASON: Deny with a reason; then Enter"
 
 
 class LiveArea:
@@ -57,64 +59,66 @@ class LiveArea:
         self._rows = rows
         self._tail: tuple[Block | None, list[str]] = (None, [])
 
-    def tail(self, transcript: Transcript) -> list[str]:
+    def tail(self, transcript: ChatTranscript) -> list[str]:
         """The last lines of the unfinished block."""
         block = transcript.answer.tail
         if block is None:
             return []
         if self._tail[0] != block:
             self._tail = (block, self._draw(block))
-        return self._tail[1][-min(_TAIL, self._rows // 3) :]
+        return self._tail[1][-min(_MAX_TAIL, self._rows // 3) :]
 
     def _draw(self, block: Block) -> list[str]:
-        if len(block.text) > _DRAWN:
-            return self.styler.say(block.text[-_DRAWN:], "")
+        if len(block.text) > _MAX_MARKDOWN:
+            return self.styler.say(block.text[-_MAX_MARKDOWN:], "")
         return self.styler.block(block)
 
-    def calls(self, transcript: Transcript) -> list[str]:
+    def calls(self, transcript: ChatTranscript) -> list[str]:
         """A line for each running call, as far as there is room."""
         turn = transcript.display.running
         calls = turn.running_calls if turn is not None else []
-        most = max(3, min(_CALLS, self._rows // 3))
-        shown = calls if len(calls) <= most else calls[: most - 1]
+        max_lines = max(3, min(_MAX_CALLS, self._rows // 3))
+        shown = calls if len(calls) <= max_lines else calls[: max_lines - 1]
         now = time.time()
-        room = 0 if len(calls) > _WITH_OUTPUT else max(1, min(_OUTPUT, self._rows // 8))
+        room = 0 if len(calls) > _MAX_CALLS_WITH_OUTPUT else max(1, min(_MAX_OUTPUT, self._rows // 8))
         lines = [line for call in shown for line in (self._call(call, now), *self._output(call, room))]
         if len(calls) > len(shown):
             lines.append(self.styler.paint(f"  … and {len(calls) - len(shown)} more", "dim"))
         return lines
 
-    def children(self, transcript: Transcript) -> list[str]:
+    def children(self, transcript: ChatTranscript) -> list[str]:
         """A line for each child that is running: its task, and what it does."""
         turns = transcript.display.turns
         children = [child for turn in turns for child in turn.children.values() if child.state == "running"]
         lines: list[str] = []
-        for child in children[:_CHILDREN]:
-            doing = f" · {child.tool} {brief_arguments(child.arguments, _ARGUMENTS)}".rstrip() if child.tool else ""
+        for child in children[:_MAX_CHILDREN]:
+            arguments = brief_arguments(child.arguments, _ARGUMENTS_WIDTH)
+            doing = f" · {child.tool} {arguments}".rstrip() if child.tool else ""
             calls = f" · {count(child.calls, 'call')}" if child.calls else ""
-            text = short(f"◇ {child.agent}: {child.task}", max(self.styler.width - len(doing) - len(calls), _TASK))
+            room = max(self.styler.width - len(doing) - len(calls), _MIN_TASK_WIDTH)
+            text = short(f"◇ {child.agent}: {child.task}", room)
             lines.append(self.styler.paint(short(f"{text}{calls}{doing}", self.styler.width), "dim"))
-        if len(children) > _CHILDREN:
-            lines.append(self.styler.paint(f"  … and {len(children) - _CHILDREN} more", "dim"))
+        if len(children) > _MAX_CHILDREN:
+            lines.append(self.styler.paint(f"  … and {len(children) - _MAX_CHILDREN} more", "dim"))
         return lines
 
-    def _output(self, call: CallItem, most: int) -> list[str]:
+    def _output(self, call: CallItem, max_lines: int) -> list[str]:
         """The last lines of a running command."""
-        lines = live_output(call, most) if most else []
+        lines = live_output(call, max_lines) if max_lines else []
         return [self.styler.paint(f"    {short(line, self.styler.width - 4)}", "dim") for line in lines]
 
     def _call(self, call: CallItem, now: float) -> str:
         mark, tone = ("■", "warn") if call.state == "stopping" else ("⋯", "")
-        room = max(self.styler.width - cells(call.name) - _CLOCK, _LEAST)
+        room = max(self.styler.width - cells(call.name) - _CLOCK_WIDTH, _MIN_CALL_WIDTH)
         return self.styler.paint(short(f"{mark} {call_text(call, now, room)}", self.styler.width), tone)
 
-    def queue(self, transcript: Transcript) -> list[str]:
+    def queue(self, transcript: ChatTranscript) -> list[str]:
         """The queued messages, and how they will be delivered."""
         display = transcript.display
         waiting = list(display.queue.values())
         if display.running is None:
             waiting = [each for each in waiting if each.state == "held"]  # the others are about to start a turn
-        shown = waiting if len(waiting) <= _QUEUE else waiting[: _QUEUE - 1]
+        shown = waiting if len(waiting) <= _MAX_QUEUE else waiting[: _MAX_QUEUE - 1]
         lines = [self._queued(each) for each in shown]
         if len(waiting) > len(shown):
             lines.append(self.styler.paint(f"  … and {len(waiting) - len(shown)} more", "dim"))
@@ -141,8 +145,8 @@ class LiveArea:
             lines += [f"  {number}. {short(each, width)}" for number, each in enumerate(question.choices, 1)]
         how = approval_hint(question, pages_left) if is_approval else "type the answer, then Enter"
         also = f"; {count(more, 'more question')} after this" if more else ""
-        if len(lines) >= _PROMPT:
-            lines = [*lines[: _PROMPT - 2], "  …"]
+        if len(lines) >= _MAX_QUESTION:
+            lines = [*lines[: _MAX_QUESTION - 2], "  …"]
         return [*lines, *self.styler.say(f"{how}{also}", "dim", "  ")]
 
     def hint(self, before: str) -> list[str]:
@@ -151,9 +155,9 @@ class LiveArea:
         if found is None or not found.found:
             return []
         lines = self.styler.say("  ".join(found.found), "dim", "  ")
-        return lines if len(lines) <= _HINTS else [*lines[: _HINTS - 1], self.styler.paint("  …", "dim")]
+        return lines if len(lines) <= _MAX_HINTS else [*lines[: _MAX_HINTS - 1], self.styler.paint("  …", "dim")]
 
-    def status(self, transcript: Transcript, figures: SessionFigures, doing: str) -> str:
+    def status(self, transcript: ChatTranscript, figures: SessionFigures, doing: str) -> str:
         """Model, state, context, tokens and cost, sandbox and approvals, in one line."""
         line, tone = status_line(transcript, figures, doing, self.styler.width)
         return self.styler.paint(line, tone)

@@ -1,8 +1,8 @@
 """Where the cursor is while the live area has rows above the input line: in its first row, so that a resize is safe.
 
-A terminal that becomes narrower wraps the rows again, or cuts them: no program can know how many they are then. But
-every terminal keeps the cursor in the row in which it was. The first row is empty, so it is still one row, and what
-is below its beginning is the live area, and nothing else. To erase from there loses nothing, and leaves nothing.
+A terminal that becomes narrower wraps the rows again, or cuts them: no program can know how many there are then. But
+every terminal keeps the cursor in its row. The first row is empty, so it stays one row, and below its beginning there
+is the live area and nothing else. Erasing from there removes exactly the live area.
 """
 
 from __future__ import annotations

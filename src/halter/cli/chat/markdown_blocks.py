@@ -1,8 +1,8 @@
 """An answer as it streams, split into Markdown blocks: finished ones, and the unfinished tail.
 
 A block is a paragraph, an item of a list, a table, a heading or a piece of code: what can be drawn once and for all.
-markdown-it finds them. All but the last are finished: further lines can only change that one. It is cut where it gets
-longer than can be drawn while somebody types.
+markdown-it finds them. All but the last are finished: further lines can only change that one. A block that is too long
+to be drawn while the user types is cut.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Block", "MarkdownBlocks"]
 
-_MOST_LINES: Final = 30  # of code in one block
-_MOST: Final = 4000  # characters in one block
+_MAX_CODE_LINES: Final = 30  # in one block
+_MAX_CHARACTERS: Final = 4000  # in one block
 
 
 class Block(NamedTuple):
@@ -45,12 +45,12 @@ class MarkdownBlocks:
         """Add text."""
         *lines, self._rest = (self._rest + text).split("\n")
         for line in lines:
-            self._take(line)
-        if len(self._rest) > _MOST:
+            self._add_line(line)
+        if len(self._rest) > _MAX_CHARACTERS:
             # A very long line is cut between two words, or anywhere.
             cut = self._rest.rfind(" ", 1) + 1 or len(self._rest)
             line, self._rest = self._rest[:cut], self._rest[cut:]
-            self._take(line)
+            self._add_line(line)
 
     def take_finished(self) -> list[Block]:
         """The blocks that were finished since the last call."""
@@ -62,7 +62,7 @@ class MarkdownBlocks:
         """Finish the open block; returns all blocks that were not taken before."""
         rest, self._rest = self._rest, ""
         if rest:
-            self._take(rest)
+            self._add_line(rest)
         self._parse()
         if self._fence is not None:
             self._finish_code(self._fence, is_closed=True)
@@ -81,11 +81,11 @@ class MarkdownBlocks:
             return Block("code", "\n".join(lines[1:]), _language(self._fence), self._continues)
         return Block("text", "\n".join(lines), "", self._continues) if any(lines) else None
 
-    def _take(self, line: str) -> None:
+    def _add_line(self, line: str) -> None:
         self._lines.append(line.rstrip("\r"))
         self._size += len(line)
         self._is_parsed = False
-        if self._size > _MOST:
+        if self._size > _MAX_CHARACTERS:
             self._parse()
 
     def _keep(self, lines: list[str]) -> None:
@@ -107,7 +107,7 @@ class MarkdownBlocks:
             while done < len(self._lines) and not self._lines[done].strip():
                 done += 1
             self._keep(self._lines[done:])
-            if self._size > _MOST:
+            if self._size > _MAX_CHARACTERS:
                 self._cut([(-token.level, token.map[0] - done) for token in tokens if token.map])
 
     def _finish_closed(self, tokens: list[Token]) -> int:
@@ -146,8 +146,8 @@ class MarkdownBlocks:
         *lines, _ = fence.content.split("\n")
         done = 0
         while done < len(lines):
-            piece = lines[done : done + _MOST_LINES]
-            if len(piece) < _MOST_LINES and not is_closed and sum(map(len, piece)) <= _MOST:
+            piece = lines[done : done + _MAX_CODE_LINES]
+            if len(piece) < _MAX_CODE_LINES and not is_closed and sum(map(len, piece)) <= _MAX_CHARACTERS:
                 break
             self._finished.append(Block("code", "\n".join(piece), _language(fence), self._continues))
             self._continues = True

@@ -32,12 +32,12 @@ __all__ = [
     "of_user",
 ]
 
-_DETAIL: Final = 200
+_MAX_TASK: Final = 200  # characters of a delegated task
 _LIMITS: Final = frozenset({"step_limit", "token_limit", "cost_limit"})
 _REFUSED_KEY: Final = ("401:", "403:")  # how errors of providers begin
-_LINES: Final = 20  # of a message
-_DIFF_LINES: Final = 80  # of one file
-_BELOW: Final = "    "
+_MAX_LINES: Final = 20  # of a message
+_MAX_DIFF_LINES: Final = 80  # of one file
+_INDENT: Final = "    "
 _MARKS: Final[dict[str, tuple[str, Tone]]] = {
     "completed": ("✓", "good"),
     "partial": ("◐", "warn"),
@@ -61,8 +61,8 @@ class Notice(NamedTuple):
 def of_user(text: str) -> Notice:
     """A message of the user, shortened if it is long."""
     lines = text.split("\n")
-    if len(lines) > _LINES + 1:
-        lines[_LINES:] = [f"… and {len(lines) - _LINES:,} more lines"]
+    if len(lines) > _MAX_LINES + 1:
+        lines[_MAX_LINES:] = [f"… and {len(lines) - _MAX_LINES:,} more lines"]
     return Notice("\n".join(lines), "user", "» ")
 
 
@@ -82,17 +82,21 @@ def of_approval(question: Question) -> list[list[Notice]]:
 
 
 def of_call(call: CallItem) -> list[Notice]:
-    """How a call ended, and what there is to see of it."""
-    mark, tone = _MARKS["failed" if call.state == "completed" and call.has_failed else call.state]
-    details = [Notice(each.text, each.tone, _BELOW) for each in call_details(call)]
+    """How a call ended, and the details below it: a diff, the last lines of output."""
+    mark, tone = _mark(call)
+    details = [Notice(each.text, each.tone, _INDENT) for each in call_details(call)]
     return [Notice(call_text(call), tone, f"{mark} "), *details]
 
 
 def of_output(call: CallItem) -> list[Notice]:
-    """All that a call has returned."""
-    mark, tone = _MARKS["failed" if call.state == "completed" and call.has_failed else call.state]
-    lines = [Notice(each.text, each.tone, _BELOW) for each in full_output(call)]
-    return [Notice(f"{call_text(call)}: all of its output", tone, f"{mark} "), *lines]
+    """The full output of a call."""
+    mark, tone = _mark(call)
+    lines = [Notice(each.text, each.tone, _INDENT) for each in full_output(call)]
+    return [Notice(f"{call_text(call)}: full output", tone, f"{mark} "), *lines]
+
+
+def _mark(call: CallItem) -> tuple[str, Tone]:
+    return _MARKS["failed" if call.state == "completed" and call.has_failed else call.state]
 
 
 def of_diff(diff: FileDiff) -> list[Notice]:
@@ -101,15 +105,15 @@ def of_diff(diff: FileDiff) -> list[Notice]:
     kept = {each.path: each.kept for each in diff.files if each.kept}
     shown: list[Notice] = []
     for each in files:
-        why = f" (a rollback would leave it: {kept[each.path]})" if each.path in kept else ""
+        why = f" (a rollback would not restore it: {kept[each.path]})" if each.path in kept else ""
         shown.append(Notice(f"{each.title}{why}", "head"))
-        lines = each.lines[:_DIFF_LINES]
-        shown += [Notice(line.text, line.tone, _BELOW) for line in lines]
+        lines = each.lines[:_MAX_DIFF_LINES]
+        shown += [Notice(line.text, line.tone, _INDENT) for line in lines]
         if len(each.lines) > len(lines):
-            shown.append(Notice(f"… {len(each.lines) - len(lines):,} more lines", "dim", _BELOW))
+            shown.append(Notice(f"… {len(each.lines) - len(lines):,} more lines", "dim", _INDENT))
     named = {each.path for each in files}
     shown += [Notice(f"{each.path} ({each.change})", "head") for each in diff.files if each.path not in named]
-    notes = ["the diff is longer than this" if diff.truncated else "", diff.note]
+    notes = ["the diff is truncated" if diff.truncated else "", diff.note]
     return [*shown, *(Notice(f"({note})", "dim") for note in notes if note)]
 
 
@@ -130,7 +134,7 @@ def of_compaction(item: CompactionItem) -> Notice:
 
 def of_child(child: ChildItem) -> Notice:
     """A delegated task has started or ended."""
-    task = f": {short(child.task, _DETAIL)}" if child.task else ""
+    task = f": {short(child.task, _MAX_TASK)}" if child.task else ""
     if child.state == "running":
         return Notice(f"{child.agent} started{task}", "dim", "◇ ")
     why = f" ({child.reason})" if child.reason else ""
@@ -143,8 +147,8 @@ def of_steer(message: MessageItem) -> Notice:
     if not message.interrupted:
         return Notice(f"steered, between two steps{when}", "dim", "↳ ")
     names = collections.Counter(message.interrupted)
-    what = [name if number == 1 else f"{name} ({number})" for name, number in names.items()]
-    listed = what[0] if len(what) == 1 else f"{', '.join(what[:-1])} and {what[-1]}"
+    calls = [name if number == 1 else f"{name} ({number})" for name, number in names.items()]
+    listed = calls[0] if len(calls) == 1 else f"{', '.join(calls[:-1])} and {calls[-1]}"
     return Notice(f"steered, interrupted {listed}{when}", "dim", "↳ ")
 
 
@@ -153,19 +157,19 @@ def of_turn(turn: TurnDisplay) -> Notice | None:
     if turn.status == "done":
         return None
     if turn.status == "failed":
-        return Notice(f"{turn_end_text(turn)}. {_cure(turn)}", "bad", "✗ ")
+        return Notice(f"{turn_end_text(turn)}. {_advice(turn)}", "bad", "✗ ")
     return Notice(turn_end_text(turn), "warn", "■ ")
 
 
-def _cure(turn: TurnDisplay) -> str:
-    """What helps against this failure. Only what can: the same request again would be just as long, or as forbidden."""
+def _advice(turn: TurnDisplay) -> str:
+    """What the user can do about this failure. /retry only where the same request may succeed."""
     if turn.reason == "context_limit":
-        return "/undo brings the message back, to be made shorter; /model uses one with more room; /new starts again."
+        return "/undo brings the message back to be shortened; /model switches to a larger context; /new starts over."
     if turn.reason in _LIMITS:
-        return "Any message continues; [limits] in the settings has the limit."
+        return "Any message continues the turn; [limits] in the settings sets the limit."
     if turn.reason == "output_limit":
-        return "Any message continues."
+        return "Any message continues the turn."
     why = turn.error or turn.detail
     if "is not set" in why or why.startswith(_REFUSED_KEY):
-        return "`halter login PROVIDER` stores a key, then start again; /model uses another model."
+        return "Store a key with `halter login PROVIDER` and restart, or switch with /model."
     return "/retry tries again."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from halter.cli.commands.sessions import PASSING
+from halter.cli.commands.sessions import FREQUENT_EVENTS
 from halter.events import (
     Event,
     MessageAccepted,
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from halter.models.types import Message
     from halter.stores.base import Store
 
-__all__ = ["PastTurn", "read_turns", "to_markdown", "turns_of"]
+__all__ = ["LoggedTurn", "read_turns", "to_markdown", "turns_of"]
 
 
-class PastTurn:
+class LoggedTurn:
     """One turn of the conversation, and its messages."""
 
     def __init__(self, turn_id: str) -> None:
@@ -34,21 +34,21 @@ class PastTurn:
         self.status = "running"
 
 
-def read_turns(store: Store, session_id: str) -> list[PastTurn]:
+def read_turns(store: Store, session_id: str) -> list[LoggedTurn]:
     """The turns of a session that were not rolled back, in order."""
-    return turns_of(store.read(session_id, without=PASSING))
+    return turns_of(store.read(session_id, without=FREQUENT_EVENTS))
 
 
-def turns_of(events: Iterable[Event]) -> list[PastTurn]:
+def turns_of(events: Iterable[Event]) -> list[LoggedTurn]:
     """The turns of a log that were not rolled back, in order."""
-    turns: dict[str, PastTurn] = {}
+    turns: dict[str, LoggedTurn] = {}
     texts: dict[str, str] = {}
     for event in events:
         data = event.data
         if isinstance(data, (MessageAccepted, MessageEdited)):
             texts[data.id] = data.message.text
         elif isinstance(data, TurnStarted):
-            turns[event.turn] = PastTurn(event.turn)
+            turns[event.turn] = LoggedTurn(event.turn)
         elif isinstance(data, MessageApplied) and event.turn in turns and not data.question:
             turns[event.turn].texts.append(texts.get(data.id, ""))
         elif isinstance(data, TurnFinished) and event.turn in turns:

@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
     from halter.cli.chat.notices import Notice
-    from halter.cli.chat.terminal import Terminal
+    from halter.cli.chat.terminal import TerminalDevice
     from halter.cli.chat.transcript import Finished
 
 __all__ = ["ScreenLayout"]
 
-# Seconds until an Esc is one, and not the beginning of another key; there are two looks, one behind the other.
-_ESCAPE: Final = 0.025
-_LEAST_LINES: Final = 3
+# Seconds until an Esc counts as a key of its own, not as the start of a sequence; prompt_toolkit waits that long twice.
+_ESCAPE_TIMEOUT: Final = 0.025
+_MIN_LINES: Final = 3
 _ESC: Final = "\x1b"
 # Seconds without a further resize before it is drawn again. A terminal that wraps rows moves the live area up when it
 # becomes narrower; with a drawing for each step of a dragged window it would arrive at the top, and scroll away.
-_SETTLE: Final = 0.1
+_RESIZE_DELAY: Final = 0.1
 
 
 class ScreenLayout:
@@ -59,7 +59,7 @@ class ScreenLayout:
 
     def __init__(
         self,
-        terminal: Terminal,
+        terminal: TerminalDevice,
         above: Sequence[Callable[[], list[str]]],
         below: Sequence[Callable[[], list[str]]],
         *,
@@ -67,14 +67,14 @@ class ScreenLayout:
         theme: str,
         history: History,
         on_begin: Callable[[], object],
-        on_gone: Callable[[], object],
+        on_closed: Callable[[], object],
     ) -> None:
-        """*on_begin* is called when the user starts to type a line, *on_gone* when the terminal accepts no output."""
+        """*on_begin* is called when the user starts to type a line, *on_closed* when the terminal accepts no output."""
         self._terminal = terminal
         self._color = color
         self._theme = theme
-        self._above = [_Part(part) for part in above]
-        self._below = [_Part(part) for part in below]
+        self._above = [_LayoutPart(part) for part in above]
+        self._below = [_LayoutPart(part) for part in below]
         self._on_begin = on_begin
         self._is_stale = True  # something has changed since the last drawing
         self._height = 0
@@ -83,10 +83,10 @@ class ScreenLayout:
         self._last_kind = ""  # of what was written last
         self._images = image_protocol()
         self._was_empty = True
-        self._output = BufferedOutput(terminal, on_gone)
+        self._output = BufferedOutput(terminal, on_closed)
         self._buffer = Buffer(history=history, multiline=True, on_text_changed=self._on_text)
         self._search = SearchToolbar(
-            backward_search_prompt="  search in what you typed (Ctrl+R: older, Enter: take it, Esc: leave): "
+            backward_search_prompt="  search your input (Ctrl+R: older, Enter: use it, Esc: cancel): "
         )
         self.live_area = self._make_live_area()
 
@@ -103,11 +103,11 @@ class ScreenLayout:
             terminal_size_polling_interval=None,
             before_render=self._before_drawing,
         )
-        self._app.ttimeoutlen = self._app.timeoutlen = _ESCAPE
+        self._app.ttimeoutlen = self._app.timeoutlen = _ESCAPE_TIMEOUT
         return self._app
 
-    def take_keys(self, typed: str) -> None:
-        """Have keys that were typed before handled first, when the application starts."""
+    def feed_keys(self, typed: str) -> None:
+        """Queue keys that were typed earlier: they are handled first when the application starts."""
         if typed and isinstance(self._input, Vt100Input):
             self._input.vt100_parser.feed(typed)  # the rest of a key that was cut here comes by the same parser
             keys = self._input.read_keys()
@@ -118,7 +118,7 @@ class ScreenLayout:
             BufferControl(self._buffer, search_buffer_control=self._search.control, preview_search=True),
             wrap_lines=True,
             dont_extend_height=True,
-            height=lambda: Dimension(min=1, max=self._most_lines()),
+            height=lambda: Dimension(min=1, max=self._max_lines()),
             get_line_prefix=lambda number, wrapped: "> " if not number and not wrapped else "  ",
         )
         above = [part.container() for part in self._above]
@@ -126,9 +126,9 @@ class ScreenLayout:
         self._rows = LiveRows([*above, typing, self._search, *below])
         return Layout(self._rows, focused_element=typing)
 
-    def _most_lines(self) -> int:
+    def _max_lines(self) -> int:
         """The maximum height of the input line."""
-        return max(_LEAST_LINES, self._terminal.size().rows // 3)
+        return max(_MIN_LINES, self._terminal.size().rows // 3)
 
     def _make_live_area(self) -> LiveArea:
         size = self._terminal.size()
@@ -185,7 +185,7 @@ class ScreenLayout:
 
     @contextlib.asynccontextmanager
     async def suspended(self) -> AsyncIterator[None]:
-        """Leave the terminal to somebody else, without the live area; what is below the cursor is theirs."""
+        """Hand the terminal to another program, with the live area erased."""
         async with in_terminal():
             self._output.is_held = False
             self._output.flush()
@@ -205,7 +205,7 @@ class ScreenLayout:
             self._settling.cancel()
         self._drawn_for = self._terminal.size()
         self._output.is_held = True
-        self._settling = asyncio.get_running_loop().call_later(_SETTLE, self._settle)
+        self._settling = asyncio.get_running_loop().call_later(_RESIZE_DELAY, self._settle)
 
     def _settle(self) -> None:
         self._settling = None
@@ -251,7 +251,7 @@ class ScreenLayout:
             part.draw()
         self._is_stale = False
         typed = self._buffer.document.line_count + len(self.line) // self.live_area.styler.width
-        height = sum(part.height for part in [*self._above, *self._below]) + min(typed, self._most_lines())
+        height = sum(part.height for part in [*self._above, *self._below]) + min(typed, self._max_lines())
         if height < self._height:
             self._erase()
         self._height = height
@@ -265,7 +265,7 @@ def _needs_gap(last: str, kind: str, shown: Notice | Block) -> bool:
     return last != kind and not (last == "user" and shown.lead == "↳ ")
 
 
-class _Part:
+class _LayoutPart:
     """Some lines of the live area, possibly none."""
 
     def __init__(self, lines: Callable[[], list[str]]) -> None:

@@ -1,6 +1,6 @@
 """The session of the chat, served on Halter's background loop.
 
-Whatever a tool or a store does there, the input line does not wait for it.
+So the input line never waits for a tool or a store.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.cli.agent_factory import WITH_PROCESSES, make_agent
+from halter.cli.agent_factory import PROCESS_TOOLS, make_agent
 from halter.cli.chat.notices import Notice, of_user
 from halter.cli.chat.past_turns import read_turns
 from halter.cli.chat.status_line import SessionFigures
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionHost"]
 
-_PATIENCE: Final = 5.0  # seconds to close a session when another is opened
+_CLOSE_TIMEOUT: Final = 5.0  # seconds to close a session when another is opened
 
 
 class SessionHost:
@@ -87,7 +87,7 @@ class SessionHost:
     def figures(self) -> SessionFigures:
         """What the status line shows of the session."""
         session, settings = self.session, self.configuration.settings
-        has_processes = bool(WITH_PROCESSES & set(self.agent.tools))
+        has_processes = bool(PROCESS_TOOLS & set(self.agent.tools))
         sandbox = settings.sandbox if has_processes else ""
         return SessionFigures(self.agent.model.name, session.context, session.usage, sandbox, settings.approve)
 
@@ -101,11 +101,11 @@ class SessionHost:
         old = self.session
         new = await run_blocking_async(self.agent.session, session_id, self.store, token=NEVER)
         self.session, self._server = new, None
-        await run_blocking_async(old.close, _PATIENCE, token=NEVER)
+        await run_blocking_async(old.close, _CLOSE_TIMEOUT, token=NEVER)
         return new
 
-    def keep(self, texts: Sequence[str], held: Sequence[str] = ()) -> None:
-        """Store messages that came after the session was closed, for the next run. Those of *held* start no turn."""
+    def store_messages(self, texts: Sequence[str], held: Sequence[str] = ()) -> None:
+        """Store messages for the next run, after the session was closed. Those of *held* start no turn."""
         with self.agent.session(self.session.id, self.store) as session:
             for text in held:
                 session.post(text)
@@ -119,21 +119,21 @@ class SessionHost:
         session = self.session
         if session.turn is None:
             return [Notice("New session.", "dim")]
-        said = [Notice(f"Session {session.id}, where you left off:", "dim")]
+        notices = [Notice(f"Session {session.id}, where you left off:", "dim")]
         turns = read_turns(self.store, session.id)
-        said += [of_user(text) for text in turns[-1].texts] if turns else []
+        notices += [of_user(text) for text in turns[-1].texts] if turns else []
         if session.text:
-            said.append(Notice(session.text))
+            notices.append(Notice(session.text))
         if len(session.inbox):
-            said.append(Notice(f"{count(len(session.inbox), 'message is queued', 'messages are queued')}.", "dim"))
-        return said
+            notices.append(Notice(f"{count(len(session.inbox), 'message is queued', 'messages are queued')}.", "dim"))
+        return notices
 
     def _store_flag(self) -> str:
         """The option that leads to the same store, if it was given."""
         is_given = self.configuration.origins["store"] == "--store"
         return f" --store {shlex.quote(self.configuration.settings.store)}" if is_given else ""
 
-    def farewell(self) -> list[str]:
+    def closing_lines(self) -> list[str]:
         """Where the conversation is saved and how to continue it; empty if there was none."""
         name = self.session.id
         if not self.store.read(name, limit=1):

@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from prompt_toolkit.formatted_text import StyleAndTextTuples
     from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 
-    from halter.cli.chat.terminal import Terminal
+    from halter.cli.chat.terminal import TerminalDevice
 
 __all__ = ["pick_session"]
 
-_TITLE: Final = "Continue which session? Up and Down choose, Enter opens, Esc leaves; type to search.\n"
-_ESCAPE: Final = 0.025
+_TITLE: Final = "Which session? Up/Down: select · Enter: open · Esc: cancel · type to search\n"
+_ESCAPE_TIMEOUT: Final = 0.025  # seconds until an Esc counts as a key of its own
 _ROWS_FOR_OTHERS: Final = 4
 
 
-def pick_session(rows: list[tuple[str, str]], terminal: Terminal) -> str | None:
+def pick_session(rows: list[tuple[str, str]], terminal: TerminalDevice) -> str | None:
     """Let the user choose one of *rows*, each an id and a line; returns the id, None if none was chosen."""
     return _Picker(rows, terminal).run()
 
 
 class _Picker:
-    def __init__(self, rows: list[tuple[str, str]], terminal: Terminal) -> None:
+    def __init__(self, rows: list[tuple[str, str]], terminal: TerminalDevice) -> None:
         self._rows = rows
         self._terminal = terminal
         self._filter = ""
-        self._at = 0
+        self._selected = 0
 
     def run(self) -> str | None:
         app: Application[str | None] = Application(
@@ -42,7 +42,7 @@ class _Picker:
             key_bindings=self._keys(),
             erase_when_done=True,
         )
-        app.ttimeoutlen = app.timeoutlen = _ESCAPE
+        app.ttimeoutlen = app.timeoutlen = _ESCAPE_TIMEOUT
         return app.run(handle_sigint=False)
 
     @property
@@ -52,15 +52,15 @@ class _Picker:
 
     def _text(self) -> StyleAndTextTuples:
         size = self._terminal.size()
-        most = max(3, size.rows - _ROWS_FOR_OTHERS)
-        first = max(0, min(self._at - most // 2, len(self._shown) - most))
+        max_rows = max(3, size.rows - _ROWS_FOR_OTHERS)
+        first = max(0, min(self._selected - max_rows // 2, len(self._shown) - max_rows))
         parts: StyleAndTextTuples = [("", _TITLE)]
-        for number, (_, line) in enumerate(self._shown[first : first + most], first):
-            is_chosen = number == self._at
+        for number, (_, line) in enumerate(self._shown[first : first + max_rows], first):
+            is_chosen = number == self._selected
             text = short(f"{'>' if is_chosen else ' '} {line}", size.columns - 1)
             parts.append(("bold" if is_chosen else "", f"{text}\n"))
         if not self._shown:
-            parts.append(("", "  none fits\n"))
+            parts.append(("", "  no match\n"))
         return [*parts, ("", f"search: {self._filter}")]
 
     def _keys(self) -> KeyBindings:
@@ -68,21 +68,21 @@ class _Picker:
 
         @keys.add("up")
         def up(_event: KeyPressEvent) -> None:
-            self._at = max(self._at - 1, 0)
+            self._selected = max(self._selected - 1, 0)
 
         @keys.add("down")
         def down(_event: KeyPressEvent) -> None:
-            self._at = min(self._at + 1, max(len(self._shown) - 1, 0))
+            self._selected = min(self._selected + 1, max(len(self._shown) - 1, 0))
 
         @keys.add("enter")
         def enter(event: KeyPressEvent) -> None:
             if self._shown:
-                event.app.exit(result=self._shown[self._at][0])
+                event.app.exit(result=self._shown[self._selected][0])
 
         @keys.add("escape")
         @keys.add("c-c")
         @keys.add("c-d")
-        def leave(event: KeyPressEvent) -> None:
+        def cancel(event: KeyPressEvent) -> None:
             event.app.exit(result=None)
 
         @keys.add("backspace")
@@ -97,4 +97,4 @@ class _Picker:
         return keys
 
     def _search(self, text: str) -> None:
-        self._filter, self._at = text, 0
+        self._filter, self._selected = text, 0

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Shutdown"]
 
-# Seconds at the end of the time that are left for saving and saying so.
-_LAST: Final = 0.8
+# Seconds before the deadline that are reserved for saving and the closing lines.
+_SAVE_TIME: Final = 0.8
 
 
 class Shutdown:
@@ -35,7 +35,7 @@ class Shutdown:
         self._host = host
 
     def begin(self, code: int, why: str) -> None:
-        """Start the clock."""
+        """Start the exit deadline."""
         self.has_begun = True
         self.code = code
         self._guard.intend(code, why)
@@ -43,7 +43,7 @@ class Shutdown:
     async def end_session(self, why: str, late: list[str], outputs: Sequence[str] = ()) -> None:
         """Stop the turn and close the session. *late* collects messages that are typed after it is closed.
 
-        *outputs* were to go with the next message. If there is a conversation, they are held in it.
+        *outputs* would have been sent with the next message. If there is a conversation, they are held in it.
         """
         session = self._host.session
         turn = session.turn if session.is_running else None
@@ -53,43 +53,43 @@ class Shutdown:
         session.token.cancel("shutdown", detail=why)
         if turn is not None:
             with self._guard.stage("the turn to end"):
-                has_ended = await turn.ended.wait_async(max(self._guard.remaining() - _LAST, 0.0))
+                has_ended = await turn.ended.wait_async(max(self._guard.remaining() - _SAVE_TIME, 0.0))
             if not has_ended:
                 self.code = FORCED
                 self.lines.append("The turn did not end in time and was abandoned.")
         with self._guard.stage("processes that tools left running"):
-            await run_blocking_async(session.close, max(self._guard.remaining() - _LAST, 0.1), token=NEVER)
+            await run_blocking_async(session.close, max(self._guard.remaining() - _SAVE_TIME, 0.1), token=NEVER)
         with self._guard.stage("the store"):
             if outputs:
-                await run_blocking_async(self._hold, outputs, token=NEVER)
+                await run_blocking_async(self._store_outputs, outputs, token=NEVER)
             # Keys are handled while this waits, so there may be more messages when it returns.
-            farewell = await run_blocking_async(self._say_farewell, late, token=NEVER)
+            closing_lines = await run_blocking_async(self._store_late, late, token=NEVER)
             while late:
-                farewell = await run_blocking_async(self._say_farewell, late, token=NEVER)
-        self.lines += farewell
+                closing_lines = await run_blocking_async(self._store_late, late, token=NEVER)
+        self.lines += closing_lines
 
     async def wait_for(self, what: str, do: Callable[[float], object]) -> None:
-        """Do something that may take the seconds that are left; *what* names what is waited for."""
+        """Call a function with the seconds that are left; *what* names it while it is waited for."""
         with self._guard.stage(what):
             await run_blocking_async(do, self._guard.remaining(), token=NEVER)
 
-    def _hold(self, outputs: Sequence[str]) -> None:
-        """Store what commands of the user have shown. A boundary: the store may have failed."""
+    def _store_outputs(self, outputs: Sequence[str]) -> None:
+        """Store the output of the user's own commands. A boundary: the store may have failed."""
         try:
             if self._host.store.read(self._host.session.id, limit=1):
-                self._host.keep([], outputs)
-                self.lines.append("The output of your commands is kept: the next run shows it as held.")
+                self._host.store_messages([], outputs)
+                self.lines.append("The output of your commands is saved as a held message.")
         except HalterError as error:
             self.code = self.code or 1
-            self.lines.append(f"The output of your commands was not kept: {error}")
+            self.lines.append(f"The output of your commands was not saved: {error}")
 
-    def _say_farewell(self, late: list[str]) -> list[str]:
+    def _store_late(self, late: list[str]) -> list[str]:
         """Store late messages, and return the closing lines. A boundary: the store may have failed."""
         texts, late[:] = late[:], []
         try:
             if texts:
-                self._host.keep(texts)
-            return self._host.farewell()
+                self._host.store_messages(texts)
+            return self._host.closing_lines()
         except HalterError as error:
             self.code = self.code or 1
             self.lines += [f"Not saved: {text}" for text in texts]

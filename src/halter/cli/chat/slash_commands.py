@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.cli.chat.past_turns import PastTurn, read_turns, to_markdown
+from halter.cli.chat.past_turns import LoggedTurn, read_turns, to_markdown
 from halter.cli.chat.styling import THEMES, short
-from halter.cli.commands.sessions import PASSING, NotFound, describe_sessions, find_session
+from halter.cli.commands.sessions import FREQUENT_EVENTS, NotFound, describe_sessions, find_session
 from halter.cli.settings import SettingsError
 from halter.errors import HalterError
 from halter.models.tokens import message_tokens, prompt_tokens
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from halter.session.inbox import Receipt
     from halter.tools.file_history import RestoredFiles
 
-__all__ = ["COMMANDS", "KEYS", "Commands"]
+__all__ = ["COMMANDS", "KEY_HELP", "SlashCommands"]
 
-_MOST_SESSIONS: Final = 20
-_WORDS: Final = 60
-_INIT: Final = (
+_MAX_SESSIONS: Final = 20  # in the list
+_MAX_WORDS: Final = 60  # characters of a message or a description in a list
+_INIT_PROMPT: Final = (
     "Look at this folder and write AGENTS.md, for agents that work here: what the project is, how to build, test and "
     "lint it, where things are, and the conventions that matter. Under 60 lines. If there is one, improve it."
 )
-KEYS: Final = (
+KEY_HELP: Final = (
     ("Enter", "send; while a turn runs, see /busy"),
     ("Alt+Enter", "queue: send when the turn ends"),
     ("Tab", "complete a /command or an @file"),
-    ("@PATH", "name a file or folder; images are sent along"),
-    ("!COMMAND", "run a command yourself; its output goes with your next message"),
+    ("@PATH", "refer to a file or folder; images are attached"),
+    ("!COMMAND", "run a command yourself; its output is sent with your next message"),
     ("#NOTE", "remember a note for all sessions"),
     ("Esc", "stop the turn; queued messages are held"),
     ("Ctrl+C", "clear the line, or stop the turn; twice: quit"),
-    ("Ctrl+O", "show all output of the last tool call; again: of the one before"),
-    ("Ctrl+R", "search in what you typed, in all sessions"),
+    ("Ctrl+O", "show the full output of the last tool call; again: of the one before"),
+    ("Ctrl+R", "search your input of all sessions"),
     ("Alt+Up", "edit the last queued message"),
     ("\\ Enter", "new line"),
     ("Ctrl+D", "on an empty line: quit"),
@@ -57,7 +57,7 @@ KEYS: Final = (
 
 
 class _Command(NamedTuple):
-    takes: str
+    arguments: str
     help: str
 
 
@@ -69,30 +69,30 @@ COMMANDS: Final = {
     "undo": _Command(
         "[files|keep]", "remove the last turn and put its text into the line; files: restore its files too"
     ),
-    "redo": _Command("", "bring back the files that /undo files has restored"),
+    "redo": _Command("", "redo the file changes that /undo files has reverted"),
     "retry": _Command("", "remove the last turn and send it again"),
     "rollback": _Command("", "remove the running or the last turn from the conversation"),
-    "diff": _Command("", "show what the last turn has changed in files"),
+    "diff": _Command("", "show the file changes of the last turn"),
     "compact": _Command("", "summarise the older part of the conversation before the next request"),
     "context": _Command("", "show how full the model's context is"),
     "cost": _Command("", "show the tokens and the cost of the last turn and of the session"),
     "why": _Command("", "show the last stop: who asked, and what ended when and how"),
     "tools": _Command("", "list the tools"),
     "mcp": _Command("", "list the MCP servers and their tools"),
-    "init": _Command("", "have the model write AGENTS.md, which tells agents about this folder"),
+    "init": _Command("", "have the model write AGENTS.md, the instructions for agents in this folder"),
     "model": _Command("[NAME]", "show or change the model; openai:NAME, anthropic:NAME, ollama:NAME or local"),
     "sessions": _Command("", "list the sessions"),
-    "resume": _Command("[ID]", "continue another session, by its id or the start of it"),
+    "resume": _Command("[ID]", "continue another session, by its id or a prefix of it"),
     "new": _Command("", "start a new session"),
     "export": _Command("[PATH]", "save the conversation to a file"),
-    "theme": _Command("[dark|light]", "show or change the colours; `theme` in the settings keeps them"),
+    "theme": _Command("[dark|light]", "show or change the colours; to keep them, set `theme` in the settings"),
     "help": _Command("", "show keys and commands"),
     "quit": _Command("", "quit"),
 }
 """All commands, with their arguments and help."""
 
 
-class Commands:
+class SlashCommands:
     """Runs the commands."""
 
     def __init__(self, host: SessionHost, screen: Screen, actions: Actions) -> None:
@@ -139,7 +139,7 @@ class Commands:
         if rest:
             self._send(rest, "queue")
             return
-        waiting = [f"{each.state:8} {each.mode:9} {short(each.text, _WORDS)}" for each in self._host.session.inbox]
+        waiting = [f"{each.state:8} {each.mode:9} {short(each.text, _MAX_WORDS)}" for each in self._host.session.inbox]
         self._say("\n".join(waiting) or "no messages are queued")
 
     def _send(self, text: str, mode: Mode) -> None:
@@ -177,11 +177,11 @@ class Commands:
     async def _redo(self, _rest: str) -> None:
         files = await run_blocking_async(self._host.session.undo_rollback, token=NEVER)
         if files.restored or files.kept:
-            self._say_files(files)
+            self._show_files(files)
         else:
-            self._say("there are no files to bring back", "dim")
+            self._say("no file changes to redo", "dim")
 
-    def _say_files(self, files: RestoredFiles | None) -> None:
+    def _show_files(self, files: RestoredFiles | None) -> None:
         if files is not None:
             self._say(show_restored(files), "warn" if files.kept else "dim")
 
@@ -194,41 +194,41 @@ class Commands:
     async def _rollback(self, _rest: str) -> None:
         await self._roll_back()
 
-    async def _roll_back(self, *, files: bool = False) -> PastTurn | None:
-        """Remove the last turn from the conversation, with its changes of files if asked for; returns it."""
+    async def _roll_back(self, *, files: bool = False) -> LoggedTurn | None:
+        """Remove the last turn from the conversation, and its file changes with *files*; returns the turn."""
         session = self._host.session
         receipt = None
         if session.is_running:
-            receipt = await self._take_back(files=files)
+            receipt = await self._remove_turn(files=files)
             await receipt.settled_async()
             turns = await self._turns_with_rolled_back(receipt.turn_id)
         else:
             turns = await run_blocking_async(read_turns, self._host.store, session.id, token=NEVER)
             if turns:
-                receipt = await self._take_back(files=files)
+                receipt = await self._remove_turn(files=files)
         if receipt is None or not turns:
-            self._say("there is no turn to remove", "dim")
+            self._say("no turn to remove", "dim")
             return None
         return turns[-1]
 
-    async def _take_back(self, *, files: bool) -> Receipt:
+    async def _remove_turn(self, *, files: bool) -> Receipt:
         session = self._host.session
         if not files:
             return session.rollback()
         receipt = await run_blocking_async(lambda: session.rollback(files=True), token=NEVER)
-        self._say_files(receipt.files)
+        self._show_files(receipt.files)
         return receipt
 
-    async def _turns_with_rolled_back(self, turn_id: str) -> list[PastTurn]:
+    async def _turns_with_rolled_back(self, turn_id: str) -> list[LoggedTurn]:
         """The running turn, as it was before the rollback."""
-        turn = PastTurn(turn_id)
+        turn = LoggedTurn(turn_id)
         turn.texts = self._screen.transcript.texts_of(turn_id)
         return [turn]
 
     async def _diff(self, _rest: str) -> None:
         diff = await run_blocking_async(self._host.session.file_changes, token=NEVER)
         if not diff.files:
-            self._say(f"the last turn has changed no files{f' ({diff.note})' if diff.note else ''}", "dim")
+            self._say(f"the last turn changed no files{f' ({diff.note})' if diff.note else ''}", "dim")
             return
         self._screen.transcript.show_diff(diff)
         self._screen.refresh()
@@ -237,15 +237,17 @@ class Commands:
 
     async def _why(self, _rest: str) -> None:
         session = self._host.session
-        events = await run_blocking_async(lambda: self._host.store.read(session.id, without=PASSING), token=NEVER)
+        events = await run_blocking_async(
+            lambda: self._host.store.read(session.id, without=FREQUENT_EVENTS), token=NEVER
+        )
         stop = last_stop(events)
         none = "no turn of this session was stopped"
         self._say(render(stop, width=self._screen.width) if stop is not None else none)
 
     async def _tools(self, _rest: str) -> None:
         tools = self._host.agent.tools.values()
-        lines = [f"{tool.name:20} {short(tool.spec.description, _WORDS)}" for tool in tools]
-        none = 'the model has no tools; tools = ["default"] in the settings file gives it the usual ones'
+        lines = [f"{tool.name:20} {short(tool.spec.description, _MAX_WORDS)}" for tool in tools]
+        none = 'the model has no tools; set tools = ["default"] in the settings file for the usual ones'
         self._say("\n".join(lines) or none)
 
     async def _mcp(self, _rest: str) -> None:
@@ -254,14 +256,14 @@ class Commands:
         for name in servers.names:
             tools = [tool for tool in self._host.agent.tools if tool.startswith(f"{name}_")]
             lines.append(f"{name:20} {', '.join(each.removeprefix(f'{name}_') for each in tools) or 'no tools'}")
-        none = "there are no MCP servers; `halter mcp add NAME COMMAND...` or `halter mcp add NAME URL` adds one"
+        none = "no MCP servers; add one with `halter mcp add NAME COMMAND...` or `halter mcp add NAME URL`"
         self._say("\n".join([*lines, *servers.problems]) or none)
 
     async def _init(self, _rest: str) -> None:
         if "write_file" not in self._host.agent.tools:
-            self._say("the model cannot write files here: it has no tool write_file", "bad")
+            self._say("the model cannot write files: it has no write_file tool", "bad")
         else:
-            self._send(_INIT, self._actions.busy)
+            self._send(_INIT_PROMPT, self._actions.busy)
 
     async def _cost(self, _rest: str) -> None:
         session, turn = self._host.session, self._host.session.turn
@@ -275,7 +277,7 @@ class Commands:
         tools = prompt_tokens("", agent.tool_specs)
         window = f" of {context.window:,} ({100 * context.tokens / context.window:.0f}%)" if context.window else ""
         parts = f"{count(len(session.history), 'message')} {messages:,}, {count(len(agent.tools), 'tool')} {tools:,}"
-        lines = [f"next request: about {context.tokens:,} tokens{window}", f"by estimate: {parts}, and instructions"]
+        lines = [f"next request: about {context.tokens:,} tokens{window}", f"estimated: {parts}, and instructions"]
         if session.history:
             lines.append("/compact summarises the older messages; /new starts with an empty context")
         self._say("\n".join(lines))
@@ -298,12 +300,12 @@ class Commands:
             self._say(f"using {self._host.agent.model.name}; to change it: /model {others}")
 
     async def _sessions(self, _rest: str) -> None:
-        lines = await run_blocking_async(describe_sessions, self._host.store, _MOST_SESSIONS, token=NEVER)
+        lines = await run_blocking_async(describe_sessions, self._host.store, _MAX_SESSIONS, token=NEVER)
         self._say("\n".join(lines))
 
     async def _help(self, _rest: str) -> None:
-        keys = [f"{key:16} {what}" for key, what in KEYS]
-        commands = [f"{f'/{name} {each.takes}'.strip():32} {each.help}" for name, each in COMMANDS.items()]
+        keys = [f"{key:16} {what}" for key, what in KEY_HELP]
+        commands = [f"{f'/{name} {each.arguments}'.strip():32} {each.help}" for name, each in COMMANDS.items()]
         self._say("\n".join([*keys, "", *commands]))
 
     # -- sessions ----------------------------------------------------------------------------------------------------
@@ -323,7 +325,7 @@ class Commands:
 
     async def _switch(self, session_id: str | None) -> None:
         if self._host.session.is_running:
-            self._say("a turn is running: stop it first (Esc) or wait for its end", "bad")
+            self._say("a turn is running: stop it first (Esc) or wait until it ends", "bad")
             return
         await self._host.switch(session_id)
         self._screen.show_session()
@@ -340,14 +342,14 @@ class Commands:
         self._say(f"{count(len(messages), 'message')} written to {path}")
 
     async def _quit(self, _rest: str) -> None:
-        self._screen.leave(0, "/quit")
+        self._screen.quit(0, "/quit")
 
 
 def _usage_text(usage: Usage) -> str:
     """Tokens by kind, and the cost."""
     kinds = [f"{usage.input_tokens:,} in", f"{usage.cached_tokens:,} of them cached"] if usage.cached_tokens else []
     kinds = kinds or [f"{usage.input_tokens:,} in"]
-    cost = "cost not known" if usage.cost is None else f"${usage.cost:.4f}"
+    cost = "cost unknown" if usage.cost is None else f"${usage.cost:.4f}"
     guess = " (estimated)" if usage.is_estimated else ""
     return f"{', '.join(kinds)}; {usage.output_tokens:,} out; {cost}{guess}"
 

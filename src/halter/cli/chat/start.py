@@ -1,8 +1,8 @@
 """`halter` without a command: the chat, from its first line to its exit code.
 
-Three threads. The main one opens everything and then only waits: signals are heard there. One draws and hears keys,
-first for the early prompt and then for the chat. The session is served on Halter's own loop. None of them waits for
-another without a bound.
+Three threads. The main one opens everything and then only waits, to handle signals. One draws and handles keys, first
+for the early prompt and then for the chat. The session is served on Halter's own loop. No thread waits for another
+without a time limit.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
     from halter.cli.chat.chat_ui import ChatUI
     from halter.cli.chat.notices import Notice
     from halter.cli.chat.session_host import SessionHost
-    from halter.cli.chat.terminal import Terminal
+    from halter.cli.chat.terminal import TerminalDevice
     from halter.cli.model_choice import ModelChoice
     from halter.cli.settings import Configuration
     from halter.stores.base import Store
 
 __all__ = ["open_chat"]
 
-# Imports make many objects and no garbage: to look through them every 700 takes a tenth of the start.
-_OBJECTS: Final = 50_000
-_MOST_SESSIONS: Final = 100  # to choose from
-# A thread that draws must not wait long for those that work; Python's own turn is longer.
-_TURN: Final = 0.002
+# Imports make many objects and no garbage: a collection for every 700 of them would take a tenth of the start.
+_GC_THRESHOLD: Final = 50_000
+_MAX_SESSIONS: Final = 100  # to choose from
+# Seconds. The thread that draws must not wait long for threads that compute; Python's default is longer.
+_SWITCH_INTERVAL: Final = 0.002
 
 
 def open_chat(options: argparse.Namespace) -> int:
@@ -50,20 +50,20 @@ def open_chat(options: argparse.Namespace) -> int:
         configuration = load(flags_of(options))
     except SettingsError as error:
         return print_error(error)
-    gc.set_threshold(_OBJECTS)
+    gc.set_threshold(_GC_THRESHOLD)
     # Windows consoles are not supported.
     is_plain = options.plain or os.environ.get("TERM") == "dumb" or os.name != "posix"
     if is_plain or not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         from halter.cli.chat.line_mode import run_line_mode
 
         return run_line_mode(configuration, options)
-    from halter.cli.chat.terminal import Terminal
+    from halter.cli.chat.terminal import TerminalDevice
 
-    sys.setswitchinterval(_TURN)
-    with Terminal() as terminal:
-        voice = _ExitMessages(terminal)
-        with ExitGuard(configuration.settings.exit_timeout, say=voice.say) as guard:
-            code = _Chat(guard, terminal, voice, configuration).run(options)
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    with TerminalDevice() as terminal:
+        exit_messages = _ExitMessages(terminal)
+        with ExitGuard(configuration.settings.exit_timeout, say=exit_messages.say) as guard:
+            code = _Chat(guard, terminal, exit_messages, configuration).run(options)
             gc.freeze()  # skip the last garbage collection
             sys.exit(code)
     return 0
@@ -76,7 +76,7 @@ def _is_terminal(file: TextIO | None) -> bool:
 class _ExitMessages:
     """Shows the messages of the exit guard: above the live area if there is one, else on the plain terminal."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: TerminalDevice) -> None:
         self.ui: ChatUI | None = None
         self.early: EarlyPrompt | None = None
         self._terminal = terminal
@@ -84,37 +84,37 @@ class _ExitMessages:
     def say(self, text: str) -> None:
         is_forced = text.startswith("Forced")
         if is_forced:
-            self._terminal.calm()
+            self._terminal.reset()
             for late in self.ui.actions.late if self.ui is not None else ():
-                self._terminal.say(f"Not saved: {strip_controls(late)}\n".encode())
+                self._terminal.write(f"Not saved: {strip_controls(late)}\n".encode())
         ui = self.ui
         if ui is not None and not is_forced and ui.call(lambda: ui.say(text)):
             return
         if self.early is not None:
             self.early.erase()
-        self._terminal.say(f"{text}\r\n".encode())
+        self._terminal.write(f"{text}\r\n".encode())
 
 
 class _Chat:
     """One run of the program."""
 
     def __init__(
-        self, guard: ExitGuard, terminal: Terminal, voice: _ExitMessages, configuration: Configuration
+        self, guard: ExitGuard, terminal: TerminalDevice, exit_messages: _ExitMessages, configuration: Configuration
     ) -> None:
         self._guard = guard
         self._terminal = terminal
-        self._voice = voice
+        self._exit_messages = exit_messages
         self._configuration = configuration
         self._failure: BaseException | None = None
-        self._over = OneShotEvent()
+        self._ended = OneShotEvent()
         self._early: EarlyPrompt | None = None
 
     def run(self, options: argparse.Namespace) -> int:
-        """Run the chat, from the early prompt on; but there is none before the list of sessions."""
+        """Run the chat, from the early prompt on. With a list of sessions to choose from there is no early prompt."""
         if options.resume == "":
             return self._open(options)
         with EarlyPrompt(self._terminal) as self._early:
-            self._voice.early = self._early
+            self._exit_messages.early = self._early
             return self._open(options)
 
     def _open(self, options: argparse.Namespace) -> int:
@@ -138,7 +138,7 @@ class _Chat:
                         return 0
                 with self._guard.hold_signals():
                     host = SessionHost(self._configuration, choice, store, wanted)
-                return self._talk(host, choice, wanted)
+                return self._run_chat(host, choice, wanted)
         except (HalterError, NoModel, NotFound, OSError, SettingsError) as error:
             if self._early is not None:
                 self._early.stop()
@@ -146,16 +146,16 @@ class _Chat:
             return print_error(error)
 
     def _pick(self, store: Store) -> str | None:
-        """Have the user choose a session; None if none was chosen."""
+        """Let the user choose a session; None if none was chosen."""
         from halter.cli.chat.session_picker import pick_session
         from halter.cli.commands.sessions import NotFound, session_rows
 
-        rows = session_rows(store, _MOST_SESSIONS)
+        rows = session_rows(store, _MAX_SESSIONS)
         if not rows:
             raise NotFound("no sessions yet")
         return pick_session(rows, self._terminal)
 
-    def _talk(self, host: SessionHost, choice: ModelChoice, wanted: str | None) -> int:
+    def _run_chat(self, host: SessionHost, choice: ModelChoice, wanted: str | None) -> int:
         with self._guard.hold_signals():
             from halter.cli.chat.captured_output import capture_output
             from halter.cli.chat.chat_ui import ChatUI
@@ -167,23 +167,23 @@ class _Chat:
         ui = ChatUI(host, self._terminal, shutdown, color=may_color())
         greeting = [Notice(line, "dim") for line in welcome(self._configuration, choice, host.agent)]
         if wanted is not None and host.session.turn is None:
-            greeting.append(Notice(f"There is no session {wanted!r} yet; starting it.", "dim"))
+            greeting.append(Notice(f"Session {wanted!r} does not exist yet; starting it.", "dim"))
         elif wanted is not None:
             greeting += host.describe()
         typed = self._take_typed()
         drawing = threading.Thread(target=self._draw, args=(ui, greeting, typed), name="halter-chat", daemon=True)
-        self._voice.ui = ui
+        self._exit_messages.ui = ui
         self._guard.on_signal = lambda number: self._on_signal(ui, number)
-        signal.signal(signal.SIGWINCH, _telling(ui))
+        signal.signal(signal.SIGWINCH, _resize_handler(ui))
         with capture_output(lambda text: ui.call(lambda: ui.say(text, "dim"))):
             drawing.start()
-            self._over.wait()
-        self._voice.ui = None
+            self._ended.wait()
+        self._exit_messages.ui = None
         self._terminal.restore()
         if self._failure is not None:
             raise self._failure
         for line in shutdown.lines:
-            self._terminal.say(f"{strip_controls(line)}\n".encode())
+            self._terminal.write(f"{strip_controls(line)}\n".encode())
         return shutdown.code
 
     def _take_typed(self) -> str:
@@ -202,16 +202,16 @@ class _Chat:
         except BaseException as error:  # noqa: BLE001
             self._failure = error
         finally:
-            self._over.set()
+            self._ended.set()
 
     @staticmethod
     def _on_signal(ui: ChatUI, number: int) -> bool:
         """Quit, in a signal handler."""
-        return ui.call(lambda: ui.leave(128 + number, signal.Signals(number).name))
+        return ui.call(lambda: ui.quit(128 + number, signal.Signals(number).name))
 
 
-def _telling(ui: ChatUI) -> Callable[[int, FrameType | None], None]:
-    def tell(_number: int, _frame: FrameType | None) -> None:
+def _resize_handler(ui: ChatUI) -> Callable[[int, FrameType | None], None]:
+    def resize(_number: int, _frame: FrameType | None) -> None:
         ui.call(ui.resize)
 
-    return tell
+    return resize

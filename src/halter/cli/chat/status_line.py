@@ -9,21 +9,21 @@ from halter.cli.chat.styling import cells, short
 from halter.views.text import elapsed
 
 if TYPE_CHECKING:
-    from halter.cli.chat.transcript import Transcript
+    from halter.cli.chat.transcript import ChatTranscript
     from halter.models.types import Usage
     from halter.session.compactor import ContextUsage
 
 __all__ = ["SessionFigures", "brief_usage", "context_text", "status_line", "tokens_text"]
 
-_MODEL: Final = 30  # characters
+_MODEL_WIDTH: Final = 30  # columns
 _THOUSAND: Final = 1_000
 _MANY: Final = 100_000
-_FULL: Final = 0.8  # of the context: then it is shown as a warning
+_NEARLY_FULL: Final = 0.8  # of the context: then it is shown as a warning
 _CENT: Final = 0.01
 
 
 class SessionFigures(NamedTuple):
-    """What the status line shows of a session, beside what the transcript knows."""
+    """What the status line shows of a session, in addition to the transcript."""
 
     model: str
     context: ContextUsage
@@ -60,35 +60,35 @@ def context_text(context: ContextUsage) -> tuple[str, str]:
     return f"context {share} of {tokens_text(context.window)}", f"ctx {share}"
 
 
-def status_line(transcript: Transcript, figures: SessionFigures, doing: str, width: int) -> tuple[str, str]:
+def status_line(transcript: ChatTranscript, figures: SessionFigures, doing: str, width: int) -> tuple[str, str]:
     """The line, and its tone."""
     display = transcript.display
     state = doing or transcript.status
     if display.running is not None:
         state = f"{state} · {elapsed(time.time() - display.running.started)}"
     context = figures.context
-    model = short(figures.model, _MODEL)
-    parts = [_Part(model, model, 0), _Part(state, state, 0), _Part(*context_text(context), 1)]
+    model = short(figures.model, _MODEL_WIDTH)
+    parts = [_StatusPart(model, model, 0), _StatusPart(state, state, 0), _StatusPart(*context_text(context), 1)]
     turn = display.turns[-1] if display.turns else None
     if turn is not None and turn.usage.input_tokens + turn.usage.output_tokens:
-        parts.append(_Part(f"turn {brief_usage(turn.usage, ' tokens')}", f"turn {brief_usage(turn.usage)}", 4))
+        parts.append(_StatusPart(f"turn {brief_usage(turn.usage, ' tokens')}", f"turn {brief_usage(turn.usage)}", 4))
     if figures.usage.input_tokens + figures.usage.output_tokens:
         text = brief_usage(figures.usage)
-        parts.append(_Part(f"session {brief_usage(figures.usage, ' tokens')}", f"all {text}", 5))
+        parts.append(_StatusPart(f"session {brief_usage(figures.usage, ' tokens')}", f"all {text}", 5))
     if figures.sandbox:
-        parts.append(_Part(f"sandbox {figures.sandbox}", figures.sandbox, 3))
-    parts.append(_Part(f"approvals {figures.approve}", figures.approve, 2))
-    is_nearly_full = bool(context.window) and context.tokens >= _FULL * (context.window or 1)
+        parts.append(_StatusPart(f"sandbox {figures.sandbox}", figures.sandbox, 3))
+    parts.append(_StatusPart(f"approvals {figures.approve}", figures.approve, 2))
+    is_nearly_full = bool(context.window) and context.tokens >= _NEARLY_FULL * (context.window or 1)
     return _fitting(parts, width), "warn" if is_nearly_full else "dim"
 
 
-class _Part(NamedTuple):
+class _StatusPart(NamedTuple):
     long: str
     brief: str
     rank: int  # the highest is left out first
 
 
-def _fitting(parts: list[_Part], width: int) -> str:
+def _fitting(parts: list[_StatusPart], width: int) -> str:
     """As many parts as fit: by rank they become brief one after another, and then are left out."""
     shown = {part: part.long for part in parts}
     for part in sorted(parts, key=lambda part: -part.rank):

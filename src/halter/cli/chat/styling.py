@@ -47,38 +47,38 @@ THEMES: Final[dict[str, dict[Tone, str]]] = {
     },
 }
 """The colours of each tone, for dark and for light terminals."""
-_LEAST: Final = 20  # minimum width
-_TAB: Final = 4
-_LIGHT: Final = ("7", "15")  # the numbers of white
+_MIN_WIDTH: Final = 20  # columns
+_TAB_WIDTH: Final = 4  # columns
+_WHITE: Final = ("7", "15")  # the colour numbers of a light background
 
 
 def find_theme(wanted: str, env: Mapping[str, str] = os.environ) -> str:
-    """The theme of the setting; for "auto" that of the terminal's background, if the terminal tells it."""
+    """The theme of the setting; for "auto" that of the terminal's background, if the terminal reports it."""
     if wanted in THEMES:
         return wanted
-    return "light" if env.get("COLORFGBG", "").rpartition(";")[2] in _LIGHT else "dark"
+    return "light" if env.get("COLORFGBG", "").rpartition(";")[2] in _WHITE else "dark"
 
 
 def warm_up() -> None:
     """Import what drawing needs, in a thread, before the first answer comes.
 
-    None of it is garbage, ever: looking through it again would take as long as a key may.
+    None of it ever becomes garbage, so it is frozen: a collection of it would delay a key noticeably.
     """
     import gc
 
     from halter.cli.chat.markdown_blocks import MarkdownBlocks
 
-    styler, answer = Styler(_LEAST, color=True), MarkdownBlocks()
+    styler, answer = Styler(_MIN_WIDTH, color=True), MarkdownBlocks()
     answer.add("- **warm** `up`\n```python\npass\n```\n")
     for block in answer.end():
         styler.block(block)
     gc.freeze()
 
 
-def short(text: str, most: int) -> str:
-    """The start of a text, in one line."""
-    line = " ".join(strip_controls(text[: most * 4]).split())
-    return line if cells(line) <= most else f"{line[: _fitting(line, most - 1)]}…"
+def short(text: str, width: int) -> str:
+    """The start of a text, in one line of at most *width* columns."""
+    line = " ".join(strip_controls(text[: width * 4]).split())
+    return line if cells(line) <= width else f"{line[: _fitting(line, width - 1)]}…"
 
 
 def cells(text: str) -> int:
@@ -119,10 +119,10 @@ class Styler:
     """Draws for one width."""
 
     def __init__(self, width: int, *, color: bool, theme: str = "dark") -> None:
-        self.width = max(width, _LEAST)
+        self.width = max(width, _MIN_WIDTH)
         self._color = color
         self._theme = theme
-        self._made: Console | None = None
+        self._rich_console: Console | None = None
 
     def paint(self, text: str, tone: Tone) -> str:
         """One text in one tone."""
@@ -132,12 +132,12 @@ class Styler:
     def say(self, text: str, tone: Tone, lead: str = "") -> list[str]:
         """Lines of plain text, the first behind *lead* and the others below it.
 
-        Of what went well only the lead has the colour: what did not must stand out.
+        Of renderable went well only the lead has the colour: renderable did not must stand out.
         """
         indent = " " * cells(lead)
         lines: list[str] = []
         is_plain = tone == "good" and bool(lead.strip())
-        for line in strip_controls(text).expandtabs(_TAB).split("\n"):
+        for line in strip_controls(text).expandtabs(_TAB_WIDTH).split("\n"):
             for piece in fold(line, self.width - len(indent)):
                 before = lead if not lines else indent
                 lines.append(f"{self.paint(before, tone)}{piece}" if is_plain else self.paint(before + piece, tone))
@@ -147,7 +147,7 @@ class Styler:
         """A block of Markdown."""
         from rich.markdown import Markdown
 
-        text = strip_controls(block.text).expandtabs(_TAB)
+        text = strip_controls(block.text).expandtabs(_TAB_WIDTH)
         if block.kind == "code":
             return self._code(text, block.language)
         if block.kind == "heading":
@@ -161,21 +161,21 @@ class Styler:
         code = Syntax(text, language or "text", theme=f"ansi_{self._theme}", background_color="default", word_wrap=True)
         return self._draw(Padding(code, (0, 0, 0, 2)))
 
-    def _draw(self, what: RenderableType) -> list[str]:
+    def _draw(self, renderable: RenderableType) -> list[str]:
         console = self._console()
         with console.capture() as drawn:
-            console.print(what)
+            console.print(renderable)
         lines = [line.rstrip() for line in drawn.get().split("\n")]
         used = [number for number, line in enumerate(lines) if line]
         return lines[used[0] : used[-1] + 1] if used else []
 
     def _console(self) -> Console:
-        if self._made is None:
+        if self._rich_console is None:
             import io
 
             from rich.console import Console
 
-            self._made = Console(
+            self._rich_console = Console(
                 file=io.StringIO(),
                 width=self.width,
                 force_terminal=self._color,
@@ -187,4 +187,4 @@ class Styler:
                 force_jupyter=False,
                 _environ={},
             )
-        return self._made
+        return self._rich_console

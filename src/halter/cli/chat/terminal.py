@@ -1,7 +1,7 @@
-"""The terminal: no echo from the start, and restored at the end.
+"""Standard input and output as a terminal device: no echo from the start, and restored at the end.
 
-What is typed before the chat is up is not echoed into its picture, and nothing of it is flushed.
-A terminal that is gone, or that takes nothing, holds nobody up. Imports little: it is there before the rest is.
+What is typed before the chat is up is not echoed to the screen, and none of it is discarded. A terminal that was
+closed, or that accepts no output, blocks nothing. This module imports little: it is needed before the rest is loaded.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-__all__ = ["Size", "Terminal"]
+__all__ = ["Size", "TerminalDevice"]
 
 
 _LFLAG: Final = 3
 _IFLAG: Final = 0
-_MOMENT: Final = 0.2  # seconds to wait for a terminal to accept output
-# Out of what the chat may have switched on: reports of the focus and pasting in brackets off, cursor shown, no colour.
-_CALM: Final = b"\x1b[?1004l\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
+_WRITE_TIMEOUT: Final = 0.2  # seconds to wait for a terminal to accept output
+# Turns off what the chat may have turned on: focus reports, bracketed paste, a hidden cursor, colours.
+_RESET: Final = b"\x1b[?1004l\x1b[?2004l\x1b[?25h\x1b[0m\r\n"
 
 
 class Size(NamedTuple):
-    """Of a terminal."""
+    """The size of a terminal."""
 
     rows: int
     columns: int
 
 
-_USUAL: Final = Size(rows=24, columns=80)
+_DEFAULT_SIZE: Final = Size(rows=24, columns=80)
 
 
-class Terminal:
+class TerminalDevice:
     """Standard input and output as a terminal. Use it in a `with` block."""
 
     def __init__(self) -> None:
@@ -47,10 +47,10 @@ class Terminal:
 
     def __enter__(self) -> Self:
         # No echo, and no line buffering; but Ctrl+C is still a signal, as nothing handles it as a key yet.
-        quiet = termios.tcgetattr(self.input)
-        quiet[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
-        quiet[_IFLAG] &= ~termios.ICRNL
-        self._set(quiet)
+        attributes = termios.tcgetattr(self.input)
+        attributes[_LFLAG] &= ~(termios.ECHO | termios.ICANON)
+        attributes[_IFLAG] &= ~termios.ICRNL
+        self._set(attributes)
         return self
 
     def __exit__(
@@ -66,22 +66,22 @@ class Terminal:
         with contextlib.suppress(termios.error, OSError):  # it is gone
             termios.tcsetattr(self.input, termios.TCSANOW, attributes)
 
-    def calm(self) -> None:
-        """Restore it in the middle of a frame, from any thread, for the last message of a forced exit."""
+    def reset(self) -> None:
+        """Restore it in the middle of a frame, for the last message of a forced exit. From any thread."""
         self.restore()
-        self.say(_CALM)
+        self.write(_RESET)
 
-    def say(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         """Write, as long as the terminal accepts it."""
         view = memoryview(data)
         with contextlib.suppress(OSError):
-            while view and select.select([], [self.output], [], _MOMENT)[1]:
+            while view and select.select([], [self.output], [], _WRITE_TIMEOUT)[1]:
                 view = view[os.write(self.output, view) :]
 
     def size(self) -> Size:
-        """Its rows and columns, or the usual size if it reports none."""
+        """Its rows and columns, or the default size if it reports none."""
         try:
             columns, rows = os.get_terminal_size(self.output)
         except OSError:
-            return _USUAL
-        return Size(rows=rows or _USUAL.rows, columns=columns or _USUAL.columns)
+            return _DEFAULT_SIZE
+        return Size(rows=rows or _DEFAULT_SIZE.rows, columns=columns or _DEFAULT_SIZE.columns)

@@ -1,6 +1,7 @@
 """Images in the terminal, where it can show them: by kitty's graphics protocol, or as iTerm2's inline images.
 
-Environment variables tell which terminal it is. It is not asked: the answer would come among the keys, or never.
+Environment variables tell which terminal it is. The terminal is not queried: its reply would arrive among the keys, or
+never.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ __all__ = ["ImageProtocol", "image_protocol", "image_sequence", "images_of"]
 
 ImageProtocol: TypeAlias = Literal["kitty", "iterm2"]
 
-_MAX_BYTES: Final = 2_000_000  # a larger image would hold the terminal up
-_CHUNK: Final = 4096  # characters of one piece, as kitty wants it
-_MAX_HEIGHT: Final = 480  # pixels; a higher image gets this many rows:
+_MAX_BYTES: Final = 2_000_000  # a larger image would block the terminal for too long
+_CHUNK: Final = 4096  # characters, the maximum of kitty's protocol
+_MAX_HEIGHT: Final = 480  # pixels; a taller image is scaled to _ROWS
 _ROWS: Final = 20
 _KITTY: Final = frozenset({"ghostty", "kitty"})
 _ITERM2: Final = frozenset({"iTerm.app", "WezTerm"})
@@ -47,7 +48,7 @@ def images_of(call: CallItem) -> list[Image]:
 
 
 def image_sequence(image: Image, protocol: ImageProtocol | None) -> str:
-    """What the terminal is sent to show an image; nothing if it cannot show this one."""
+    """The escape sequence that shows an image; empty if the terminal cannot show it."""
     data = image.data or b""
     if protocol is None or not data or len(data) > _MAX_BYTES:
         return ""

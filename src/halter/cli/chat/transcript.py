@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from halter.tools.file_history import FileDiff
     from halter.views.session_view import Shown
 
-__all__ = ["Finished", "Transcript"]
+__all__ = ["ChatTranscript", "Finished"]
 
 Finished: TypeAlias = Notice | Block | Image
 _MAX_OUTPUTS: Final = 20  # calls whose output can be shown
 _MAX_TURNS: Final = 3  # kept in memory; what was said before is in the terminal's scrollback
 
 
-class Transcript:
+class ChatTranscript:
     """What is written and drawn for one session."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Transcript:
         self._pages: dict[str, list[list[Notice]]] = {}  # of open approvals: those that were not shown yet
 
     def apply(self, event: Event) -> Shown:
-        """Take one event."""
+        """Apply one event."""
         item = self.display.apply(event)
         if isinstance(item, TextItem):
             self.answer.add(item.chunks[-1])
@@ -84,7 +84,7 @@ class Transcript:
             self.finished += pages.pop(0)
 
     def show_output(self) -> bool:
-        """Show all of the last call's output; asked again, of the one before it. False if there is none."""
+        """Show the full output of the last call; the next time, of the call before it. False if there is none."""
         calls = list(self._outputs)
         if self._shown_output in calls and calls.index(self._shown_output) > 0:
             call = calls[calls.index(self._shown_output) - 1]
@@ -109,7 +109,7 @@ class Transcript:
 
     @property
     def status(self) -> str:
-        """What goes on, in a few words."""
+        """The state of the session, in a few words."""
         state, turn = self.display.state, self.display.running
         if state != "running" or turn is None:
             return state

@@ -1,8 +1,8 @@
 """`!command` in the chat: a command of the user, on the user's own terminal, with its output recorded.
 
-The command has a pseudo-terminal, to which the real one is connected as long as it runs: editors and pagers work, and
-Ctrl+C goes to the command. It runs as the user, in no sandbox: nobody but the user has asked for it. It ends with its
-terminal: when the chat is closed meanwhile, it is hung up.
+The command has a pseudo-terminal, which is connected to the real one while it runs: editors and pagers work, and Ctrl+C
+goes to the command. It runs as the user and without a sandbox, because only the user can start it. If the chat is
+closed meanwhile, the command gets SIGHUP.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from halter.views.text import strip_controls
 
 if TYPE_CHECKING:
-    from halter.cli.chat.terminal import Terminal
+    from halter.cli.chat.terminal import TerminalDevice
 
-__all__ = ["CommandRun", "UserCommand", "command_text"]
+__all__ = ["CommandResult", "UserCommandRun", "command_text"]
 
-_PIECE: Final = 65_536
+_READ_SIZE: Final = 65_536  # bytes
 _MAX_RECORDED: Final = 200_000  # bytes: the last ones
-_PATIENCE: Final = 1.0  # seconds for a command whose terminal is closed
+_HANGUP_TIMEOUT: Final = 1.0  # seconds for a command to end after SIGHUP, and after SIGKILL
 _MAX_TEXT: Final = 20_000  # characters that are added to the conversation
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-# Makes the terminal on its standard input its own, so that Ctrl+C reaches it, and becomes the shell.
-_BECOME: Final = (
+# Makes the terminal on standard input the controlling one, so that Ctrl+C reaches the command, and runs the shell.
+_SHELL_STARTER: Final = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
     "os.execv(sys.argv[1], [sys.argv[1], '-c', sys.argv[2]])"
 )
 
 
-class UserCommand(NamedTuple):
+class CommandResult(NamedTuple):
     """A command that has ended."""
 
     command: str
@@ -48,10 +48,10 @@ class UserCommand(NamedTuple):
     code: int
 
 
-class CommandRun:
+class UserCommandRun:
     """A command on the terminal, which nobody else may use meanwhile."""
 
-    def __init__(self, command: str, terminal: Terminal) -> None:
+    def __init__(self, command: str, terminal: TerminalDevice) -> None:
         """Start it. In an event loop."""
         self._command = command
         self._terminal = terminal
@@ -63,7 +63,7 @@ class CommandRun:
         self.resize()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-ISc", _BECOME, os.environ.get("SHELL") or "/bin/sh", command],
+                [sys.executable, "-ISc", _SHELL_STARTER, os.environ.get("SHELL") or "/bin/sh", command],
                 stdin=theirs,
                 stdout=theirs,
                 stderr=theirs,
@@ -76,12 +76,12 @@ class CommandRun:
             os.close(theirs)
 
     def resize(self) -> None:
-        """Tell it the size of the terminal."""
+        """Set its terminal to the size of the real one."""
         size = self._terminal.size()
         with contextlib.suppress(OSError):
             fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.columns, 0, 0))
 
-    async def run(self) -> UserCommand:
+    async def run(self) -> CommandResult:
         """Wait for its end. If this is cancelled, the command is hung up."""
         before = termios.tcgetattr(self._terminal.input)
         tty.setraw(self._terminal.input, termios.TCSANOW)  # keeps what was typed meanwhile
@@ -99,7 +99,7 @@ class CommandRun:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGHUP)
         await self._reap()
-        return UserCommand(self._command, _clean(bytes(self._recorded)), self._code)
+        return CommandResult(self._command, _clean(bytes(self._recorded)), self._code)
 
     def hang_up(self) -> None:
         """End it: its terminal is closed."""
@@ -119,16 +119,16 @@ class CommandRun:
         if self._process.poll() is not None:
             return
         try:
-            await run_blocking_async(lambda: self._process.wait(_PATIENCE), token=NEVER)
+            await run_blocking_async(lambda: self._process.wait(_HANGUP_TIMEOUT), token=NEVER)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                await run_blocking_async(lambda: self._process.wait(_PATIENCE), token=NEVER)
+                await run_blocking_async(lambda: self._process.wait(_HANGUP_TIMEOUT), token=NEVER)
 
     def _on_output(self) -> None:
         try:
-            piece = os.read(self._file, _PIECE)
+            piece = os.read(self._file, _READ_SIZE)
         except OSError:  # Linux says so when the last process has closed it
             piece = b""
         if not piece:
@@ -136,11 +136,11 @@ class CommandRun:
             return
         self._recorded += piece
         del self._recorded[:-_MAX_RECORDED]
-        self._terminal.say(piece)
+        self._terminal.write(piece)
 
     def _on_key(self) -> None:
         try:
-            keys = os.read(self._terminal.input, _PIECE)
+            keys = os.read(self._terminal.input, _READ_SIZE)
         except OSError:
             keys = b""
         if not keys:  # the terminal is gone
@@ -157,8 +157,8 @@ def _clean(recorded: bytes) -> str:
     return strip_controls("\n".join(lines)).strip("\n")
 
 
-def command_text(ran: UserCommand) -> str:
-    """What is added to the conversation."""
+def command_text(ran: CommandResult) -> str:
+    """The text that is added to the conversation."""
     output = ran.output
     if len(output) > _MAX_TEXT:
         output = f"[… {len(output) - _MAX_TEXT:,} characters left out]\n{output[-_MAX_TEXT:]}"

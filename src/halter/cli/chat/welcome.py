@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from halter.cli.agent_factory import WITH_PROCESSES, start_lines
+from halter.cli.agent_factory import PROCESS_TOOLS, start_lines
 from halter.cli.model_choice import LOCAL
 from halter.views.text import path_text
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from halter.cli.model_choice import ModelChoice
     from halter.cli.settings import Configuration
 
-__all__ = ["TYPE_THIS", "welcome", "workspace_text"]
+__all__ = ["USAGE_HINT", "welcome", "workspace_text"]
 
-TYPE_THIS: Final = "Type a message and press Enter. @ adds a file, ! runs a command, Esc stops, /help lists the rest."
+USAGE_HINT: Final = "Type a message and press Enter. @ adds a file, ! runs a command, Esc stops, /help lists the rest."
 _MAX_NAMES: Final = 14
 _SANDBOXES: Final = {
-    "workspace": "Sandbox: commands write this folder only",
-    "read-only": "Sandbox: commands write nothing",
+    "workspace": "Sandbox: commands can write to this folder only",
+    "read-only": "Sandbox: commands cannot write",
     "off": "No sandbox: commands can do whatever you can",
 }
 _APPROVALS: Final = {
-    "ask": "Approvals: you are asked before what may change something",
-    "auto": "Approvals: what stays in the sandbox runs unasked",
-    "deny": "Approvals: what would need one is denied",
+    "ask": "Approvals: you are asked before anything that may change something",
+    "auto": "Approvals: what stays in the sandbox runs without asking",
+    "deny": "Approvals: whatever needs one is denied",
 }
 
 
@@ -42,13 +42,13 @@ def welcome(configuration: Configuration, choice: ModelChoice, agent: Agent) -> 
         lines.append(f"Tools: {', '.join(names[:_MAX_NAMES])}{rest}")
         lines.append(f"{_sandbox(configuration, agent)}{_APPROVALS[configuration.settings.approve]}.")
     elif choice.model != LOCAL:
-        lines.append('No tools: `tools = ["default"]` in the settings file gives the model the usual ones.')
-    return [*lines, TYPE_THIS]
+        lines.append('No tools: set `tools = ["default"]` in the settings file for the usual ones.')
+    return [*lines, USAGE_HINT]
 
 
 def _sandbox(configuration: Configuration, agent: Agent) -> str:
     settings = configuration.settings
-    if not WITH_PROCESSES & set(agent.tools):
+    if not PROCESS_TOOLS & set(agent.tools):
         return ""
     text = _SANDBOXES[settings.sandbox]
     if settings.sandbox != "off":
@@ -57,5 +57,5 @@ def _sandbox(configuration: Configuration, agent: Agent) -> str:
 
 
 def workspace_text() -> str:
-    """The current folder, as one writes it."""
+    """The current folder, with ~ for the home folder."""
     return path_text(Path.cwd())

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["show_cluster"]
 
-_MOST: Final = 100  # sessions that are listed
+_MAX_SESSIONS: Final = 100  # in the list
 
 
 def show_cluster(options: argparse.Namespace) -> int:
-    """Print what there is. Returns the exit code."""
+    """Print the state of the cluster. Returns the exit code."""
     try:
         configuration = load(flags_of(options))
         with open_cluster(configuration.settings, _servers(configuration), patience=2.0) as store:
@@ -108,10 +108,10 @@ def _lines(found: Mapping[str, Any]) -> list[str]:
     lines += [
         f"  {each['session']}  {each['node']}{'' if each['alive'] else ' (gone)'}  generation {each['generation']}  "
         f"{each['events']} events  {each['waiting']} waiting"
-        for each in sessions[:_MOST]
+        for each in sessions[:_MAX_SESSIONS]
     ]
-    if len(sessions) > _MOST:
-        lines.append(f"  … and {len(sessions) - _MOST} more; --json has all")
+    if len(sessions) > _MAX_SESSIONS:
+        lines.append(f"  … and {len(sessions) - _MAX_SESSIONS} more; --json lists all")
     lines.append(f"{found['messages']:,} messages, {found['bytes'] / 1e6:.1f} MB in the log")
     lines += [
         f"  server {each['server']}  {'leads' if each['leads'] else 'follows'}  "

@@ -22,7 +22,7 @@ from halter.views.text import path_text
 __all__ = ["config"]
 
 _PRIVATE = 0o600
-_SET, _FAINT = 1, 2  # bold and faint
+_BOLD, _FAINT = 1, 2  # SGR codes
 _REFERENCE = re.compile(r"(?:[A-Za-z]+ )?\$\{\w+\}")  # a variable, maybe after a word such as "Bearer"
 
 
@@ -47,7 +47,7 @@ def _show() -> int:
         origin = f"# {path_text(Path(configuration.origins[name]))}"  # a variable is a path as well
         if color:  # what was set stands out
             is_set = configuration.origins[name] != DEFAULT
-            text, origin = f"\x1b[{_SET if is_set else _FAINT}m{text}\x1b[0m", f"\x1b[{_FAINT}m{origin}\x1b[0m"
+            text, origin = f"\x1b[{_BOLD if is_set else _FAINT}m{text}\x1b[0m", f"\x1b[{_FAINT}m{origin}\x1b[0m"
         print(f"{text}  {origin}")
     return 0
 

@@ -1,7 +1,7 @@
 """`halter doctor`: checks the installation. One line for each check, and below a problem the command that fixes it.
 
-Nothing is changed. MCP servers of the settings are started or connected to, as they would be for a chat. Nobody else
-is asked over the network, except with --online, and then the model's provider, for one word and a few seconds at most.
+Nothing is changed. MCP servers of the settings are started or connected to, as for a chat. There is no other network
+traffic, except with --online: one short request to the model's provider.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "examine", "findings"]
 
-_LEAST_SPACE: Final = 100_000_000
-_PATIENCE: Final = 15.0  # seconds for a provider's first token
+_MIN_FREE: Final = 100_000_000  # bytes
+_ONLINE_TIMEOUT: Final = 15.0  # seconds for the provider's answer
 _EXTRAS: Final = {
     "prompt_toolkit": "the chat",
     "playwright": "the browser",
@@ -38,7 +38,7 @@ _EXTRAS: Final = {
 _INDENT: Final = " " * 14
 _MARKS: Final = {"ok": "✓", "warn": "!", "fail": "✗"}
 _COLORS: Final = {"ok": "32", "warn": "33", "fail": "31"}
-_EDIT: Final = "`halter config edit` opens the settings."
+_EDIT_SETTINGS: Final = "`halter config edit` opens the settings."
 
 
 class Finding(NamedTuple):
@@ -51,7 +51,7 @@ class Finding(NamedTuple):
 
 
 def _failed(what: str, text: str, fix: str) -> Finding:
-    """A check that has failed. There is none without a fix."""
+    """A check that has failed. Every failure has a fix."""
     return Finding("fail", what, text, fix)
 
 
@@ -87,7 +87,7 @@ def findings(flags: dict[str, Any], *, online: bool = False) -> Iterator[Finding
     try:
         configuration = load(flags)
     except SettingsError as error:
-        yield _failed("settings", str(error), _EDIT)
+        yield _failed("settings", str(error), _EDIT_SETTINGS)
     else:
         path = configuration.paths.config
         yield Finding("ok", "settings", str(path) if path.exists() else f"{path} does not exist: using the defaults")
@@ -125,7 +125,9 @@ def _model(configuration: Configuration, *, online: bool) -> Iterator[Finding]:
         try:
             find_model(name)
         except ValueError as error:
-            yield _failed("model", str(error), f"{_EDIT} `halter --model openai:NAME` takes another one for once.")
+            yield _failed(
+                "model", str(error), f"{_EDIT_SETTINGS} `halter --model openai:NAME` uses another one for this run."
+            )
         else:
             yield _provider(name, choice.why if name == choice.model else "a fallback")
     if online:
@@ -164,20 +166,22 @@ def _online(choice: ModelChoice) -> Finding:
 
     async def ask() -> None:
         request = ModelRequest([UserMessage.of("Say: ok")], settings=ModelSettings(max_output_tokens=16))
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_ONLINE_TIMEOUT):
             async for _ in find_model(choice.model).stream(request):
                 pass
 
     try:
         asyncio.run(ask())
     except TimeoutError:
-        return _failed("online", f"{choice.model} did not answer within {_PATIENCE:g} s", _reach(choice.model))
+        return _failed(
+            "online", f"{choice.model} did not answer within {_ONLINE_TIMEOUT:g} s", _online_fix(choice.model)
+        )
     except Exception as error:  # noqa: BLE001
-        return _failed("online", f"{choice.model}: {error}", _reach(choice.model))
+        return _failed("online", f"{choice.model}: {error}", _online_fix(choice.model))
     return Finding("ok", "online", f"{choice.model} answers")
 
 
-def _reach(model: str) -> str:
+def _online_fix(model: str) -> str:
     """What to check if a provider does not answer as it should."""
     from halter.models.providers import PROVIDERS
 
@@ -202,10 +206,10 @@ def _tools(configuration: Configuration, model: str) -> Finding:
     try:
         tools = load_tools(configuration, model)
     except SettingsError as error:
-        return _failed("tools", str(error), _EDIT)
+        return _failed("tools", str(error), _EDIT_SETTINGS)
     except Exception as error:  # noqa: BLE001
         names = ", ".join(configuration.settings.tools)
-        fix = f"The module has this error. Mend it, or take it out of `tools`: {_EDIT}"
+        fix = f"Fix the module, or remove it from `tools`: {_EDIT_SETTINGS}"
         return _failed("tools", f"{names}: {type(error).__name__}: {error}", fix)
     names = ", ".join(getattr(tool, "name", "") or getattr(tool, "__name__", "?") for tool in tools)
     return Finding("ok", "tools", f"{len(tools)}: {names}" if tools else "none")
@@ -217,7 +221,7 @@ def _servers(configuration: Configuration) -> Iterator[Finding]:
     try:
         counts = {name: len(servers.tools([name])) for name in servers.names}
     except SettingsError as error:
-        yield _failed("mcp", str(error), _EDIT)
+        yield _failed("mcp", str(error), _EDIT_SETTINGS)
         return
     finally:
         servers.close()
@@ -240,7 +244,7 @@ def _agents(configuration: Configuration) -> Iterator[Finding]:
             if model:
                 find_model(model)
         except ValueError as error:
-            yield _failed("agents", f"{theirs.origins['model']}: agents.{name}: {error}", _EDIT)
+            yield _failed("agents", f"{theirs.origins['model']}: agents.{name}: {error}", _EDIT_SETTINGS)
             continue
         found = _tools(theirs, model or "")
         yield found._replace(what="agents", text=f"{name}: {model or 'the same model'}; tools: {found.text}")
@@ -260,20 +264,22 @@ def _sandbox(configuration: Configuration) -> Finding:
     try:
         sandbox.prepare()
     except OSError as error:
-        fix = "`halter --sandbox off` works without one; docs/guides/sandbox.md says what the system needs."
-        return _failed("sandbox", f"it cannot be made: {error}", fix)
+        fix = "`halter --sandbox off` works without one; docs/guides/sandbox.md lists what the system needs."
+        return _failed("sandbox", f"it cannot be created: {error}", fix)
     finally:
         sandbox.close()
     if sandbox.without_namespaces:
-        fix = "Weaker: commands have no loopback, and can write Git's hooks. docs/guides/sandbox.md says more."
+        fix = "Weaker: commands have no loopback and can write Git's hooks; see docs/guides/sandbox.md."
         return Finding("warn", "sandbox", f"{mode}, without namespaces: {sandbox.without_namespaces}", fix)
     if os.geteuid() == 0:
-        return Finding("warn", "sandbox", mode, "Halter runs as root: it is weaker than for an ordinary user.")
+        return Finding(
+            "warn", "sandbox", mode, "Halter is running as root: the sandbox is weaker than for a regular user."
+        )
     return Finding("ok", "sandbox", mode)
 
 
 def _instructions() -> Finding:
-    """Name the files and skills that the prompt of an agent with tools has in it."""
+    """List the files and skills in the prompt of an agent with tools."""
     from halter.toolbox.instructions.instructions import Instructions
     from halter.toolbox.instructions.skills import Skills
 
@@ -290,30 +296,30 @@ def _store(configuration: Configuration) -> Iterator[Finding]:
     from halter.stores import SQLiteStore
 
     path = configuration.store
-    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    existing = next(each for each in (path, *path.absolute().parents) if each.exists())
     if not path.exists():
-        if os.access(there, os.W_OK):
+        if os.access(existing, os.W_OK):
             yield Finding("ok", "store", f"{path} will be created by the first session")
         else:
-            yield _failed("store", f"cannot create {path}: {there} is not writable", _ELSEWHERE)
+            yield _failed("store", f"cannot create {path}: {existing} is not writable", _OTHER_STORE)
         return
     try:
         with SQLiteStore(path) as store:
             count = len(store.sessions())
     except StoreError as error:
-        yield _failed("store", str(error), _ELSEWHERE)
+        yield _failed("store", str(error), _OTHER_STORE)
         return
     if not all(os.access(each, os.W_OK) for each in (path, path.parent)):
-        yield _failed("store", f"{path} is readable, but it or its directory is not writable", _ELSEWHERE)
+        yield _failed("store", f"{path} is readable, but it or its directory is not writable", _OTHER_STORE)
         return
     yield Finding("ok", "store", f"{path}, {count} sessions")
     free = shutil.disk_usage(path.parent).free
-    if free < _LEAST_SPACE:
-        yield Finding("warn", "disk", f"{free / 1e6:.0f} MB free on the disk of the store", _ELSEWHERE)
+    if free < _MIN_FREE:
+        yield Finding("warn", "disk", f"{free / 1e6:.0f} MB free on the disk of the store", _OTHER_STORE)
 
 
 _ANY_MODEL: Final = "`halter login PROVIDER` asks for a key and stores it; `halter fetch-model` installs a small model."
-_ELSEWHERE: Final = "Use --store PATH, HALTER_STORE or the setting `store` for another place."
+_OTHER_STORE: Final = "Choose another file with --store PATH, HALTER_STORE or the setting `store`."
 
 
 def _local() -> Finding:
@@ -334,8 +340,8 @@ def _chromium() -> Finding:
 
 def _extras() -> Finding:
     missing = {name: use for name, use in _EXTRAS.items() if importlib.util.find_spec(name) is None}
-    there = [name for name in _EXTRAS if name not in missing]
-    text = f"installed: {', '.join(there) or 'none'}"
+    existing = [name for name in _EXTRAS if name not in missing]
+    text = f"installed: {', '.join(existing) or 'none'}"
     if not missing:
         return Finding("ok", "optional", text)
     wanted = ", ".join(f"{name.replace('_', '-')} ({use})" for name, use in missing.items())

@@ -26,12 +26,12 @@ class EventPrinter:
     """Writes the text of a turn, or with *as_json* each event as one line of JSON."""
 
     def __init__(
-        self, session: Session, output: Output, on_gone: Callable[[OSError], object], *, as_json: bool
+        self, session: Session, output: Output, on_closed: Callable[[OSError], object], *, as_json: bool
     ) -> None:
         self.done = CancellationToken(name="printed")
         self._session = session
         self._output = output
-        self._on_gone = on_gone
+        self._on_closed = on_closed
         self._as_json = as_json
         self._last = 0  # the number of the last event that was written
         self._display = SessionDisplay(max_turns=1)
@@ -45,16 +45,16 @@ class EventPrinter:
     def _run(self) -> None:
         try:
             while (event := self._listener.get()) is not None:
-                for each in self._whole(event):
+                for each in self._with_missed(event):
                     self._show(each)
             if not self._as_json:
                 self._output.end_line()
         except OSError as error:
-            self._on_gone(error)
+            self._on_closed(error)
         finally:
             self.done.cancel("done")
 
-    def _whole(self, event: Event) -> list[Event]:
+    def _with_missed(self, event: Event) -> list[Event]:
         if isinstance(event.data, Missed):
             missed = event.data
             return [each for each in self._session.events(missed.first - 1) if each.seq <= missed.last]

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["login"]
 
-_PATIENCE: Final = 15.0  # seconds for the provider's answer
-_MAX_BYTES: Final = 5_000_000
-_REFUSED: Final = (401, 403)
-_ERROR: Final = 400
-# A list of models costs nothing. OpenRouter shows its list to everybody, so it is asked about the key.
-_LISTS: Final = {"anthropic": "/v1/models", "gemini": "/v1beta/models", "chat": "/models", "responses": "/models"}
-_OWN: Final = {"openrouter": "/key", "azure": "/openai/v1/models"}
+_TIMEOUT: Final = 15.0  # seconds for the provider's answer
+_MAX_BYTES: Final = 5_000_000  # of the answer
+_REFUSED: Final = (401, 403)  # statuses
+_FIRST_ERROR: Final = 400  # statuses from here on are errors
+# Listing the models costs nothing. OpenRouter's list needs no key, so its page about the key is requested instead.
+_MODEL_LISTS: Final = {"anthropic": "/v1/models", "gemini": "/v1beta/models", "chat": "/models", "responses": "/models"}
+_OTHER_PATHS: Final = {"openrouter": "/key", "azure": "/openai/v1/models"}
 
 
-class _Wrong(Exception):
+class _LoginFailed(Exception):
     """The key was not accepted, or could not be checked; the message says why."""
 
 
@@ -51,7 +51,7 @@ def login(name: str) -> int:
         path = store_provider_key(provider.key_variable, key)
     except (KeyboardInterrupt, EOFError):
         return print_error("nothing was stored")
-    except _Wrong as error:
+    except _LoginFailed as error:
         return print_error(error)
     except (OSError, msgspec.MsgspecError) as error:
         return print_error(f"the key works, but cannot be stored: {error}")
@@ -61,20 +61,20 @@ def login(name: str) -> int:
         print(f"`halter` now uses {default}; --model {name}:NAME uses another.")
     else:
         some = f", such as {', '.join(models[:5])}" if models else ""
-        print(f"Choose a model with --model {name}:NAME{some}; `model = ` in the settings keeps it.")
+        print(f"Choose a model with --model {name}:NAME{some}; to keep it, set `model` in the settings.")
     return 0
 
 
 def _provider(name: str) -> Provider:
-    """The provider of this name. Raises `_Wrong` if it has no key."""
+    """The provider of this name. Raises `_LoginFailed` if it has no key."""
     provider = PROVIDERS.get(name)
     if provider is None:
         known = ", ".join(each for each, row in PROVIDERS.items() if not row.start)
-        raise _Wrong(f"there is no provider {name!r}; choose one of {known}")
+        raise _LoginFailed(f"unknown provider {name!r}; choose one of {known}")
     if provider.start:
-        raise _Wrong(f"{provider.title} needs no key: {provider.start}, and --model {name}:NAME uses it")
+        raise _LoginFailed(f"{provider.title} needs no key: {provider.start}, and --model {name}:NAME uses it")
     if not provider.find_url():
-        raise _Wrong(f"set {provider.url_variable} first: the address of {provider.title}")
+        raise _LoginFailed(f"set {provider.url_variable} first: the address of {provider.title}")
     return provider
 
 
@@ -88,14 +88,14 @@ def _ask(title: str) -> str:
         key = sys.stdin.readline() if sys.stdin is not None else ""
     key = key.strip()
     if not key:
-        raise _Wrong("no key was given; nothing was stored")
+        raise _LoginFailed("no key was given; nothing was stored")
     if not key.isascii() or not key.isprintable() or " " in key:
-        raise _Wrong("this is no key: it contains spaces or unusual characters; nothing was stored")
+        raise _LoginFailed("this is not a key: it contains spaces or unusual characters; nothing was stored")
     return key
 
 
 async def _check(name: str, key: str) -> list[str]:
-    """Ask the provider for its models with this key; gives their names. Raises `_Wrong`."""
+    """Request the provider's models with this key; returns their names. Raises `_LoginFailed`."""
     from halter.models.errors import ModelError
     from halter.models.http.client import aclose_clients, get
     from halter.models.http.wire import read_refusal
@@ -103,21 +103,21 @@ async def _check(name: str, key: str) -> list[str]:
 
     provider = PROVIDERS[name]
     model: HTTPModel = model_class(name)("any", provider=name, api_key=key)
-    url = model.base_url + _OWN.get(name, _LISTS[provider.wire])
+    url = model.base_url + _OTHER_PATHS.get(name, _MODEL_LISTS[provider.wire])
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_TIMEOUT):
             reply = await get(url, headers=model.auth_headers())
-            if reply.status >= _ERROR:
+            if reply.status >= _FIRST_ERROR:
                 error = await read_refusal(reply, [key])
                 if reply.status in _REFUSED:
-                    raise _Wrong(f"{provider.title} did not accept this key: {error}; nothing was stored")
-                raise _Wrong(f"{provider.title} could not check this key: {error}; nothing was stored")
+                    raise _LoginFailed(f"{provider.title} did not accept this key: {error}; nothing was stored")
+                raise _LoginFailed(f"{provider.title} could not check this key: {error}; nothing was stored")
             body = await reply.read_all(_MAX_BYTES)
             await reply.finish()
     except TimeoutError:
-        raise _Wrong(f"{provider.title} did not answer within {_PATIENCE:g} s; nothing was stored") from None
+        raise _LoginFailed(f"{provider.title} did not answer within {_TIMEOUT:g} s; nothing was stored") from None
     except ModelError as error:
-        raise _Wrong(f"{provider.title} could not be asked: {error}; nothing was stored") from error
+        raise _LoginFailed(f"{provider.title} could not be reached: {error}; nothing was stored") from error
     finally:
         await aclose_clients()
     try:

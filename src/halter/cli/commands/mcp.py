@@ -39,7 +39,7 @@ def manage_servers(options: argparse.Namespace) -> int:
 
 def _add(options: argparse.Namespace) -> int:
     if not _NAME.fullmatch(options.name):
-        return print_error(f"{options.name!r}: a name has 1 to 32 letters, digits, _ and -")
+        return print_error(f"{options.name!r}: a name consists of 1 to 32 letters, digits, _ and -")
     what: list[str] = options.what
     if not what:
         return print_error("usage: halter mcp add NAME URL, or halter mcp add NAME COMMAND [ARGUMENT...]")
@@ -48,7 +48,7 @@ def _add(options: argparse.Namespace) -> int:
     add_table(path, "mcp", options.name, values)
     print(f"{options.name} was added to {path}. `halter doctor` checks it.")
     if "command" in values:
-        print("It runs in the sandbox, without network: network = true in its table gives it that.")
+        print("It runs in the sandbox, without network access; network = true in its table allows it.")
     return 0
 
 
@@ -57,4 +57,4 @@ def _list() -> None:
     for name, each in servers.items():
         print(f"{name:20}  {single_line(each.url.partition('?')[0] or shlex.join(each.command))}")
     if not servers:
-        print("There are no MCP servers; `halter mcp add NAME COMMAND...` or `halter mcp add NAME URL` adds one.")
+        print("No MCP servers; add one with `halter mcp add NAME COMMAND...` or `halter mcp add NAME URL`.")

@@ -1,7 +1,7 @@
 """`halter -p`: run one turn, print its answer as it comes, and exit with a code that says how it ended.
 
-A stop keeps what was said: on the screen, on a line that is ended, and in the store, where the session goes on with it.
-The first signal stops the turn, by name; leaving takes `exit_timeout` at the most, and a second one leaves at once.
+A stop loses nothing: the answer so far stays on the screen, and in the store, where the session can continue with it.
+The first signal stops the turn, and the exit takes at most `exit_timeout`; a second signal exits at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel import CancellationToken, ExitGuard
-from halter.cli.output import Output, print_error
+from halter.cli.output import EXIT_PIPE_CLOSED, Output, print_error
 from halter.cli.program_name import program_name
 from halter.cli.settings import SettingsError, flags_of, load
 from halter.views.text import single_line
@@ -27,10 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["print_turn"]
 
-PIPE_CLOSED: Final = 141  # as if by SIGPIPE, which Python ignores
-_MOMENT: Final = 0.2
-# Imports make many objects and no garbage: to look through them every 700 takes a tenth of the start.
-_OBJECTS: Final = 50_000
+_SIGNAL_GRACE: Final = 0.2  # seconds for output that is under way when a signal comes
+# Imports make many objects and no garbage: a collection for every 700 of them would take a tenth of the start.
+_GC_THRESHOLD: Final = 50_000
 _REASONS: Final = {signal.SIGINT: "interrupt"}  # other signals: "shutdown"
 
 
@@ -41,13 +40,13 @@ def print_turn(options: argparse.Namespace) -> int:
     except SettingsError as error:
         return print_error(error)
     output = Output()
-    gc.set_threshold(_OBJECTS)
+    gc.set_threshold(_GC_THRESHOLD)
     with ExitGuard(configuration.settings.exit_timeout, say=output.announce) as guard:
         # Everything slow is below, where signals are handled.
         text = _read_text(options.text)
         if not text.strip():
             sys.exit(print_error("no text: pass it after -p or on standard input"))
-        code = _Run(guard, output, configuration, options).run(text)
+        code = _PrintRun(guard, output, configuration, options).run(text)
         gc.freeze()  # skip the last garbage collection, which takes 50 ms
         sys.exit(code)
     return 0
@@ -63,7 +62,7 @@ def _read_stdin() -> str:
     return sys.stdin.buffer.read().decode("utf-8", "replace") if sys.stdin is not None else ""
 
 
-class _Run:
+class _PrintRun:
     """One run of the program."""
 
     def __init__(
@@ -74,9 +73,8 @@ class _Run:
         self._options = options
         self._output = output
         self._session: Session | None = None
-        self._around = CancellationToken(
-            name="print"
-        )  # parent of the turn: if it is cancelled first, the turn ends at once
+        # The parent of the turn: if it is cancelled before the turn starts, the turn ends at once.
+        self._parent = CancellationToken(name="print")
         self._is_signalled = False
         self._pipe_is_closed = False
 
@@ -99,7 +97,7 @@ class _Run:
             with SQLiteStore(self._configuration.make_store()) as store:
                 wanted = wanted_session(store, self._options.session, latest=self._options.latest)
                 if wanted and not store.read(wanted, limit=1):
-                    say(f"halter: there is no session {wanted!r}; starting it.")
+                    say(f"halter: session {wanted!r} does not exist yet; starting it.")
                 with agent.session(wanted, store) as session:
                     return self._run_turn(session, text)
         except (HalterError, NoModel, NotFound, OSError, SettingsError) as error:
@@ -111,16 +109,16 @@ class _Run:
 
         self._session = session
         self._guard.on_signal = self._on_signal
-        printer = EventPrinter(session, self._output, self._on_gone, as_json=self._options.json)
-        with self._around.bind():
+        printer = EventPrinter(session, self._output, self._on_closed, as_json=self._options.json)
+        with self._parent.bind():
             turn = session.run(text)
         if self._is_signalled:
-            self._output.announced.wait(_MOMENT)  # the turn may end before the exit was announced
+            self._output.announced.wait(_SIGNAL_GRACE)  # the turn may end before the exit was announced
         printer.end()
         with self._guard.stage("the answer to be read"):
             CancellationToken.any_of(printer.done, self._guard.token).wait()
-            printer.done.wait(_MOMENT)  # after a signal, do not wait for a slow reader
-        self._tell(turn)
+            printer.done.wait(_SIGNAL_GRACE)  # after a signal, do not wait for a slow reader
+        self._print_end(turn)
         return self._code(turn)
 
     def _on_signal(self, number: int) -> bool:
@@ -130,7 +128,7 @@ class _Run:
         self._stop(_REASONS.get(signal.Signals(number), "shutdown"), name, f"signal {name}")
         return True
 
-    def _on_gone(self, error: OSError) -> None:
+    def _on_closed(self, error: OSError) -> None:
         """Stop the turn, in the printer's thread: nobody reads the output."""
         self._pipe_is_closed = True
         self._stop("disconnect", f"cannot write the output: {error.strerror}", "closed output")
@@ -138,25 +136,25 @@ class _Run:
     def _stop(self, reason: str, detail: str, by: str) -> None:
         if self._session is not None:
             self._session.interrupt(reason=reason, detail=detail, by=by)
-        self._around.cancel(reason, detail=detail)  # if it has not started
+        self._parent.cancel(reason, detail=detail)  # if it has not started
 
-    def _tell(self, turn: Turn) -> None:
+    def _print_end(self, turn: Turn) -> None:
         """Print how the turn ended, unless it is simply done."""
         if turn.status == "done":
             return
         if turn.status == "failed":
-            what = f"the turn failed ({turn.reason}): {turn.detail or turn.error}"
+            result = f"the turn failed ({turn.reason}): {turn.detail or turn.error}"
         else:
-            what = f"the turn was stopped ({turn.reason}: {turn.detail})"
+            result = f"the turn was stopped ({turn.reason}: {turn.detail})"
         assert self._session is not None
         kept = "the answer so far is saved" if turn.text else "the message is saved"
         name = shlex.quote(single_line(self._session.id))
-        self._output.say(f"halter: {what}; {kept} in session {name}.")
+        self._output.say(f"halter: {result}; {kept} in session {name}.")
         self._output.say(
             f"        `{program_name()} --session {name} -p TEXT` continues it; "
             f"`{program_name()} why {name}` shows how it ended."
         )
-        if turn.status == "failed" and "is not set" in what:  # the key of a provider
+        if turn.status == "failed" and "is not set" in result:  # the key of a provider
             self._output.say(f"        `{program_name()} login PROVIDER` asks for a key and stores it.")
 
     def _code(self, turn: Turn) -> int:
@@ -164,4 +162,4 @@ class _Run:
             return 0
         if turn.status == "failed":
             return 1
-        return PIPE_CLOSED if self._pipe_is_closed else 128 + signal.SIGINT
+        return EXIT_PIPE_CLOSED if self._pipe_is_closed else 128 + signal.SIGINT

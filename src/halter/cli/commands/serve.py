@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["manage_keys", "serve_gateway"]
 
 _KEYS: Final = "keys.json"
-_SHORTEST: Final = 16  # minimum length of HALTER_KEY on a public address
+_MIN_KEY: Final = 16  # characters of HALTER_KEY on a public address
 
 
 def serve_gateway(options: argparse.Namespace) -> int:
@@ -56,10 +56,10 @@ def _serve(configuration: Configuration, options: argparse.Namespace) -> None:
     from halter.gateway import Gateway
     from halter.gateway.observe import logs
     from halter.gateway.serve import serve
-    from halter.gateway.workers import READY, Worker
+    from halter.gateway.workers import READY, WorkerArguments
 
     settings = configuration.settings
-    worker = Worker.parse(options.worker) if options.worker is not None else None
+    worker = WorkerArguments.parse(options.worker) if options.worker is not None else None
     sockets = [socket.socket(fileno=each) for each in worker.sockets] if worker is not None else None
     servers = sys.stdin.readline().strip() if worker is not None else settings.cluster
     keys, file = _keys(configuration, options.host)
@@ -92,8 +92,8 @@ def _serve(configuration: Configuration, options: argparse.Namespace) -> None:
                 notices=sandbox_lines(configuration, choice.model),
                 sockets=sockets,
             ),
-            patience=settings.drain_timeout,
-            leaving=settings.exit_timeout,
+            drain_timeout=settings.drain_timeout,
+            exit_timeout=settings.exit_timeout,
             on_start=on_start,
         )
 
@@ -117,8 +117,8 @@ def _serve_workers(configuration: Configuration, options: argparse.Namespace) ->
         port=options.port,
         cluster=settings.cluster,
         folder=configuration.paths.data / "nats",
-        patience=settings.drain_timeout,
-        leaving=settings.exit_timeout,
+        drain_timeout=settings.drain_timeout,
+        exit_timeout=settings.exit_timeout,
         on_start=lambda url: _announce(url, keys, file, settings.public_name, lines),
     )
 
@@ -133,7 +133,7 @@ def _open_store(configuration: Configuration, servers: str) -> SQLiteStore | NAT
 
 
 def _keep_prefixes(configuration: Configuration, prefixes: Sequence[tuple[str, ...]]) -> None:
-    """Keep in the settings file what an admin allows for always. Raises `ValueError` if that cannot be done."""
+    """Add prefixes that an admin allows permanently to the settings file. Raises `ValueError` if that fails."""
     from halter.cli.settings_file import add_prefixes
 
     try:
@@ -144,10 +144,10 @@ def _keep_prefixes(configuration: Configuration, prefixes: Sequence[tuple[str, .
 
 def _platforms(configuration: Configuration) -> list[ChatAdapter]:
     """The chat platforms of the settings. Raises `SettingsError` if one is incomplete."""
-    wanted = configuration.settings.telegram
-    if wanted is None:
+    telegram = configuration.settings.telegram
+    if telegram is None:
         return []
-    token = read_key("TELEGRAM_BOT_TOKEN") or wanted.token
+    token = read_key("TELEGRAM_BOT_TOKEN") or telegram.token
     if not token:
         msg = f"{configuration.origins['telegram']}: the bot has no token: set `token` or TELEGRAM_BOT_TOKEN"
         raise SettingsError(msg)
@@ -158,7 +158,9 @@ def _platforms(configuration: Configuration) -> list[ChatAdapter]:
     from halter.gateway.chat.telegram import Telegram
 
     settings = configuration.settings
-    return [Telegram(token, wanted.users, busy=settings.busy, stop_phrases=settings.stop_phrases, server=wanted.server)]
+    return [
+        Telegram(token, telegram.users, busy=settings.busy, stop_phrases=settings.stop_phrases, server=telegram.server)
+    ]
 
 
 def _announce(url: str, keys: Keys, file: KeyFile, public_name: str, lines: list[str]) -> None:
@@ -172,27 +174,27 @@ def _announce(url: str, keys: Keys, file: KeyFile, public_name: str, lines: list
     if sys.stdout.isatty() or not keys:
         key = file.create("page", "admin", auto=True)
         print(f"Halter serves at {url}/#key={key}")
-        told = "This address opens the page. Its key is shown only once; each start on a terminal prints a new one"
+        hint = "This address opens the page. Its key is shown only once; each start on a terminal prints a new one"
     else:
         print(f"Halter serves at {url}/")
-        told = "The page asks for a key: the one in HALTER_KEY, or one created before"
+        hint = "The page asks for a key: the one in HALTER_KEY, or one created before"
     if public_name:
-        print(f"Requests that a proxy passes on from https://{public_name}/ are accepted, too.")
-    print(f"{told}; `halter keys create NAME` creates another.", flush=True)
+        print(f"Requests that a proxy passes on from https://{public_name}/ are accepted too.")
+    print(f"{hint}; `halter keys create NAME` creates another.", flush=True)
 
 
 def _keys(configuration: Configuration, host: str) -> tuple[Keys, KeyFile]:
     """The valid keys, and their file.
 
-    Raises `SettingsError` rather than let in whoever comes.
+    Raises `SettingsError` if a public address would be served without a strong key that the user has set.
     """
     from halter.gateway.http.auth import is_loopback
     from halter.gateway.http.keys import KeyFile, Keys
 
     own = read_key("HALTER_KEY")
     public = configuration.settings.public_name or ("" if is_loopback(host) else host)
-    if own and len(own) < _SHORTEST and public:
-        msg = f"HALTER_KEY is too short for {public}: use at least {_SHORTEST} characters"
+    if own and len(own) < _MIN_KEY and public:
+        msg = f"HALTER_KEY is too short for {public}: use at least {_MIN_KEY} characters"
         raise SettingsError(msg)
     file = KeyFile(configuration.paths.data / _KEYS)
     file.read()  # report a damaged file now, instead of refusing every request
@@ -206,8 +208,8 @@ def _keys(configuration: Configuration, host: str) -> tuple[Keys, KeyFile]:
     return keys, file
 
 
-def _check_person(file: KeyFile) -> None:
-    """Refuse to create a key unless a person asks, at a terminal, or somebody who has an admin key.
+def _check_creator(file: KeyFile) -> None:
+    """Refuse to create a key, except at a terminal or with an admin key in HALTER_KEY.
 
     With a key of its own, a command of an agent could approve what the agent asks for.
     """
@@ -231,12 +233,12 @@ def manage_keys(options: argparse.Namespace) -> int:
     try:
         file = KeyFile(load().paths.data / _KEYS)
         if options.action == "create":
-            _check_person(file)
+            _check_creator(file)
             print(file.create(options.name or "key", options.scope))
             print("This key is shown only once.", file=sys.stderr)
         elif options.action == "revoke":
             if not options.name or not file.revoke(options.name):
-                return print_error(f"there is no key {options.name!r}; `halter keys list` shows those that are")
+                return print_error(f"there is no key {options.name!r}; `halter keys list` lists them")
         else:
             for key in file.read():
                 when = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created_at))

@@ -24,20 +24,22 @@ if TYPE_CHECKING:
     from halter.stores.base import SessionInfo, Store
 
 __all__ = [
-    "PASSING",
+    "FREQUENT_EVENTS",
     "NotFound",
     "describe_sessions",
     "find_session",
     "list_sessions",
     "session_rows",
-    "tell_why",
+    "show_why",
     "wanted_session",
 ]
 
-_WORDS: Final = 28  # of the first message, in characters
-PASSING: Final = ("text.delta", "reasoning.delta", "tool.progress")
+_MAX_WORDS: Final = 28  # characters of the first message
+FREQUENT_EVENTS: Final = ("text.delta", "reasoning.delta", "tool.progress")
 """Frequent events that lists do not need."""
-_BUT_TURNS: Final = sorted({str(kind.__struct_config__.tag) for kind in EventData.__args__} - {"turn.started"})
+_ALL_BUT_TURN_STARTED: Final = sorted(
+    {str(kind.__struct_config__.tag) for kind in EventData.__args__} - {"turn.started"}
+)
 
 
 class NotFound(Exception):
@@ -59,31 +61,31 @@ def list_sessions(options: argparse.Namespace) -> int:
     return 0
 
 
-def describe_sessions(store: Store, most: int | None = None) -> list[str]:
+def describe_sessions(store: Store, limit: int | None = None) -> list[str]:
     """A header and a line for each session, last used first."""
-    rows = session_rows(store, most)
+    rows = session_rows(store, limit)
     if not rows:
         return ["No sessions yet."]
-    wide = max(len("SESSION"), *(len(single_line(name)) for name, _ in rows))
-    return [f"{'SESSION':{wide}}  {'LAST USED':16}  TURNS  WAITING  FIRST MESSAGE", *(line for _, line in rows)]
+    width = max(len("SESSION"), *(len(single_line(name)) for name, _ in rows))
+    return [f"{'SESSION':{width}}  {'LAST USED':16}  TURNS  WAITING  FIRST MESSAGE", *(line for _, line in rows)]
 
 
-def session_rows(store: Store, most: int | None = None) -> list[tuple[str, str]]:
+def session_rows(store: Store, limit: int | None = None) -> list[tuple[str, str]]:
     """The id of each session and its line, last used first."""
-    infos = _sessions(store)[:most]
+    infos = _sessions(store)[:limit]
     rows = [_row(store, info) for info in infos]
-    wide = max(len("SESSION"), *(len(row[0]) for row in rows)) if rows else 0
+    width = max(len("SESSION"), *(len(row[0]) for row in rows)) if rows else 0
     lines = [
-        f"{name:{wide}}  {when:16}  {turns:5}  {waiting:>7}  {words}" for name, when, turns, waiting, words in rows
+        f"{name:{width}}  {when:16}  {turns:5}  {waiting:>7}  {words}" for name, when, turns, waiting, words in rows
     ]
     return [(info.id, line) for info, line in zip(infos, lines, strict=True)]
 
 
 def _row(store: Store, info: SessionInfo) -> tuple[str, str, int, str, str]:
-    turns = len(store.read(info.id, without=_BUT_TURNS))
+    turns = len(store.read(info.id, without=_ALL_BUT_TURN_STARTED))
     # The first event is a message, or `session.created`.
     texts = [each.data.message.text for each in store.read(info.id, limit=2) if isinstance(each.data, MessageAccepted)]
-    words = shorten(texts[0], _WORDS) if texts else ""
+    words = shorten(texts[0], _MAX_WORDS) if texts else ""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.updated_at))
     return single_line(info.id), when, turns, str(info.waiting or "-"), single_line(words)
 
@@ -94,12 +96,12 @@ def _sessions(store: Store) -> list[SessionInfo]:
     return [info for name, info in known.items() if name.rpartition("/")[0] not in known]
 
 
-def tell_why(options: argparse.Namespace) -> int:
+def show_why(options: argparse.Namespace) -> int:
     """Print the timeline of a session's last stop. Returns the exit code."""
     try:
         with _open(options) as store:
             session = find_session(store, options.session)
-            stop = last_stop(store.read(session, without=PASSING))
+            stop = last_stop(store.read(session, without=FREQUENT_EVENTS))
     except (NotFound, SettingsError, StoreError) as error:
         return print_error(error)
     if stop is None:
@@ -125,8 +127,8 @@ def _open(options: argparse.Namespace) -> Iterator[Store]:
 def wanted_session(store: Store, wanted: str | None, *, latest: bool = False) -> str | None:
     """The session that the options of the command line mean; None for a new one.
 
-    *wanted* is an id, or the start of one; an id that nobody has begins a session. Raises `NotFound` if the start fits
-    several, or if there is no latest one.
+    *wanted* is an id or the start of one; an unknown id begins a session. Raises `NotFound` if several ids start with
+    it, or if there is no latest session.
     """
     if latest:
         return find_session(store, None)

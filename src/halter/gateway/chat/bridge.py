@@ -19,7 +19,7 @@ from halter.errors import HalterError
 from halter.events import ApprovalAsked, MessageAccepted, QuestionAsked, TurnFinished, TurnRolledBack
 from halter.gateway.chat.adapter import AttachmentUnavailable, Button, ButtonReply
 from halter.gateway.chat.conversations import Conversations
-from halter.gateway.chat.renderer import READ_ON
+from halter.gateway.chat.renderer import NEXT_PAGE
 from halter.gateway.chat.replies import HELP, NOTHING_RAN, not_allowed, queued, refusal, stopped, why
 from halter.gateway.chat.session_follower import SessionFollower
 from halter.gateway.http.errors import Problem, problem_of_error
@@ -50,8 +50,8 @@ __all__ = ["ChatBridge"]
 _log = logging.getLogger(__name__)
 _STOP_WAIT: Final = 30.0  # seconds for which the reply to a stop waits for the end of the turn
 _CLOSE_TIMEOUT: Final = 2.0  # seconds for a platform to close
-_LAST: Final = 50  # events at the end of a log; an open turn has at least one of them
-_DAY: Final = 86_400.0
+_TAIL: Final = 50  # events at the end of a log; an open turn has at least one of them
+_DAY: Final = 86_400.0  # seconds
 _DELTAS: Final = ("text.delta", "reasoning.delta")
 _RELEASE: Final = "release"
 _EXPIRED: Final = ButtonReply("This question is no longer open.", is_expired=True)
@@ -79,20 +79,20 @@ class ChatBridge:
     # -- start and end -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start to receive."""
+        """Start receiving."""
         self._running = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
         """Report turns that were cut off, then receive until the end.
 
-        A boundary: if the platform fails, that is logged, and the gateway goes on without it.
+        A boundary: if the platform fails, that is logged, and the gateway continues without it.
         """
         try:
             known, cut_off = await run_blocking_async(self._find_sessions, token=NEVER)
             for session_id in known:
-                self._conversations.learn(session_id)
+                self._conversations.register(session_id)
             for session_id in cut_off:
-                self._follower.do(self._open_cut_off(session_id))
+                self._follower.start_task(self._open_cut_off(session_id))
             await self._platform.run(self)
         except Exception:  # noqa: BLE001
             _log.exception("the chat platform %s failed", self._platform.name)
@@ -106,14 +106,14 @@ class ChatBridge:
         found = [each for each in store.sessions() if self._conversations.has(each.id)]
         since = max((each.updated_at for each in found), default=0.0) - _DAY
         recent = [each for each in found if each.updated_at >= since]
-        cut_off = [each for each in recent if _has_open_turn(store.read(each.id, each.events - _LAST))]
+        cut_off = [each for each in recent if _has_open_turn(store.read(each.id, each.events - _TAIL))]
         return [each.id for each in found], [each.id for each in cut_off]
 
     async def _open_cut_off(self, session_id: str) -> None:
-        """Open a session whose turn was cut off, and say so. A boundary: else the next message says it."""
+        """Open a session whose turn was cut off, and report that. A boundary: the next message tries again."""
         try:
             async with self._registry.lease(session_id) as live:
-                self._follower.tell_if_cut_off(self._conversations.of(session_id), live.session.turn)
+                self._follower.report_if_cut_off(self._conversations.of(session_id), live.session.turn)
         except Exception:  # noqa: BLE001
             _log.warning("the session could not be opened", extra={"session": session_id})
 
@@ -141,7 +141,7 @@ class ChatBridge:
         is_stop = not incoming.command and incoming.fetch is None and self._phrases.are_all(incoming.text)
         if incoming.sender not in self._platform.users:
             text = not_allowed(self._platform.name, incoming.sender)
-            self._conversations.tell_once(chat, f"user {incoming.sender}", text)
+            self._conversations.send_once(chat, f"user {incoming.sender}", text)
         elif incoming.command == "stop" or is_stop:
             chat.last_stop = max(chat.last_stop, incoming.order)
             await self._retrying(chat, lambda: self._stop(chat, incoming))
@@ -188,7 +188,7 @@ class ChatBridge:
             async with self._registry.lease(session_id) as live:
                 known = live.session.inbox.find(message_id)
                 if known is not None:
-                    self._tell_again(chat, live.session, known)
+                    self._report_again(chat, live.session, known)
                     return
                 parts = await incoming.fetch() if incoming.fetch is not None else []
                 if incoming.command not in modes and any(isinstance(q, QuestionAsked) for q in live.session.questions):
@@ -206,15 +206,15 @@ class ChatBridge:
                 raise
             chat.outgoing.say(refusal(problem))
         else:
-            told = queued(receipt, incoming.command, is_busy=is_busy)
-            if told:
-                chat.outgoing.say(told)
+            reply = queued(receipt, incoming.command, is_busy=is_busy)
+            if reply:
+                chat.outgoing.say(reply)
 
-    def _tell_again(self, chat: Conversation, session: Session, known: InboxMessage) -> None:
-        """For a message that was accepted before: say if its turn was cut off, as nothing else will."""
+    def _report_again(self, chat: Conversation, session: Session, known: InboxMessage) -> None:
+        """For a message that was accepted before: report if its turn was cut off, as nothing else does."""
         turn = session.turn
         if turn is not None and turn.id == known.turn_id:
-            self._follower.tell_if_cut_off(chat, turn)
+            self._follower.report_if_cut_off(chat, turn)
 
     async def _accept(self, live: LiveSession, form: MessageForm, parts: list[Part]) -> ReceiptView:
         if parts:
@@ -231,14 +231,14 @@ class ChatBridge:
         else:
             await self._accept(live, form, parts)
         await self._commands.stop(live, self._key, StopBody())
-        self._say_stopped(chat, live.session, "📥 This arrived after your stop.")
+        self._report_stopped(chat, live.session, "📥 This arrived after your stop.")
 
     async def _new(self, chat: Conversation, incoming: Incoming) -> None:
-        if chat.knows_new(incoming.order):
+        if chat.has_new(incoming.order):
             return
         old = chat.session(incoming.order)
         await self._registry.create(chat.session_of_new(incoming.order), None, self._key.id)
-        self._conversations.learn(chat.session_of_new(incoming.order))
+        self._conversations.register(chat.session_of_new(incoming.order))
         chat.outgoing.say("New conversation.")
         with contextlib.suppress(Problem):  # there was none before
             async with self._registry.lease(old) as live:
@@ -267,9 +267,9 @@ class ChatBridge:
             chat.outgoing.say(NOTHING_RAN)  # there is no session yet
             return
         if receipt.stopped and turn is not None:
-            self._follower.do(self._reply_to_stop(chat, session, turn))
+            self._follower.start_task(self._reply_to_stop(chat, session, turn))
         else:
-            self._say_stopped(chat, session, NOTHING_RAN)
+            self._report_stopped(chat, session, NOTHING_RAN)
 
     async def _reply_to_stop(self, chat: Conversation, session: Session, turn: Turn) -> None:
         """Say what was stopped and how long that took, once it is known."""
@@ -277,14 +277,14 @@ class ChatBridge:
         text = "⏹ Stopped."
         with contextlib.suppress(HalterError):
             text = stopped(timeline_of(await self._read(session.id), turn.id))
-        self._say_stopped(chat, session, text)
+        self._report_stopped(chat, session, text)
 
-    def _say_stopped(self, chat: Conversation, session: Session, text: str) -> None:
+    def _report_stopped(self, chat: Conversation, session: Session, text: str) -> None:
         """Report a stop and the messages that it holds, with a button to release them."""
         held = len(session.inbox.held())
         if held:
-            waits = "1 message is held." if held == 1 else f"{held} messages are held."
-            chat.show_held(f"{text} {waits}", Button("Send held messages", f"{_RELEASE}/{session.id}"))
+            count = "1 message is held." if held == 1 else f"{held} messages are held."
+            chat.show_held(f"{text} {count}", Button("Send held messages", f"{_RELEASE}/{session.id}"))
         else:
             chat.end_held()
             chat.outgoing.say(text)
@@ -303,7 +303,7 @@ class ChatBridge:
             option = self._follower.option(chat, request, int(last) if last.isdecimal() else -1)
             if option is None:
                 return _EXPIRED
-            if option[1] is READ_ON:
+            if option[1] is NEXT_PAGE:
                 self._follower.show_next_page(option[0], request)
                 return ButtonReply()
             async with self._registry.lease(option[0]) as live:

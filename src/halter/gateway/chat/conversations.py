@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Conversation", "Conversations"]
 
 _MAX_CHATS: Final = 10_000  # known at the same time; anybody can write to a bot
-_MAX_TOLD: Final = 1_000
+_MAX_ONCE: Final = 1_000  # keys of `send_once()` that are remembered
 
 
 class Conversation:
@@ -48,7 +48,7 @@ class Conversation:
         """The session that a /new of this order starts."""
         return f"{self._prefix}{self.chat_id}~{order}"
 
-    def knows_new(self, order: int) -> bool:
+    def has_new(self, order: int) -> bool:
         """Whether the /new of this order was done."""
         return order in self.new_orders
 
@@ -79,7 +79,7 @@ class Conversations:
         self._shared = shared_bucket(platform)
         self._chats: dict[str, Conversation] = {}
         self._new_orders: dict[str, list[int]] = {}  # by chat
-        self._told: OrderedDict[str, None] = OrderedDict()  # keys of `tell_once()`
+        self._sent_once: OrderedDict[str, None] = OrderedDict()  # keys of `send_once()`
 
     def __getitem__(self, chat_id: str) -> Conversation:
         chat = self._chats.get(chat_id)
@@ -102,7 +102,7 @@ class Conversations:
         """The chat of a session."""
         return self[session_id.removeprefix(self._prefix).partition("~")[0]]
 
-    def learn(self, session_id: str) -> None:
+    def register(self, session_id: str) -> None:
         """Register a session of this platform, which a /new may have started."""
         chat_id, _, order = session_id.removeprefix(self._prefix).partition("~")
         if order.isdecimal():
@@ -112,10 +112,10 @@ class Conversations:
             if chat_id in self._chats:
                 self._chats[chat_id].new_orders = orders
 
-    def tell_once(self, conversation: Conversation, key: str, text: str) -> None:
+    def send_once(self, conversation: Conversation, key: str, text: str) -> None:
         """Send a message, unless one with this key was sent before."""
-        if key not in self._told:
-            self._told[key] = None
-            while len(self._told) > _MAX_TOLD:
-                self._told.popitem(last=False)
+        if key not in self._sent_once:
+            self._sent_once[key] = None
+            while len(self._sent_once) > _MAX_ONCE:
+                self._sent_once.popitem(last=False)
             conversation.outgoing.say(text)

@@ -26,7 +26,7 @@ __all__ = ["OutgoingMessage", "OutgoingQueue"]
 
 _log = logging.getLogger(__name__)
 _MAX_TRIES: Final = 60  # about half an hour
-_LEFT_OVER: Final = "…"  # for a message that is no longer needed because the text became shorter
+_PLACEHOLDER: Final = "…"  # for a message that is no longer needed because the text became shorter
 
 
 class _Sent(NamedTuple):
@@ -60,7 +60,7 @@ class OutgoingMessage:
         return not self._sent
 
     def change(self) -> None:
-        """Note that the text has changed."""
+        """Mark the text as changed."""
         if not self.is_changed:
             self.is_changed = True
             self._queue.wake()
@@ -78,7 +78,7 @@ class OutgoingMessage:
         self.is_changed = False
         pieces = split(self.render(), platform.max_length)
         wanted = [(piece, () if at + 1 < len(pieces) else self.buttons) for at, piece in enumerate(pieces)]
-        wanted += [(_LEFT_OVER, ())] * (len(self._sent) - len(wanted))
+        wanted += [(_PLACEHOLDER, ())] * (len(self._sent) - len(wanted))
         steps = [at for at, want in enumerate(wanted) if at >= len(self._sent) or self._sent[at][1:] != want]
         if not steps:
             return
@@ -125,7 +125,7 @@ class OutgoingQueue:
         self.wake()
 
     def wake(self) -> None:
-        """Have the task look for changes; start it if there is none."""
+        """Make the task check for changes; start it if there is none."""
         self._woken.set()
         if self._task is None:
             self._task = asyncio.create_task(self._run())

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from halter.gateway.chat.outgoing import OutgoingMessage, OutgoingQueue
     from halter.views.items import Item
 
-__all__ = ["READ_ON", "ChatRenderer"]
+__all__ = ["NEXT_PAGE", "ChatRenderer"]
 
 _MAX_TURNS: Final = 2  # kept in memory
 _MAX_LINE: Final = 80  # characters of a task, an error or an answer
@@ -40,8 +40,8 @@ _MAX_LABEL: Final = 60
 _MARKS: Final = {"completed": "✅", "failed": "❌", "denied": "🚫", "not_started": "➖", "abandoned": "⚠️"}  # noqa: RUF001
 
 
-READ_ON: Final = object()
-"""The option that shows the next page of an approval; it is no answer."""
+NEXT_PAGE: Final = object()
+"""The option that shows the next page of an approval; not an answer."""
 
 
 class ChatRenderer:
@@ -50,18 +50,18 @@ class ChatRenderer:
     def __init__(self, outgoing: OutgoingQueue) -> None:
         self.display = SessionDisplay(_MAX_TURNS)
         self._outgoing = outgoing
-        self._asked: dict[str, _Asked] = {}
+        self._questions: dict[str, _OpenQuestion] = {}
         self._segment: _Segment | None = None  # the message in which the turn goes on
         self._segments: dict[int, _Segment] = {}  # of the running turn, by the identity of their items
 
     def option(self, request: str, index: int) -> tuple[str, object] | None:
         """What a button of an open question means: its label, and the answer; None if it is not shown now."""
-        asked = self._asked.get(request)
+        asked = self._questions.get(request)
         return asked.options[index] if asked is not None and index in asked.shown else None
 
     def show_next_page(self, request: str) -> None:
         """Show the next page of an approval, in a message of its own. The last one has the buttons that allow."""
-        asked = self._asked.get(request)
+        asked = self._questions.get(request)
         if asked is None or not asked.pages:
             return
         if asked.message is not None:
@@ -74,7 +74,7 @@ class ChatRenderer:
         item = self.display.apply(event)
         if isinstance(item, (TextItem, CallItem, RetryItem, ChildItem)):
             if event.kind == "tool.finished_late":
-                self._say_late(item)
+                self._report_late(item)
             else:
                 self._show(item)
         elif isinstance(item, QueuedMessage):
@@ -91,8 +91,8 @@ class ChatRenderer:
             self._outgoing.say("↶ The turn was removed from the conversation.")
 
     def close(self) -> None:
-        """Leave nothing in the chat that looks as if it went on."""
-        for request in list(self._asked):
+        """Withdraw open questions and end the message of the turn: nothing looks as if it were still running."""
+        for request in list(self._questions):
             self._settle(request, "🚫 withdrawn")
         self._end_segments()
 
@@ -124,7 +124,7 @@ class ChatRenderer:
         self._segments.clear()
         self._segment = None
 
-    def _say_late(self, item: Item) -> None:
+    def _report_late(self, item: Item) -> None:
         if isinstance(item, CallItem):
             self._outgoing.say(f"⚠️ {late_end_text(item)}.")
 
@@ -146,7 +146,7 @@ class ChatRenderer:
         if question.kind == "approval":
             text, *pages = approval_pages(question)
             text = f"🔐 {text}"
-            options = [("Read on", READ_ON), *(each[1:] for each in approval_answers(question, may_keep=False))]
+            options = [("Next page", NEXT_PAGE), *(each[1:] for each in approval_answers(question, may_keep=False))]
         else:
             choices = question.choices or []
             shown = choices if len(choices) <= _MAX_BUTTONS else []
@@ -154,22 +154,22 @@ class ChatRenderer:
             hint = "" if shown else "\n(Your next message is the answer.)"
             text = f"❓ {question.text}{listed}{hint}"
             options = [(choice, choice) for choice in shown]
-        self._asked[question.id] = asked = _Asked(text, options, pages)
+        self._questions[question.id] = asked = _OpenQuestion(text, options, pages)
         self._send(question.id, asked)
 
-    def _send(self, request: str, asked: _Asked) -> None:
+    def _send(self, request: str, asked: _OpenQuestion) -> None:
         """Send what is asked, with the buttons that may be pressed now."""
         text = asked.text
         buttons = [Button(shorten(asked.options[at][0], _MAX_LABEL), f"{request}/{at}") for at in asked.shown]
         asked.message = self._outgoing.add(lambda: text, buttons)
 
     def _settle(self, request: str, outcome: str) -> None:
-        asked = self._asked.pop(request, None)
+        asked = self._questions.pop(request, None)
         if asked is not None and asked.message is not None:
             asked.message.finish(f"{asked.text}\n{outcome}")
 
 
-class _Asked:
+class _OpenQuestion:
     """An open question. The number of an option never changes, so a button means the same on each page."""
 
     __slots__ = ("message", "options", "pages", "text")
@@ -182,10 +182,10 @@ class _Asked:
 
     @property
     def shown(self) -> list[int]:
-        """The options that may be chosen now: nothing is allowed before its end was shown."""
+        """The options that may be chosen now: a call can be allowed only once its last page was shown."""
         if self.pages:
-            return [at for at, (_, value) in enumerate(self.options) if value is READ_ON or value is False]
-        return [at for at, (_, value) in enumerate(self.options) if value is not READ_ON]
+            return [at for at, (_, value) in enumerate(self.options) if value is NEXT_PAGE or value is False]
+        return [at for at, (_, value) in enumerate(self.options) if value is not NEXT_PAGE]
 
 
 class _Segment:
@@ -197,7 +197,7 @@ class _Segment:
         self.message = outgoing.add(self.render)
 
     def render(self, *, is_over: bool = False) -> str:
-        """The text of the message. A retry is shown until its attempt says something."""
+        """The text of the message. A retry is shown until its attempt produces something."""
         items: list[Item] = [each for each in self.items if not isinstance(each, RetryItem)]
         if self.items and isinstance(self.items[-1], RetryItem) and not is_over:
             items.append(self.items[-1])

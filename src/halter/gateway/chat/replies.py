@@ -25,9 +25,9 @@ Send a text, a voice message or a picture, and an agent answers. While it works:
 
 /stop – stop it now
 /steer TEXT – send a message into the running turn
-/queue TEXT – send a message when the turn is over
+/queue TEXT – send a message when the turn ends
 /new – start a new conversation
-/deny WHY – do not allow what was asked, and say why
+/deny REASON – deny the open request, and tell the model why
 /why – show the last stop: what ended, and how fast"""  # noqa: RUF001  (dashes)
 
 

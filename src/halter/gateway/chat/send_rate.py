@@ -1,4 +1,4 @@
-"""How often a chat may be written to. Nothing here waits: it says how long a caller would have to."""
+"""How often a chat may be written to. Nothing here waits: `delay()` returns how long the caller has to."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SendRate:
         self._shared.take()
 
     def sent(self) -> None:
-        """Note that it was sent. The interval counts from here, as nobody knows how long sending takes."""
+        """Record that it was sent. The interval counts from here, as sending may take long."""
         self._last = time.monotonic()
 
     def pause(self, seconds: float) -> None:

@@ -36,9 +36,9 @@ __all__ = ["SessionFollower"]
 
 _log = logging.getLogger(__name__)
 _CUT_OFF: Final = "⚠️ The gateway stopped in the middle of this answer. Send a message to continue."
-_SPEAKING: Final = 120.0  # seconds to make and send a spoken reply
+_SPEECH_TIMEOUT: Final = 120.0  # seconds to make and send a spoken reply
 _BACKOFF: Final = Backoff()
-_BEFORE: Final = 4  # events read before the first: they include the end of a turn sealed when its session was opened
+_READ_BACK: Final = 4  # events before the first; they include the end of a turn sealed when its session was opened
 
 
 class SessionFollower:
@@ -54,13 +54,13 @@ class SessionFollower:
         self._began = time.time()
 
     def observe(self, session: Session, event: Event) -> None:
-        """Take an event of any session; follow the session from here on if it is one of this platform."""
+        """Called with each event of any session; follows the session from here on if it is one of this platform."""
         if session.id not in self._renderers and self._conversations.has(session.id):
             conversation = self._conversations.of(session.id)
             renderer = self._renderers[session.id] = ChatRenderer(conversation.outgoing)
-            self.do(self._follow(session, renderer, conversation, event.seq))
+            self.start_task(self._follow(session, renderer, conversation, event.seq))
 
-    def do(self, work: Coroutine[Any, Any, None]) -> None:
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something in the background; `flush()` waits for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -94,10 +94,10 @@ class SessionFollower:
         if renderer is not None:
             renderer.show_next_page(request)
 
-    def tell_if_cut_off(self, conversation: Conversation, turn: Turn | None) -> None:
-        """Say, once, that a turn was cut off by the end of an earlier gateway process."""
+    def report_if_cut_off(self, conversation: Conversation, turn: Turn | None) -> None:
+        """Report, once, that a turn was cut off by the end of an earlier gateway process."""
         if turn is not None and turn.reason == "crash":
-            self._conversations.tell_once(conversation, turn.id, _CUT_OFF)
+            self._conversations.send_once(conversation, turn.id, _CUT_OFF)
 
     async def _follow(self, session: Session, renderer: ChatRenderer, conversation: Conversation, first: int) -> None:
         """Render a session's events from number *first* on, without a gap.
@@ -106,15 +106,15 @@ class SessionFollower:
         """
         try:
             with session.subscribe() as listener:
-                last = max(first - _BEFORE, 0)
+                last = max(first - _READ_BACK, 0)
                 for event in await _read(session, last):
                     last = event.seq
                     if last >= first:
                         self._write(session, renderer, conversation, event)
                     elif event.time >= self._began:
-                        self._tell_if_sealed(conversation, event)
-                async for heard in listener:
-                    new = await _read(session, last) if isinstance(heard.data, Missed) else [heard]
+                        self._report_if_sealed(conversation, event)
+                async for received in listener:
+                    new = await _read(session, last) if isinstance(received.data, Missed) else [received]
                     for event in new:
                         if event.seq > last:
                             last = event.seq
@@ -125,24 +125,24 @@ class SessionFollower:
             renderer.close()
             self._renderers.pop(session.id, None)
 
-    def _tell_if_sealed(self, conversation: Conversation, event: Event) -> None:
+    def _report_if_sealed(self, conversation: Conversation, event: Event) -> None:
         if isinstance(event.data, TurnFinished) and event.data.reason == "crash":
-            self._conversations.tell_once(conversation, event.turn, _CUT_OFF)
+            self._conversations.send_once(conversation, event.turn, _CUT_OFF)
 
     def _write(self, session: Session, renderer: ChatRenderer, conversation: Conversation, event: Event) -> None:
         if isinstance(event.data, TurnStarted):
-            self.do(self._show_busy(conversation.chat_id))
+            self.start_task(self._show_busy(conversation.chat_id))
             if session.id in self._speaking:
                 self._speaking.pop(session.id).cancel("interrupt", detail="the next turn has started")
         elif isinstance(event.data, TurnFinished) and event.data.status == "done" and self._speech.is_on:
-            self._speaking[session.id] = until = CancellationToken(name="spoken reply", timeout=_SPEAKING)
-            self.do(self._say(session, conversation.chat_id, until))
+            self._speaking[session.id] = until = CancellationToken(name="spoken reply", timeout=_SPEECH_TIMEOUT)
+            self.start_task(self._say(session, conversation.chat_id, until))
         renderer.apply(event)
 
     async def _say(self, session: Session, chat_id: str, until: CancellationToken) -> None:
         """Send the answer as a voice message. A boundary: errors are logged, as the text was sent anyway."""
         try:
-            sound = await self._speech.say(session, until)
+            sound = await self._speech.speak(session, until)
             async with until.scope():
                 await self._send_sound(chat_id, sound)
         except Cancelled:

@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["size", "split"]
 
-_ENOUGH: Final = 0.5  # of a message must be filled to cut at the end of a line or word
+_MIN_FILL: Final = 0.5  # of a message, to cut at the end of a line or word
 
 
 def size(text: str) -> int:
@@ -19,17 +19,17 @@ def split(text: str, max_length: int) -> list[str]:
     pieces = []
     rest = text.strip()
     while rest:
-        most = _most(rest, max_length)
-        if most == len(rest):
+        limit = _fitting(rest, max_length)
+        if limit == len(rest):
             pieces.append(rest)
             break
-        cut = _cut(rest, most)
+        cut = _cut(rest, limit)
         pieces.append(rest[:cut].rstrip())
         rest = rest[cut:].lstrip()
     return pieces
 
 
-def _most(text: str, max_length: int) -> int:
+def _fitting(text: str, max_length: int) -> int:
     """How many characters fit."""
     head = text[:max_length]
     over = size(head) - max_length
@@ -39,11 +39,11 @@ def _most(text: str, max_length: int) -> int:
     return len(head)
 
 
-def _cut(text: str, most: int) -> int:
-    """Where to cut: at the end of the last line or word within the first *most* characters."""
-    least = int(most * _ENOUGH)
+def _cut(text: str, limit: int) -> int:
+    """Where to cut: at the end of the last line or word within the first *limit* characters."""
+    start = int(limit * _MIN_FILL)
     for mark in ("\n", " "):
-        cut = text.rfind(mark, least, most + 1)
+        cut = text.rfind(mark, start, limit + 1)
         if cut > 0:
             return cut
-    return most
+    return limit

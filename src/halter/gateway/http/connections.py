@@ -3,7 +3,7 @@
 A connection is busy while a request on it is handled, and waiting before and after: then its client has sent no
 complete request. At the limit, the one that has waited longest is closed for each new one. Some connections are kept
 for requests that must always be answered, stops and `/healthz`: others are refused before these are used up. A request
-is handled for more than a moment only if it has a valid key, so a stranger can hold waiting connections and no others.
+takes long only if it has a valid key, so a stranger can occupy waiting connections and no others.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["ACCEPTED_AT_ONCE", "BACKLOG", "CannotListen", "Connections", "bind",
 BACKLOG: Final = 1024  # connections that the system accepts for us
 # In one iteration of the loop. Those are open files before any of them is counted here.
 ACCEPTED_AT_ONCE: Final = 16
-_RESERVED: Final = 64
-_PAUSE: Final = 2.0
+_RESERVED: Final = 64  # connections for requests that must always be answered
+_RETRY_AFTER: Final = 2.0  # seconds
 
 
 class CannotListen(OSError):
@@ -36,7 +36,7 @@ class Connections:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._for_all = limit - min(_RESERVED, limit // 4)
+        self._unreserved = limit - min(_RESERVED, limit // 4)
         self._waiting: dict[RequestHandler, asyncio.Transport] = {}  # the one that has waited longest is the first
         self._busy: dict[RequestHandler, asyncio.Transport] = {}
 
@@ -57,9 +57,9 @@ class Connections:
 
     def begin(self, connection: RequestHandler, *, is_vital: bool) -> None:
         """A request begins. Raises `Problem` if too many are being handled, unless it must always be answered."""
-        if not is_vital and len(self._busy) >= self._for_all:
+        if not is_vital and len(self._busy) >= self._unreserved:
             msg = "too many connections are in use"
-            raise Problem(503, msg, kind="connections", retry_after=_PAUSE)
+            raise Problem(503, msg, kind="connections", retry_after=_RETRY_AFTER)
         transport = self._waiting.pop(connection, None)
         if transport is not None:
             self._busy[connection] = transport

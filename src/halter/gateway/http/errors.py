@@ -25,6 +25,7 @@ from halter.errors import (
 __all__ = ["MEDIA_TYPE", "Problem", "ProblemBody", "problem_of_error", "problem_of_status", "problem_of_validation"]
 
 MEDIA_TYPE: Final = "application/problem+json"
+# Seconds after which a client may try again.
 _SOON: Final = 1.0
 _LATER: Final = 10.0
 _TITLES: Final = {
@@ -94,16 +95,16 @@ class Problem(Exception):
 def problem_of_validation(error: msgspec.MsgspecError) -> Problem:
     """What is wrong with a body. msgspec names the field as `$.mode`."""
     if isinstance(error, msgspec.ValidationError):
-        what, _, path = str(error).partition(" - at `$")
+        cause, _, path = str(error).partition(" - at `$")
         field = path.rstrip("`").lstrip(".")
-        if " field `" in what:  # of one that is missing or unknown the name is in the sentence
-            field = f"{field}.{what.split('`')[1]}".lstrip(".")
-        return Problem(422, what, field=field or "body", kind="field")
+        if " field `" in cause:  # of one that is missing or unknown the name is in the sentence
+            field = f"{field}.{cause.split('`')[1]}".lstrip(".")
+        return Problem(422, cause, field=field or "body", kind="field")
     return Problem(400, f"the body is not JSON: {error}", field="body", kind="json")
 
 
 def problem_of_status(error: web.HTTPException) -> Problem:
-    """A refusal by aiohttp itself."""
+    """An error that aiohttp itself has raised."""
     if error.status == web.HTTPNotFound.status_code:
         return Problem(404, "there is nothing at this path", kind="not-found")
     if error.status == web.HTTPRequestEntityTooLarge.status_code:
@@ -112,8 +113,8 @@ def problem_of_status(error: web.HTTPException) -> Problem:
 
 
 _OWNED: Final = (
-    "another process has this session open: use that one, or end it. Gateways that are to share sessions need the same "
-    "--cluster, or have to be --workers of one"
+    "another process has this session open: use that one, or end it. To share sessions, start gateways with the same "
+    "--cluster, or one gateway with --workers"
 )
 _STORE: Final = {
     StoreFull: "the store is full",
@@ -131,6 +132,6 @@ def problem_of_error(error: Exception) -> Problem | None:
     if isinstance(error, SessionClosed):
         return Problem(503, "the session is being closed: try again", kind="closed", retry_after=_SOON)
     if isinstance(error, StoreError):
-        what = _STORE.get(type(error), "the store failed")
-        return Problem(503, f"{what}: nothing was accepted", kind="store", retry_after=_LATER)
+        cause = _STORE.get(type(error), "the store failed")
+        return Problem(503, f"{cause}: nothing was accepted", kind="store", retry_after=_LATER)
     return None

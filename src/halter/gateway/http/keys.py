@@ -3,28 +3,25 @@
 A key is `hk_ID_SECRET`. The secret is long and random, so one round of SHA-256 is enough to protect it. The file does
 not contain the keys themselves; a key is shown once, when it is created.
 
-`read` may look, `write` may also send messages and stop, `approve` may also answer approvals. Each of them is for the
-sessions that the same key has created. `admin` may use all sessions, and delete them. The key in `HALTER_KEY` is an
-admin key and is never written anywhere. The file is read again when it changes: a revoked key is refused at once.
+`read` may read, `write` may also send messages and stop, `approve` may also answer approvals: all in the sessions that
+the same key has created. `admin` may use all sessions, and delete them. The key in `HALTER_KEY` is an admin key and is
+never written anywhere. The file is read again when it changes: a revoked key is refused at once.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
-import os
 import secrets
 import time
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
-from halter.toolbox.files.atomic import write_whole
+from halter.toolbox.files.atomic import locked_folder, write_whole
 from halter.toolbox.files.workspace import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["SCOPES", "Key", "KeyFile", "Keys", "Scope"]
@@ -32,7 +29,7 @@ __all__ = ["SCOPES", "Key", "KeyFile", "Keys", "Scope"]
 Scope: TypeAlias = Literal["read", "write", "approve", "admin"]
 SCOPES: Final[tuple[Scope, ...]] = ("read", "write", "approve", "admin")
 _PREFIX: Final = "hk"
-_OF_ENVIRONMENT: Final = "environment"
+_ENVIRONMENT: Final = "environment"
 _MAX_AUTO: Final = 10  # keys of the page, one from each start: browsers may still have the latest ones
 
 
@@ -75,7 +72,7 @@ class KeyFile:
         """Create a key and return it; it cannot be read again. Of the *auto* ones only the latest stay valid."""
         key_id = secrets.token_hex(4)
         text = f"{_PREFIX}_{key_id}_{secrets.token_urlsafe(32)}"
-        with self._locked():
+        with locked_folder(self.path.parent):
             keys = [*self.read(), Key(key_id, name, scope, _digest(text), time.time(), auto)]
             old = [key.id for key in keys if key.auto][:-_MAX_AUTO]
             self._write([key for key in keys if key.id not in old])
@@ -83,25 +80,12 @@ class KeyFile:
 
     def revoke(self, key_id: str) -> bool:
         """Remove a key by its id or name; False if there is none."""
-        with self._locked():
+        with locked_folder(self.path.parent):
             keys = self.read()
             left = [key for key in keys if key_id not in (key.id, key.name)]
             if len(left) < len(keys):
                 self._write(left)
         return len(left) < len(keys)
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other processes from changing the file meanwhile. Its holder writes one file, or has died."""
-        import fcntl
-
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(folder)
 
     def _write(self, keys: list[Key]) -> None:
         """Replace the file atomically."""
@@ -122,7 +106,7 @@ class Keys:
 
     def __init__(self, file: KeyFile | None = None, own: str | None = None) -> None:
         self._file = file
-        self._own = Key(_OF_ENVIRONMENT, _OF_ENVIRONMENT, "admin", _digest(own)) if own else None
+        self._own = Key(_ENVIRONMENT, _ENVIRONMENT, "admin", _digest(own)) if own else None
         self._stamp: tuple[int, int] | None = None
         self._known: dict[str, Key] = {}
 

@@ -59,7 +59,7 @@ def replace_media(event: Event) -> Event:
         return event
     count = 0
 
-    def tell(medium: Medium) -> dict[str, Any]:
+    def reference(medium: Medium) -> dict[str, Any]:
         nonlocal count
         count += 1
         return {
@@ -69,12 +69,12 @@ def replace_media(event: Event) -> Event:
             "href": f"/v1/sessions/{quote(event.session, safe='')}/media/{event.seq}/{count}",
         }
 
-    data = _with_media(event.data, tell)
+    data = _with_media(event.data, reference)
     return replace(event, data=data) if count else event
 
 
 def find_media(event: Event, number: int) -> Medium | None:
-    """The one that is told of as this number, from 1 on."""
+    """The image or recording with this number in its URL, counted from 1."""
     found: list[Medium] = []
     if type(event.data) in _WITH_MEDIA:
         _with_media(event.data, found.append)
@@ -82,7 +82,7 @@ def find_media(event: Event, number: int) -> Medium | None:
 
 
 def _with_media(data: Any, change: Callable[[Medium], object]) -> Any:  # noqa: ANN401  (of the kind that it was)
-    """Go through all that has bytes in it, in order, and put in its place what *change* gives."""
+    """Replace each image and recording by what *change* returns, in order."""
     if isinstance(data, (MessageAccepted, MessageEdited)):
         return replace(data, message=UserMessage(_changed(data.message.parts, change)))
     return replace(data, outcome=_changed_outcome(data.outcome, change))

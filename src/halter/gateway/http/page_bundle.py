@@ -1,8 +1,8 @@
 """The page's modules as one script, and its style sheets as one.
 
 A browser takes several milliseconds for each file, and the page has about sixty. So `main.js` and `styles.css` are sent
-with everything that they import. This is no compiler: it knows only the forms of `import` and `export` that the page
-uses, and refuses all others. Each module becomes a function that returns its exports, so their names never clash.
+with everything that they import. This is not a compiler: it supports only the forms of `import` and `export` that the
+page uses, and rejects all others. Each module becomes a function that returns its exports, so names never clash.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BundleError(ValueError):
 
 
 def bundle_script(sources: Mapping[str, str], main: str) -> str:
-    """The module *main* with all that it imports, each once and behind what it imports itself."""
+    """The module *main* and all that it imports, each once and after its own imports."""
     written: dict[str, str] = {}
     _add_module(sources, main, written, ())
     return "\n".join(written.values())
@@ -56,7 +56,7 @@ def _add_module(sources: Mapping[str, str], name: str, written: dict[str, str], 
     body = _EXPORT.sub("", _IMPORT.sub(_constants, text))
     other = _OTHER.search(body)
     if other is not None:
-        msg = f"{name}: {other[0]!r} is an import or export that the bundle does not know"
+        msg = f"{name}: {other[0]!r} is an import or export that the bundle does not support"
         raise BundleError(msg)
     written[name] = f"const {_variable(name)} = (() => {{\n{body}\nreturn {{ {exports} }};\n}})();"
 

@@ -1,7 +1,7 @@
 """A program of its own: reads a PDF from its input, and writes its text as JSON.
 
-The file comes from outside, and may be made to take all time and memory. So it is read in a process that the system
-limits, and that the gateway kills when its time is over. It imports nothing of Halter.
+The file is untrusted, and may be crafted to use up time and memory. So it is read in a process that the system limits,
+and that the gateway kills after a time limit. It imports nothing of Halter.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    logging.disable()  # pypdf tells of each oddity of a file
+    logging.disable()  # pypdf logs every irregularity of a file
     try:
-        told: dict[str, object] = read_text(sys.stdin.buffer.read())
+        result: dict[str, object] = read_text(sys.stdin.buffer.read())
     except MemoryError:
-        told = {"error": "reading it takes too much memory"}
+        result = {"error": "reading it takes too much memory"}
     except Exception as error:  # noqa: BLE001
-        told = {"error": f"it cannot be read as a PDF ({type(error).__name__})"}
-    sys.stdout.write(json.dumps(told))
+        result = {"error": f"it cannot be read as a PDF ({type(error).__name__})"}
+    sys.stdout.write(json.dumps(result))
 
 
 def read_text(data: bytes) -> dict[str, object]:
@@ -49,10 +49,10 @@ def read_text(data: bytes) -> dict[str, object]:
         length += len(text) + 2
         if length > _MAX_TEXT:
             break
-    whole = "\n\n".join(filter(None, texts))
-    if not whole:
-        return {"error": "there is no text in it; it may be scanned. Attach its pages as pictures"}
-    return {"text": whole[:_MAX_TEXT], "pages": pages, "is_cut": len(texts) < pages or len(whole) > _MAX_TEXT}
+    full_text = "\n\n".join(filter(None, texts))
+    if not full_text:
+        return {"error": "it contains no text; it may be scanned. Attach its pages as pictures"}
+    return {"text": full_text[:_MAX_TEXT], "pages": pages, "is_cut": len(texts) < pages or len(full_text) > _MAX_TEXT}
 
 
 if __name__ == "__main__":

@@ -24,11 +24,11 @@ __all__ = [
     "UsageView",
 ]
 
-_LONGEST_TITLE = 200
+_MAX_TITLE = 200
 
 
 class SessionBody(Body):
-    """A new session: under this name, or one that is found; with this agent, or the first."""
+    """A new session: with this id, or a generated one; with this agent, or the first."""
 
     id: Name | None = None
     agent: Word | None = None
@@ -37,12 +37,12 @@ class SessionBody(Body):
 class SessionEditBody(Body):
     """Another title for a session, or another model from its next turn on."""
 
-    title: Annotated[str, Meta(min_length=1, max_length=_LONGEST_TITLE, pattern=r"\S")] | None = None
+    title: Annotated[str, Meta(min_length=1, max_length=_MAX_TITLE, pattern=r"\S")] | None = None
     model: Word | None = None
 
 
 class PdfText(Struct):
-    """The text of a PDF; `is_cut` if there is more of it than is read."""
+    """The text of a PDF; `is_cut` if it was truncated."""
 
     text: str
     pages: int
@@ -83,14 +83,14 @@ class TurnView(Struct, kw_only=True):
 
 
 class ContextView(Struct, kw_only=True):
-    """About how many tokens the next request has, and how many the model takes, if that is known."""
+    """The approximate number of tokens of the next request, and the model's context window, if it is known."""
 
     tokens: int
     window: int | None
 
 
 class UsageView(Struct, kw_only=True):
-    """What all turns have used. `cost` is in USD, and null if it is not known."""
+    """The usage of all turns. `cost` is in USD, and null if it is unknown."""
 
     input_tokens: int
     output_tokens: int
@@ -99,7 +99,7 @@ class UsageView(Struct, kw_only=True):
 
 
 class SessionView(Struct, kw_only=True):
-    """A session. `events`, in lists, is the number of its last event; `questions` counts what waits for an answer.
+    """A session. `events`, in lists, is the number of its last event; `questions` counts open questions and approvals.
 
     `model`, `context` and `usage` are those of a loaded session.
     """
@@ -123,7 +123,7 @@ class SessionList(Struct, kw_only=True):
     """Sessions, the latest used first; those of a search, the best match first. `found` has what was found in each."""
 
     sessions: list[SessionView]
-    notices: list[str] = []  # what users are told at the start
+    notices: list[str] = []  # to show to users at the start
     found: dict[str, str] = {}
 
 

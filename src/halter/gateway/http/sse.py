@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EventStreams"]
 
-_BEAT: Final = 15.0  # seconds of silence before a heartbeat
+_HEARTBEAT: Final = 15.0  # seconds of silence before a heartbeat
 _FRAME: Final = b"id: %d\nevent: %b\ndata: %b\n\n"
 _HEADERS: Final = {
     "Content-Type": "text/event-stream; charset=utf-8",
@@ -35,8 +35,8 @@ class EventStreams:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._open: dict[object, _Stream] = {}  # by connection
-        self._beating: asyncio.Task[None] | None = None
+        self._open: dict[object, _OpenStream] = {}  # by connection
+        self._heartbeat: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._open)
@@ -44,13 +44,13 @@ class EventStreams:
     def begin(self) -> None:
         """Start the heartbeat."""
         self.dispatcher = FeedDispatcher()
-        self._beating = asyncio.create_task(self._beat())
+        self._heartbeat = asyncio.create_task(self._send_heartbeats())
 
     async def end(self) -> None:
         """Stop the heartbeat."""
-        if self._beating is not None:
-            self._beating.cancel()
-            await asyncio.wait({self._beating})
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            await asyncio.wait({self._heartbeat})
 
     def lost(self, connection: object) -> None:
         """End the stream of a client that has disconnected."""
@@ -70,7 +70,7 @@ class EventStreams:
         pack = _pack_chunk if is_chunked else _pack
         feed = EventFeed(request, session, self._store, after, pack=pack, dispatcher=self.dispatcher)
         await feed.load()
-        self._open[request.protocol] = _Stream(request, response, feed)
+        self._open[request.protocol] = _OpenStream(request, response, feed)
         try:
             await response.prepare(request)
             await response.write(b"retry: 1000\n\n")
@@ -86,14 +86,14 @@ class EventStreams:
             self._open.pop(request.protocol, None)
         return response
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
-            await asyncio.sleep(_BEAT)
+            await asyncio.sleep(_HEARTBEAT)
             for stream in list(self._open.values()):
-                await stream.beat()
+                await stream.send_heartbeat()
 
 
-class _Stream:
+class _OpenStream:
     """One response and its feed."""
 
     __slots__ = ("_request", "_response", "feed")
@@ -103,7 +103,7 @@ class _Stream:
         self._response = response
         self.feed = feed
 
-    async def beat(self) -> None:
+    async def send_heartbeat(self) -> None:
         """Send a comment if nothing was sent: that finds connections that are dead and were never closed."""
         transport = self._request.transport
         if self.feed.is_silent and transport is not None and not transport.get_write_buffer_size():

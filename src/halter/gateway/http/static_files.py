@@ -1,7 +1,7 @@
 """The files of the web page, read once, and sent with headers that restrict what the page may do.
 
-`/` is `web/index.html`; the other files of that folder are at `/page/NAME`, and `main.js` and `styles.css` have in them
-what they import.
+`/` is `web/index.html`; the other files of that folder are at `/page/NAME`. `main.js` and `styles.css` are sent with
+everything that they import.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TYPES: Final = {".js": "text/javascript", ".mjs": "text/javascript", ".webmanif
 _BUNDLES: Final = {"main.js": bundle_script, "styles.css": bundle_styles}
 
 
-class _File(NamedTuple):
+class _StaticFile(NamedTuple):
     data: bytes
     kind: str
     tag: str
@@ -82,6 +82,6 @@ class StaticFiles:
         return web.Response(body=file.data, headers=headers, content_type=file.kind, charset=charset)
 
 
-def _file(name: str, data: bytes) -> _File:
+def _file(name: str, data: bytes) -> _StaticFile:
     kind = _TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0] or "application/octet-stream"
-    return _File(data, kind, hashlib.sha256(data).hexdigest()[:32])
+    return _StaticFile(data, kind, hashlib.sha256(data).hexdigest()[:32])

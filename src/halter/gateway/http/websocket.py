@@ -60,10 +60,10 @@ if TYPE_CHECKING:
 __all__ = ["SessionWebSocket"]
 
 _log = logging.getLogger(__name__)
-_BEAT: Final = 20.0
-_MOST_AT_WORK: Final = 100  # stops that wait for the end of a turn
-_SHORT: Final = 126  # bytes; from here on a frame has a length of two more bytes
-_LONG: Final = 65_536  # and from here on of eight
+_HEARTBEAT: Final = 20.0  # seconds
+_MAX_WAITING: Final = 100  # stops that wait for the end of a turn
+_TWO_BYTE_LENGTH: Final = 126  # bytes; a frame of this size or more has a length field of two bytes
+_EIGHT_BYTE_LENGTH: Final = 65_536  # the same for eight bytes
 _encode = msgspec.json.Encoder().encode
 
 
@@ -89,9 +89,9 @@ class SessionWebSocket:
         self._registry = registry
         self._sessions = sessions
         self._streams = streams
-        self._at_work: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
         self._socket = web.WebSocketResponse(
-            protocols=(PROTOCOL,), heartbeat=_BEAT, max_msg_size=registry.limits.body, compress=False
+            protocols=(PROTOCOL,), heartbeat=_HEARTBEAT, max_msg_size=registry.limits.body, compress=False
         )
 
     async def serve(self, after: int) -> web.WebSocketResponse:
@@ -104,32 +104,32 @@ class SessionWebSocket:
         except BaseException:
             feed.end()
             raise
-        telling = asyncio.create_task(self._tell(feed))
+        sending = asyncio.create_task(self._send_events(feed))
         try:
             async for message in self._socket:
                 if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                    await self._take(message.data)
+                    await self._handle(message.data)
         finally:
             feed.end()
-            for task in (telling, *self._at_work):
+            for task in (sending, *self._waiting):
                 task.cancel()
-            await asyncio.wait({telling, *self._at_work})
+            await asyncio.wait({sending, *self._waiting})
         return self._socket
 
-    async def _tell(self, feed: EventFeed) -> None:
+    async def _send_events(self, feed: EventFeed) -> None:
         """Send the events, then close. A boundary: an error is logged, and closes the WebSocket too."""
         code, why = WSCloseCode.OK, b"the session was closed"
         with contextlib.suppress(ConnectionError):
             try:
                 await feed.run()
             except ConnectionError:
-                raise  # the client has gone
+                raise  # the client has disconnected
             except Exception as error:  # noqa: BLE001
                 log_failure(error, self._source.id)
                 code, why = WSCloseCode.INTERNAL_ERROR, b"internal error; see the gateway log"
             await self._socket.close(code=code, message=why)
 
-    async def _take(self, data: str | bytes) -> None:
+    async def _handle(self, data: str | bytes) -> None:
         try:
             command: Command = decode(data, Command)
         except Problem as problem:
@@ -137,10 +137,10 @@ class SessionWebSocket:
             return
         if not (isinstance(command, StopCommand) and command.patience):
             await self._answer(command)
-        elif len(self._at_work) < _MOST_AT_WORK:
+        elif len(self._waiting) < _MAX_WAITING:
             task = asyncio.create_task(self._answer(command))
-            self._at_work.add(task)
-            task.add_done_callback(self._at_work.discard)
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
         else:
             many = LimitExceeded("too many stops are waiting on this connection", "wait")
             await self._send("problem", command.ref, many.body())
@@ -200,8 +200,8 @@ def _pack(events: list[Event]) -> bytes:
 def _frame(text: bytes) -> bytes:
     """A text as a WebSocket frame of a server: one piece, neither masked nor compressed."""
     size = len(text)
-    if size < _SHORT:
+    if size < _TWO_BYTE_LENGTH:
         return b"\x81%c%b" % (size, text)
-    if size < _LONG:
+    if size < _EIGHT_BYTE_LENGTH:
         return b"\x81\x7e%b%b" % (size.to_bytes(2), text)
     return b"\x81\x7f%b%b" % (size.to_bytes(8), text)

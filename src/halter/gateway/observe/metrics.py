@@ -63,11 +63,11 @@ class Metrics:
         """Count a request."""
         self._requests.labels(method, route, status).inc()
 
-    def refused(self, what: str) -> None:
+    def refused(self, limit: str) -> None:
         """Count a refusal by a limit."""
-        self._refused.labels(what).inc()
+        self._refused.labels(limit).inc()
 
-    def take(self, event: Event) -> None:
+    def count(self, event: Event) -> None:
         """Count an event of a session."""
         data = event.data
         if isinstance(data, MessageAccepted):

@@ -42,7 +42,7 @@ _MAX_PARENTS: Final = 10_000
 _Attributes = dict[str, Any]
 
 
-class _Turn:
+class _TurnSpans:
     """The open spans of a turn."""
 
     __slots__ = ("below", "context", "span")
@@ -58,7 +58,7 @@ class Tracing:
 
     def __init__(self) -> None:
         self._starting: dict[str, Event] = {}  # turns whose first message is not known yet: it is the next event
-        self._turns: dict[str, _Turn] = {}
+        self._turns: dict[str, _TurnSpans] = {}
         self._children: dict[str, Span] = {}  # by session; in the background they outlive the turn
         self._parents: OrderedDict[tuple[str, str], Context] = OrderedDict()  # of messages, by session and id
         self._tracer: Tracer | None = None
@@ -73,9 +73,9 @@ class Tracing:
         return _KINDS if self._tracer is not None else ()
 
     def continue_trace(self, headers: Mapping[str, str], session: str, message: Message) -> Message:
-        """Have the turn that *message* starts continue the trace of the request with these headers.
+        """Make the turn that *message* starts continue the trace of the request with these headers.
 
-        Returns the message, with an id: that is how its turn is known.
+        Returns the message, with an id, by which its turn is recognized.
         """
         if self._tracer is None:
             return message
@@ -90,8 +90,8 @@ class Tracing:
             self._parents.popitem(last=False)
         return message
 
-    def take(self, event: Event, agent: Agent) -> None:
-        """Take an event of a session of *agent*."""
+    def record(self, event: Event, agent: Agent) -> None:
+        """Record an event of a session of *agent*."""
         if self._tracer is None:
             return
         data = event.data
@@ -111,9 +111,9 @@ class Tracing:
         if turn is not None:
             if parent is not None and started is None:
                 _link(turn.span, parent)
-            self._take(self._tracer, turn, event, agent)
+            self._record(self._tracer, turn, event, agent)
 
-    def _take(self, tracer: Tracer, turn: _Turn, event: Event, agent: Agent) -> None:
+    def _record(self, tracer: Tracer, turn: _TurnSpans, event: Event, agent: Agent) -> None:
         data = event.data
         if isinstance(data, TurnStopping):
             about = {"halter.reason": data.reason, "halter.detail": data.detail, "halter.by": data.by}
@@ -121,7 +121,7 @@ class Tracing:
         elif isinstance(data, TurnFinished):
             self._finish(event, data)
         elif isinstance(data, _REQUEST_KINDS):
-            _take_request(tracer, turn, event, agent)
+            _record_request(tracer, turn, event, agent)
         elif isinstance(data, ToolStarted):
             about = {"gen_ai.tool.name": data.name, "gen_ai.tool.call.id": data.call_id, "gen_ai.tool.type": "function"}
             turn.below[data.call_id] = _start(tracer, "execute_tool", data.name, event, about, turn.context)
@@ -138,7 +138,7 @@ class Tracing:
         about = {"gen_ai.agent.name": agent.name, "gen_ai.request.model": agent.model.name, "halter.turn": event.turn}
         span = _start(tracer, "invoke_agent", agent.name, event, about, parent)
         if span.is_recording():  # else no exporter is set up, or the trace is not sampled
-            self._turns[event.turn] = _Turn(span, trace.set_span_in_context(span))
+            self._turns[event.turn] = _TurnSpans(span, trace.set_span_in_context(span))
 
     def _finish(self, event: Event, data: TurnFinished) -> None:
         turn = self._turns.pop(event.turn)
@@ -150,7 +150,7 @@ class Tracing:
         _end(turn.span, event, data.status, about, data.error or data.reason)
 
 
-def _take_request(tracer: Tracer, turn: _Turn, event: Event, agent: Agent) -> None:
+def _record_request(tracer: Tracer, turn: _TurnSpans, event: Event, agent: Agent) -> None:
     data = event.data
     if isinstance(data, RequestStarted):
         about = {

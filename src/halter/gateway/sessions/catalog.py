@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalog", "ListedSession"]
 
-_MOST_FOUND: Final = 200  # messages that a search looks at
-_OTHERS: Final = tuple(str(kind.__struct_config__.tag) for kind in EventData.__args__ if kind is not SessionChanged)
+_MAX_FOUND: Final = 200  # messages that a search returns
+_ALL_BUT_CHANGES: Final = tuple(
+    str(kind.__struct_config__.tag) for kind in EventData.__args__ if kind is not SessionChanged
+)
 
 
 class ListedSession(NamedTuple):
@@ -40,24 +42,24 @@ class Catalog:
         self._titles = _ChosenTitles(store)
         self._index = SessionSearch(store)
 
-    async def list(self, most: int, key: Key, only: Collection[str] | None = None) -> list[ListedSession]:
+    async def list(self, limit: int, key: Key, only: Collection[str] | None = None) -> list[ListedSession]:
         """The last used sessions that *key* may use; *only* those, in that order."""
-        found = await run_blocking_async(lambda: [*itertools.islice(self._list(key, only), most)], token=NEVER)
+        found = await run_blocking_async(lambda: [*itertools.islice(self._list(key, only), limit)], token=NEVER)
         if only is not None:
             order = [*only]
             found.sort(key=lambda each: order.index(each.info.id))
         return found
 
-    async def search(self, words: str, key: Key, most: int) -> dict[str, str]:
-        """The sessions that *key* may use and in which *words* were said, or which have them in their title."""
-        return await run_blocking_async(lambda: self._search(words, key, most), token=NEVER)
+    async def search(self, words: str, key: Key, limit: int) -> dict[str, str]:
+        """The sessions that *key* may use and that have *words* in their messages or title, with a snippet of each."""
+        return await run_blocking_async(lambda: self._search(words, key, limit), token=NEVER)
 
-    def _search(self, words: str, key: Key, most: int) -> dict[str, str]:
+    def _search(self, words: str, key: Key, limit: int) -> dict[str, str]:
         found = {each.info.id: "" for each in self._list(key) if words.casefold() in each.title.casefold()}
-        for hit in self._index.find(words, limit=_MOST_FOUND):
+        for hit in self._index.find(words, limit=_MAX_FOUND):
             found.setdefault(hit.session.partition("/")[0], hit.snippet)
-        mine = {each.info.id for each in self._list(key, found)}
-        return dict(itertools.islice(((each, text) for each, text in found.items() if each in mine), most))
+        allowed = {each.info.id for each in self._list(key, found)}
+        return dict(itertools.islice(((each, text) for each, text in found.items() if each in allowed), limit))
 
     def _list(self, key: Key, only: Collection[str] | None = None) -> Iterator[ListedSession]:
         for info in self._store.sessions():
@@ -69,7 +71,7 @@ class Catalog:
 
 
 class _ChosenTitles:
-    """The titles that people have given to sessions. Reads each event once, and of most of them only the kind."""
+    """The titles that users have given to sessions. Each event is read once, and of most of them only the kind."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -83,7 +85,7 @@ class _ChosenTitles:
             if began != info.created_at:  # another session with the name of one that was deleted
                 seen, title = 0, ""
             if seen < info.events:
-                for event in self._store.read(info.id, seen, without=_OTHERS):
+                for event in self._store.read(info.id, seen, without=_ALL_BUT_CHANGES):
                     if isinstance(event.data, SessionChanged) and event.data.title:
                         title = event.data.title
                 self._known[info.id] = (info.created_at, info.events, title)

@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Commands", "KeepPrefixes"]
 
-_MOMENT: Final = 0.03  # seconds
-_MOST_STOPS: Final = 10_000  # that are known again
-_PLATFORMS: Final = ("telegram",)  # reserved also while none is set up: it may be later
+_MIN_WAIT: Final = 0.03  # seconds
+_MAX_STOPS: Final = 10_000  # that are recognized if they are repeated
+_PLATFORMS: Final = ("telegram",)  # reserved even while none is set up: it may be later
 T = TypeVar("T")
 KeepPrefixes: TypeAlias = "Callable[[Sequence[tuple[str, ...]]], object]"
-"""Keeps prefixes of commands that run unasked, for always. Raises `OSError` or `ValueError` if it cannot."""
+"""Saves prefixes of commands that run without asking. Raises `OSError` or `ValueError` if it cannot."""
 
 
 class Commands:
@@ -67,7 +67,7 @@ class Commands:
     ) -> None:
         """*reserved* are the names of chat platforms: only they may create the sessions of their chats.
 
-        *keep_prefixes* keeps what an admin allows for always; without it nothing is.
+        *keep_prefixes* saves what an admin allows permanently; without it nothing can be allowed permanently.
         """
         self._registry = registry
         self._speech = speech
@@ -143,24 +143,24 @@ class Commands:
             msg = f"{limits.inbox} messages are queued in this session"
             raise LimitExceeded(msg, "inbox")
         registry.check_turns(live, key.id)
-        ours = self._messages.get(key.id)
-        if ours is None:
-            ours = self._messages[key.id] = per_minute(limits.key_messages)
-        for who, allowance in (("this session", live.messages), ("this key", ours)):
+        of_key = self._messages.get(key.id)
+        if of_key is None:
+            of_key = self._messages[key.id] = per_minute(limits.key_messages)
+        for owner, allowance in (("this session", live.messages), ("this key", of_key)):
             wait = allowance.delay()
             if wait:
-                msg = f"too many messages per minute for {who}"
+                msg = f"too many messages per minute for {owner}"
                 raise LimitExceeded(msg, "messages", wait)
         live.messages.take()
-        ours.take()
+        of_key.take()
 
     async def stop(self, live: LiveSession, key: Key, body: StopBody, stop_id: str = "") -> ReceiptView:
-        """Stop a turn or a call. It is no error if that has ended or is not running. The same *stop_id* stops once."""
+        """Stop a turn or a call; not an error if it is not running. The same *stop_id* stops once."""
         if stop_id and stop_id in self._stops:
             return self._stops[stop_id]
         if stop_id:
             self._stops[stop_id] = _unstopped(live.session.id, "this stop is being carried out")
-            if len(self._stops) > _MOST_STOPS:
+            if len(self._stops) > _MAX_STOPS:
                 del self._stops[next(iter(self._stops))]
         receipt = await self._stop(live, key, body)
         if stop_id:
@@ -170,7 +170,9 @@ class Commands:
     async def _stop(self, live: LiveSession, key: Key, body: StopBody) -> ReceiptView:
         session = live.session
         if (body.scope == "call") != (body.call_id is not None):
-            raise Problem(422, 'call_id goes with scope "call", and only with it', field="call_id", kind="field")
+            raise Problem(
+                422, 'call_id is required with scope "call", and allowed only there', field="call_id", kind="field"
+            )
         turn = session.turn if session.is_running else None
         if body.expect_turn is not None and (turn is None or turn.id != body.expect_turn):
             return _unstopped(session.id, f"turn {body.expect_turn} is not running")
@@ -181,14 +183,14 @@ class Commands:
         scope: Literal["all", "turn"] = "all" if body.scope == "all" else "turn"
         receipt = await session.astop(scope=scope, reason=body.reason, detail=_by(key))
         if turn is not None:
-            await _ended([turn], body.patience)
+            await _wait_for_end([turn], body.patience)
         return view_receipt(session.id, receipt, finished=turn is not None and turn.ended.is_set)
 
     async def stop_recorded(self, live: LiveSession, record: StopRecord) -> None:
         """Carry out a stop that was recorded when the log ended with `record.last`.
 
         Messages that were accepted until then are held, and a turn with one of them is stopped, whenever it began: its
-        start may have been on its way when the stop was recorded. What was accepted later is not concerned.
+        start may have been on its way when the stop was recorded. What was accepted later is not affected.
         """
         if record.id in self._stops:
             return
@@ -203,19 +205,19 @@ class Commands:
         if earlier or not len(session.inbox):
             said_in = earlier[-1] if earlier else ""
             await session.astop(scope=record.scope, reason=record.reason, detail=record.detail, said_in=said_in)
-        else:  # what waits came later
+        else:  # all queued messages came later
             session.interrupt(reason=record.reason, detail=record.detail, by="a recorded stop")
 
     async def stop_all(self, key: Key, body: StopAllBody) -> StoppedView:
-        """Stop every session. Messages queued in unloaded sessions wait until somebody asks for the session."""
+        """Stop every session. Messages queued in unloaded sessions wait until a client opens the session."""
         self._registry.cancel_resuming()
-        turns = await self._stop_awake(key, body)
+        turns = await self._stop_loaded(key, body)
         if await self._registry.loaded():
-            turns += await self._stop_awake(key, body)
-        await _ended(turns, body.patience)
+            turns += await self._stop_loaded(key, body)
+        await _wait_for_end(turns, body.patience)
         return StoppedView(stopped=len(turns), finished=sum(turn.ended.is_set for turn in turns))
 
-    async def _stop_awake(self, key: Key, body: StopAllBody) -> list[Turn]:
+    async def _stop_loaded(self, key: Key, body: StopAllBody) -> list[Turn]:
         """Stop the loaded sessions; returns the stopped turns."""
         stops: list[tuple[Turn | None, Coroutine[Any, Any, Receipt]]] = []
         for live in list(self._registry.live_sessions.values()):
@@ -226,7 +228,7 @@ class Commands:
         return [turn for turn, receipt in receipts if receipt.stopped and turn is not None]
 
     async def rollback(self, live: LiveSession, body: RollbackBody) -> ReceiptView:
-        """Remove the running or the last turn from the history, with its changes of files if that is asked for."""
+        """Remove the running or the last turn from the history, and with `files` its file changes."""
         roll_back = functools.partial(live.session.rollback, files=body.files, expect_turn=body.expect_turn)
         receipt = await _with_files(roll_back)
         if receipt.note and body.expect_turn is not None:
@@ -234,15 +236,15 @@ class Commands:
         return view_receipt(live.session.id, receipt)
 
     async def undo_rollback(self, live: LiveSession) -> RestoredFiles:
-        """Bring back the files that the last rollback has restored."""
+        """Redo the file changes that the last rollback has reverted."""
         return await _with_files(live.session.undo_rollback)
 
     async def changes(self, live: LiveSession, *, whole: bool = False) -> FileDiff:
-        """What the running or the last turn has changed in files, or with *whole* all turns of the session."""
+        """The file changes of the running or the last turn, or with *whole* of all turns of the session."""
         return await _with_files(lambda: live.session.file_changes(whole=whole))
 
-    async def look(self, live: LiveSession) -> SessionView:
-        """A loaded session, with how full its context is: that is counted in a thread."""
+    async def read(self, live: LiveSession) -> SessionView:
+        """A loaded session, with the size of its context, which is counted in a thread."""
         view = view_session(live)
         used = await _in_thread(lambda: live.session.context)
         view.context = ContextView(tokens=used.tokens, window=used.window)
@@ -263,7 +265,7 @@ class Commands:
             live.session.use_model(model)
 
     async def compact(self, live: LiveSession) -> CompactionView:
-        """Have the conversation compacted before the next request. A session of the gateway is always served."""
+        """Compact the conversation before the next request. A session of the gateway is always served."""
         await live.session.acompact()
         used = await _in_thread(lambda: live.session.context)
         return CompactionView(scheduled=True, tokens=used.tokens)
@@ -271,13 +273,13 @@ class Commands:
     async def retry(self, live: LiveSession, key: Key, body: RetryBody) -> ReceiptView:
         """Remove the last turn, and send the message that began it again, with another text if there is one.
 
-        A turn that begins meanwhile is not touched: the rollback is of the turn with that message, or of none.
+        A turn that begins meanwhile stays: only the turn of that message is rolled back.
         """
         session = live.session
         turn = body.expect_turn or (session.turn.id if session.turn is not None else "")
         message = await _in_thread(lambda: opening_message(session.events(), turn)) if turn else None
         if message is None:
-            raise Problem(409, "there is no turn to try again", kind="conflict")
+            raise Problem(409, "there is no turn to retry", kind="conflict")
         self._check(live, key, None)
         receipt = await _with_files(lambda: session.rollback(files=body.files, expect_turn=turn))
         if receipt.note:
@@ -293,7 +295,7 @@ class Commands:
         title = f"{live.title} (branch)" if live.title else ""
         created, is_new = await self.create(key, SessionBody(id=body.id, agent=live.agent))
         if not is_new:
-            raise Problem(409, f"there is a session {body.id!r} already", field="id", kind="conflict")
+            raise Problem(409, f"session {body.id!r} already exists", field="id", kind="conflict")
         made = await self._registry.fill(created.id, before_turn(events, body.turn), title)
         message = None if body.turn is None else opening_message(events, body.turn)
         if message is not None:
@@ -303,7 +305,7 @@ class Commands:
     async def answer(
         self, live: LiveSession, key: Key, request: str, value: object, is_from_agent: Callable[[], Awaitable[bool]]
     ) -> None:
-        """Answer an approval or a question. Approvals need a scope of their own, and agents' processes give none."""
+        """Answer an approval or a question. Approvals need a scope of their own; processes of agents may not answer."""
         approvals = (each.request for each in live.session.questions if isinstance(each, ApprovalAsked))
         approval = next((each for each in approvals if each.id == request), None)
         if approval is not None:
@@ -312,17 +314,17 @@ class Commands:
                 msg = "a process that an agent started may not answer an approval"
                 raise Problem(403, msg, kind="agents-process")
             if read_approval(value).scope == "always":
-                await self._keep(key, approval)
+                await self._allow_always(key, approval)
         if not await _in_thread(lambda: live.session.answer(request, value, by=_by(key))):
             msg = f"there is no open question {request!r}"
             raise Problem(404, msg, field="request", kind="not-asked")
 
-    async def _keep(self, key: Key, approval: ApprovalRequest) -> None:
-        """Keep the prefixes of an approval for always. That changes the settings of the machine, so admins only."""
+    async def _allow_always(self, key: Key, approval: ApprovalRequest) -> None:
+        """Save the prefixes of an approval. That changes the settings of the machine, so only admins may."""
         check_scope(key, "admin")
         keep = self._keep_prefixes
         if keep is None or not approval.prefixes:
-            msg = 'this cannot be allowed for always: answer true, "session" or false'
+            msg = 'this cannot be allowed permanently: answer true, "session" or false'
             raise Problem(422, msg, field="value", kind="field")
         try:
             await _in_thread(lambda: keep(approval.prefixes))
@@ -331,7 +333,7 @@ class Commands:
 
     async def speak(self, live: LiveSession) -> Audio:
         """The last answer as speech."""
-        return await self._speech.say(live.session)
+        return await self._speech.speak(live.session)
 
     async def erase(self, live: LiveSession) -> None:
         """Stop and delete a session."""
@@ -380,9 +382,9 @@ class Commands:
         return pending
 
 
-async def _ended(turns: list[Turn], patience: float) -> None:
-    """Wait for the end of turns; at least a moment, which is usually enough."""
-    until = time.monotonic() + max(patience, _MOMENT)
+async def _wait_for_end(turns: list[Turn], seconds: float) -> None:
+    """Wait for turns to end, at least `_MIN_WAIT`, which is usually enough."""
+    until = time.monotonic() + max(seconds, _MIN_WAIT)
     for turn in turns:
         await turn.ended.wait_async(max(until - time.monotonic(), 0.0))
 

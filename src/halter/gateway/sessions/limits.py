@@ -14,8 +14,8 @@ from halter.gateway.token_bucket import TokenBucket
 
 __all__ = ["GatewayLimits", "LimitExceeded", "Overloaded", "per_minute"]
 
-_MINUTE: Final = 60.0
-_PAUSE: Final = 2.0  # seconds after which a turn may have ended
+_MINUTE: Final = 60.0  # seconds
+_RETRY_AFTER: Final = 2.0  # seconds after which a turn may have ended
 
 
 class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,15 +26,15 @@ class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     key_messages: int = 6_000
     """Messages of one key in a minute."""
     key_sessions: int = 600
-    """Sessions that one key makes in a minute."""
+    """Sessions that one key creates in a minute."""
     inbox: int = 100
-    """Messages that wait in one session."""
+    """Messages that are queued in one session."""
     turns: int = 2_000
     """Turns that run at the same time."""
     key_turns: int = 1_000
     """Turns of one key that run at the same time."""
     body: int = 1_000_000
-    """Bytes of a body of JSON, or of one message of a WebSocket."""
+    """Bytes of a JSON body, or of one WebSocket message."""
     upload: int = 25_000_000
     """Bytes of a message with pictures or sound."""
     streams: int = 20_000
@@ -44,7 +44,7 @@ class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     header_timeout: float = 60.0
     """Seconds until the headers of a request must have arrived; an unused connection is closed after them."""
     body_timeout: float = 30.0
-    """Seconds until a body of JSON must have arrived."""
+    """Seconds until a JSON body must have arrived."""
     upload_timeout: float = 300.0
     """Seconds until a message with pictures or sound must have arrived."""
 
@@ -57,12 +57,12 @@ def per_minute(count: int) -> TokenBucket:
 class LimitExceeded(Problem):
     """A limit is reached: which one, and after how many seconds to try again. Nothing was accepted."""
 
-    def __init__(self, what: str, field: str, retry_after: float = _PAUSE) -> None:
-        super().__init__(429, f"{what}: nothing was accepted", field=field, kind="limit", retry_after=retry_after)
+    def __init__(self, limit: str, field: str, retry_after: float = _RETRY_AFTER) -> None:
+        super().__init__(429, f"{limit}: nothing was accepted", field=field, kind="limit", retry_after=retry_after)
 
 
 class Overloaded(LimitExceeded):
-    """So many turns are running on this gateway that it starts no more. Another one of the cluster may."""
+    """The gateway runs as many turns as it may. Another node of the cluster may have room."""
 
     def __init__(self) -> None:
         super().__init__("too many turns are running", "turns")

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from halter.session.session import Session
     from halter.session.subscription import Subscription
 
-__all__ = ["CLOSING", "LiveSession", "agent_of", "owner_of", "title_of"]
+__all__ = ["CLOSE_TIMEOUT", "LiveSession", "agent_of", "owner_of", "title_of"]
 
 _log = logging.getLogger(__name__)
-_LONG: Final = 30.0  # seconds of service after which a failure is a new one
-CLOSING: Final = 5.0  # seconds
+_STABLE_AFTER: Final = 30.0  # seconds of service after which the back-off starts anew
+CLOSE_TIMEOUT: Final = 5.0  # seconds
 _LEASE_LOST: Final = "lease_lost"  # the reason with which a store ends a session that others can take
-_WORDS: Final = 60  # of the first message, in characters
+_MAX_TITLE: Final = 60  # characters of the first message
 
 
 class LiveSession:
@@ -74,17 +74,17 @@ class LiveSession:
             return True
         return any(message.preparing for message in inbox)
 
-    def begin(
+    def start(
         self,
         kinds: Collection[type[EventData]],
-        hear: Callable[[list[Event]], None],
-        drop: Callable[[LiveSession], None],
+        on_events: Callable[[list[Event]], None],
+        on_lease_lost: Callable[[LiveSession], None],
     ) -> None:
-        """Start to serve. *hear* gets those kinds of events, in any thread; *drop* is called if the lease is lost."""
-        self._listener = self.session.subscribe(only=kinds, on_events=hear)
-        self._serving = asyncio.create_task(self._serve(drop))
+        """Start serving. *on_events* is called with events of these kinds, in any thread."""
+        self._listener = self.session.subscribe(only=kinds, on_events=on_events)
+        self._serving = asyncio.create_task(self._serve(on_lease_lost))
 
-    async def _serve(self, drop: Callable[[LiveSession], None]) -> None:
+    async def _serve(self, on_lease_lost: Callable[[LiveSession], None]) -> None:
         """Serve the session until it is closed. A boundary: if the store fails, that is logged and tried again."""
         failures = 0
         while not self.session.token.is_cancelled:
@@ -94,23 +94,23 @@ class LiveSession:
             except SessionClosed:
                 return
             except LeaseLost:
-                drop(self)
+                on_lease_lost(self)
                 return
             except Exception:  # noqa: BLE001
                 _log.exception("starting a turn failed; trying again", extra={"session": self.session.id})
-            failures = 0 if time.monotonic() - began > _LONG else failures + 1
+            failures = 0 if time.monotonic() - began > _STABLE_AFTER else failures + 1
             pause = CancellationToken(timeout=UNTIL_IT_WORKS.delay(failures))
             await CancellationToken.any_of(self.session.token, pause).wait_async()
         if self.session.token.reason == _LEASE_LOST:
-            drop(self)
+            on_lease_lost(self)
 
-    def see(self, event: Event) -> None:
-        """Update what a list shows of the session."""
+    def update(self, event: Event) -> None:
+        """Update what lists show of the session."""
         self.updated_at = event.time
         if not self.title and isinstance(event.data, (MessageAccepted, MessageEdited)):
-            self.title = shorten(event.data.message.text, _WORDS)
+            self.title = shorten(event.data.message.text, _MAX_TITLE)
 
-    async def close(self, timeout: float = CLOSING) -> None:  # noqa: ASYNC109  (as the session's own)
+    async def close(self, timeout: float = CLOSE_TIMEOUT) -> None:  # noqa: ASYNC109  (as the session's own)
         """Stop the turn and close the session. Bounded."""
         if self.timer is not None:
             self.timer.cancel()
@@ -136,4 +136,4 @@ def owner_of(first: list[Event]) -> str:
 def title_of(first: list[Event]) -> str:
     """The title of a session, from its first events."""
     texts = [event.data.message.text for event in first if isinstance(event.data, MessageAccepted)]
-    return shorten(texts[0], _WORDS) if texts else ""
+    return shorten(texts[0], _MAX_TITLE) if texts else ""

@@ -1,8 +1,8 @@
 """Where a session is: here, or on another node of the cluster. This is the only place that decides it.
 
-A session that nobody has is loaded here. One that another node has is asked for there, and its events are followed as
-the servers of the cluster store them. If a message would start one turn too many here, its session, which is idle, is
-handed over to another node. Without a cluster every session is here.
+A session that no node has is loaded here. Requests for one on another node are sent there, and its events are read from
+the servers of the cluster. If a message would start one turn too many here, its session, which is idle, is handed over
+to another node. Without a cluster every session is here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EventSource", "Feed", "FollowedSession", "Moved", "Sessions"]
 
-_MOVES: Final = 5  # of one session while it is asked for
+_MAX_MOVES: Final = 5  # of one session during one request
 
 
 class Moved(Exception):
@@ -44,7 +44,7 @@ class Moved(Exception):
 
 
 class Feed(Protocol):
-    """A subscription to events; it ends in a `with` block, too."""
+    """A subscription to events; it can be used in a `with` block."""
 
     def close(self) -> None:
         """Unsubscribe. From any thread."""
@@ -58,7 +58,7 @@ class Feed(Protocol):
 
 
 class EventSource(Protocol):
-    """Whose events can be followed: a session that is loaded here, or the log of one that is not."""
+    """Something whose events can be followed: a session that is loaded here, or the log of one that is not."""
 
     id: str
 
@@ -68,15 +68,15 @@ class EventSource(Protocol):
         ...
 
     def subscribe(self, *, on_events: Callable[[list[Event]], object]) -> Feed:
-        """Have a function called with each batch of events, in any thread, and with an empty list at the end.
+        """Call *on_events* with each batch of events, in any thread, and with an empty list at the end.
 
-        A batch that does not follow the one before tells that events are missing: the log has them.
+        If a batch does not follow the one before, events are missing: the log has them.
         """
         ...
 
 
 class Sessions:
-    """Does what clients ask of sessions, wherever they are."""
+    """Carries out the requests of clients, wherever their sessions are."""
 
     def __init__(self, registry: SessionRegistry, commands: Commands, cluster: Cluster | None = None) -> None:
         self._registry = registry
@@ -94,9 +94,9 @@ class Sessions:
         if cluster is None:
             return await self.do_here(session_id, key, request)
         sent = None
-        is_certain = False  # the lease was looked at, and is the owner's
+        is_certain = False  # the owner is known from the lease itself
         is_handed_over = False
-        for _ in range(_MOVES):
+        for _ in range(_MAX_MOVES):
             owner = "" if session_id in self._registry.live_sessions else cluster.owner_of(session_id)
             try:
                 if not owner:
@@ -148,7 +148,7 @@ class Sessions:
 
 
 class FollowedSession:
-    """Gives an `EventSource` in an `async with` block. A session that is here stays loaded."""
+    """An `EventSource` for an `async with` block. A session that is here stays loaded meanwhile."""
 
     def __init__(self, registry: SessionRegistry, cluster: Cluster | None, session_id: str, key: Key) -> None:
         self._registry = registry

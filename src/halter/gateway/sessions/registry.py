@@ -27,7 +27,7 @@ from halter.events import (
 )
 from halter.gateway.http.errors import Problem
 from halter.gateway.sessions.limits import LimitExceeded, Overloaded
-from halter.gateway.sessions.live_session import CLOSING, LiveSession, agent_of
+from halter.gateway.sessions.live_session import CLOSE_TIMEOUT, LiveSession, agent_of
 from halter.stores.closed_sessions import copy_events, erase_session
 from halter.voice.voice_messages import TRANSCRIBING
 
@@ -49,7 +49,7 @@ __all__ = ["SessionLease", "SessionRegistry"]
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_KEEPS: Final = 60  # sessions with resources of tools stay loaded so many times longer
+_RESOURCES_FACTOR: Final = 60  # sessions with resources of tools stay loaded this many times longer
 
 
 class SessionLease:
@@ -101,18 +101,18 @@ class SessionRegistry:
         self.before_serving: Callable[[LiveSession], Awaitable[None]] | None = None
         """Awaited with each session that was loaded, before it is served. If it raises, the session is closed again."""
         self.released: Callable[[str], None] | None = None
-        """Called with each session that has queued messages and is left while the gateway drains."""
+        """Called with each session that has queued messages when it is unloaded by a draining gateway."""
         self._watch = watch
         self._kinds = frozenset({MessageAccepted, MessageEdited, TurnStarted, TurnStopping, TurnFinished, *kinds})
         self._idle_after = idle_after
         self._loading: dict[str, asyncio.Task[tuple[LiveSession, bool]]] = {}
         self._awaiting: collections.Counter[str] = collections.Counter()  # callers that wait for a session to be loaded
-        self._leaving: dict[str, asyncio.Task[None]] = {}
-        self._waking: set[asyncio.Task[None]] = set()
-        self._news: collections.deque[tuple[LiveSession, list[Event]]] = collections.deque()  # not processed yet
-        self._will_look = False
+        self._unloading: dict[str, asyncio.Task[None]] = {}
+        self._resuming: set[asyncio.Task[None]] = set()
+        self._unprocessed: collections.deque[tuple[LiveSession, list[Event]]] = collections.deque()
+        self._is_scheduled = False
         self._freed = asyncio.Event()  # set when a turn ends
-        self._slept = asyncio.Event()  # set, and replaced, when a session was unloaded
+        self._unloaded = asyncio.Event()  # set, and replaced, when a session was unloaded
 
     # -- loading ---------------------------------------------------------------------------------------------------
 
@@ -136,14 +136,14 @@ class SessionRegistry:
         if isinstance(error, LeaseLost):
             self._drop(live)
         live.leases -= 1
-        self._schedule_sleep(live)
+        self._schedule_unload(live)
 
     async def create(self, session_id: str | None, agent: str | None, owner: str = "") -> tuple[LiveSession, bool]:
         """Create a session for the key *owner*, or find the existing one of this name; True if it is new."""
         if agent is not None and agent not in self.agents:
             msg = f"there is no agent {agent!r}; known: {', '.join(self.agents)}"
             raise Problem(422, msg, field="agent", kind="field")
-        self._check_open()
+        self._check_draining()
         name = session_id or secrets.token_hex(8)
         live, is_new = self.live_sessions.get(name), False
         while live is None:
@@ -151,11 +151,11 @@ class SessionRegistry:
             if earlier is None:
                 live, is_new = await self._load(name, agent or next(iter(self.agents)), owner)
             else:
-                await asyncio.wait({earlier})  # that may only look for it, and not find it
+                await asyncio.wait({earlier})  # which may not create the session, and not find it
                 live = self.live_sessions.get(name)
         if agent is not None and live.agent != agent:
             raise Problem(409, f"session {name!r} was created with another agent", field="agent", kind="conflict")
-        self._schedule_sleep(live)
+        self._schedule_unload(live)
         return live, is_new
 
     async def exists(self, session_id: str) -> bool:
@@ -166,42 +166,42 @@ class SessionRegistry:
         """Open a session, once for all callers; if there is none, create it with the agent *make*."""
         task = self._loading.get(session_id)
         if task is None:
-            self._check_open()
+            self._check_draining()
             task = asyncio.create_task(self._open(session_id, make, owner))
             self._loading[session_id] = task
-            task.add_done_callback(lambda done: self._has_loaded(session_id, done))
+            task.add_done_callback(lambda done: self._on_loaded(session_id, done))
         self._awaiting[session_id] += 1
         try:
-            return await asyncio.shield(task)  # the caller may go; others may wait for the same task
+            return await asyncio.shield(task)  # others may wait for the same task if this caller is cancelled
         finally:
             self._awaiting[session_id] -= 1
-            self._schedule_sleep_of(session_id)
+            self._schedule_unload_if_unused(session_id)
 
-    def _has_loaded(self, session_id: str, task: asyncio.Task[tuple[LiveSession, bool]]) -> None:
+    def _on_loaded(self, session_id: str, task: asyncio.Task[tuple[LiveSession, bool]]) -> None:
         self._loading.pop(session_id, None)
         if not task.cancelled():
             task.exception()  # mark it as retrieved, even if nobody waits any more
-        self._schedule_sleep_of(session_id)
+        self._schedule_unload_if_unused(session_id)
 
-    def _schedule_sleep_of(self, session_id: str) -> None:
-        """Start the idle timer of a session that was loaded, once nobody waits for it any more.
+    def _schedule_unload_if_unused(self, session_id: str) -> None:
+        """Start the idle timer of a loaded session, unless callers wait for it.
 
-        Those who wait go on some iterations of the loop later: with a short timer it would be unloaded before.
+        They resume some iterations of the loop later. A short timer would unload the session before that.
         """
         if not self._awaiting[session_id]:
             del self._awaiting[session_id]
             live = self.live_sessions.get(session_id)
             if live is not None:
-                self._schedule_sleep(live)
+                self._schedule_unload(live)
 
     async def _open(self, session_id: str, make: str, owner: str) -> tuple[LiveSession, bool]:
-        leaving = self._leaving.get(session_id)
-        if leaving is not None:
-            await asyncio.wait({leaving})
+        unloading = self._unloading.get(session_id)
+        if unloading is not None:
+            await asyncio.wait({unloading})
         session, agent, first, is_new = await _in_thread(lambda: self._read(session_id, make, owner))
         if self.is_draining:
             await session.aclose()
-            self._check_open()
+            self._check_draining()
         live = LiveSession(session, agent, first, self.limits)
         if self.before_serving is not None:
             try:
@@ -214,8 +214,8 @@ class SessionRegistry:
         if live.is_busy:
             self.busy.add(live)
         loop = asyncio.get_running_loop()
-        live.begin(self._kinds, lambda news: self._hear(live, news, loop), self._drop)
-        return live, is_new  # whoever waits for it schedules its sleep
+        live.start(self._kinds, lambda events: self._on_events(live, events, loop), self._drop)
+        return live, is_new  # its idle timer is started when nobody waits for it any more
 
     def _read(self, session_id: str, make: str, owner: str) -> tuple[Session, str, list[Event], bool]:
         """Open a session, in a thread, as its log may be long."""
@@ -236,42 +236,42 @@ class SessionRegistry:
             session.use_model(chosen)
         return session, agent, first, is_new
 
-    def _check_open(self) -> None:
+    def _check_draining(self) -> None:
         if self.is_draining:
             raise Problem(503, "the gateway is shutting down", kind="draining", retry_after=5.0)
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
-    def _hear(self, live: LiveSession, news: list[Event], loop: asyncio.AbstractEventLoop) -> None:
-        """Take events, in any thread; they are processed soon, those of all sessions together.
+    def _on_events(self, live: LiveSession, events: list[Event], loop: asyncio.AbstractEventLoop) -> None:
+        """Called with events, in any thread; they are processed soon, those of all sessions together.
 
         Not in the next iteration of the loop, which sends them to clients, but in the one after: metrics can wait.
         """
-        self._news.append((live, news))
-        if not self._will_look:  # read after the append: a scheduled run finds it
-            self._will_look = True
-            call_in_loop(loop, lambda: loop.call_soon(self._look))
+        self._unprocessed.append((live, events))
+        if not self._is_scheduled:  # read after the append: a scheduled run finds it
+            self._is_scheduled = True
+            call_in_loop(loop, lambda: loop.call_soon(self._process_events))
 
-    def _look(self) -> None:
+    def _process_events(self) -> None:
         """Process all events. A boundary: an error with one event is logged, and the others are processed."""
-        self._will_look = False
-        while self._news:
-            live, news = self._news.popleft()
-            for event in news:
+        self._is_scheduled = False
+        while self._unprocessed:
+            live, events = self._unprocessed.popleft()
+            for event in events:
                 try:
-                    self._see(live, event)
+                    self._process(live, event)
                 except Exception:  # noqa: BLE001
                     _log.exception("handling an event failed", extra={"session": live.session.id})
 
-    def _see(self, live: LiveSession, event: Event) -> None:
-        live.see(event)
+    def _process(self, live: LiveSession, event: Event) -> None:
+        live.update(event)
         if isinstance(event.data, TurnStarted):
             self.busy.add(live)
         elif isinstance(event.data, (TurnFinished, MessageEdited)):  # an edit may leave nothing to do
             if not live.is_busy:
                 self.busy.discard(live)
             self._freed.set()
-            self._schedule_sleep(live)
+            self._schedule_unload(live)
         self._watch(live, event)
 
     def check_turns(self, live: LiveSession, key: str) -> None:
@@ -291,31 +291,31 @@ class SessionRegistry:
     def resume(self, also: Collection[str] = ()) -> None:
         """Resume what an earlier gateway process has accepted: open each session with queued messages, and *also*."""
         if not self.is_draining:
-            self._start(self._wake(also, with_waiting=True))
+            self._start(self._open_all(also, with_waiting=True))
 
     def open_soon(self, session_ids: Collection[str]) -> None:
-        """Open sessions that nobody has any more."""
+        """Open sessions that no node has any more."""
         if not self.is_draining:
-            self._start(self._wake(session_ids, with_waiting=False))
+            self._start(self._open_all(session_ids, with_waiting=False))
 
-    def _start(self, waking: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(waking)
-        self._waking.add(task)
-        task.add_done_callback(self._waking.discard)
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._resuming.add(task)
+        task.add_done_callback(self._resuming.discard)
 
     def cancel_resuming(self) -> None:
-        """Open no more sessions with queued messages until somebody asks for one."""
-        for task in self._waking:
+        """Open no more sessions with queued messages until a client asks for one."""
+        for task in self._resuming:
             task.cancel()
 
     async def loaded(self) -> bool:
         """Wait for the sessions that are being opened; False if there are none. Bounded."""
         loading = set(self._loading.values())
         if loading:
-            await asyncio.wait(loading, timeout=CLOSING)
+            await asyncio.wait(loading, timeout=CLOSE_TIMEOUT)
         return bool(loading)
 
-    async def _wake(self, session_ids: Collection[str], *, with_waiting: bool) -> None:
+    async def _open_all(self, session_ids: Collection[str], *, with_waiting: bool) -> None:
         """Open sessions, within the limit of turns. A boundary: one that cannot be opened is logged and skipped."""
         found = dict.fromkeys(session_ids)
         try:
@@ -345,7 +345,7 @@ class SessionRegistry:
 
     # -- unloading ------------------------------------------------------------------------------------------------
 
-    def _schedule_sleep(self, live: LiveSession) -> None:
+    def _schedule_unload(self, live: LiveSession) -> None:
         """Start the idle timer, if nothing needs the session any more."""
         if live.leases or live.is_busy or self.live_sessions.get(live.session.id) is not live:
             return
@@ -357,24 +357,24 @@ class SessionRegistry:
     def _on_timer(self, live: LiveSession) -> None:
         live.timer = None
         if live.leases or live.is_busy or self.is_draining or live.session.id in self._awaiting:
-            return  # its end calls _schedule_sleep()
+            return  # its end calls _schedule_unload()
         loop = asyncio.get_running_loop()
-        due = live.idle_since + self._idle_after * (_KEEPS if live.session.has_resources else 1)
+        due = live.idle_since + self._idle_after * (_RESOURCES_FACTOR if live.session.has_resources else 1)
         if loop.time() < due:
             live.timer = loop.call_at(due, self._on_timer, live)
         else:
-            self._leave(live)
+            self._unload(live)
 
-    def _leave(
-        self, live: LiveSession, last: Callable[[], object] | None = None, closing: float = CLOSING
+    def _unload(
+        self, live: LiveSession, last: Callable[[], object] | None = None, close_timeout: float = CLOSE_TIMEOUT
     ) -> asyncio.Task[None]:
-        """Unload it, then do the *last* thing in a thread. Whoever asks for the session meanwhile waits for that."""
+        """Unload it, then call *last* in a thread. A request for the session meanwhile waits for that."""
         session_id = live.session.id
         self.live_sessions.pop(session_id, None)
         self.busy.discard(live)
-        task = asyncio.create_task(self._close(live, last, closing))
-        self._leaving[session_id] = task
-        task.add_done_callback(lambda _: self._has_left(session_id))
+        task = asyncio.create_task(self._close(live, last, close_timeout))
+        self._unloading[session_id] = task
+        task.add_done_callback(lambda _: self._on_unloaded(session_id))
         return task
 
     async def hand_over(self, session_id: str) -> bool:
@@ -382,27 +382,27 @@ class SessionRegistry:
         live = self.live_sessions.get(session_id)
         if live is None or live.is_busy or live.session.has_resources:
             return False
-        await asyncio.shield(self._leave(live))
+        await asyncio.shield(self._unload(live))
         return True
 
     def _drop(self, live: LiveSession) -> None:
         """Unload a session that another process has taken over."""
         if self.live_sessions.get(live.session.id) is live:
             _log.warning("another process has taken over the session", extra={"session": live.session.id})
-            self._leave(live)
+            self._unload(live)
 
-    def _has_left(self, session_id: str) -> None:
-        self._leaving.pop(session_id, None)
-        self._slept.set()
-        self._slept = asyncio.Event()
+    def _on_unloaded(self, session_id: str) -> None:
+        self._unloading.pop(session_id, None)
+        self._unloaded.set()
+        self._unloaded = asyncio.Event()
 
-    async def asleep(self) -> None:
+    async def wait_for_unload(self) -> None:
         """Wait until the next session has been unloaded."""
-        await self._slept.wait()
+        await self._unloaded.wait()
 
-    async def _close(self, live: LiveSession, last: Callable[[], object] | None, closing: float) -> None:
-        await live.close(closing)
-        self._look()
+    async def _close(self, live: LiveSession, last: Callable[[], object] | None, close_timeout: float) -> None:
+        await live.close(close_timeout)
+        self._process_events()
         if self.is_draining and self.released is not None and len(live.session.inbox):
             self.released(live.session.id)
         if last is not None:
@@ -410,15 +410,15 @@ class SessionRegistry:
 
     async def erase(self, live: LiveSession) -> None:
         """Stop a session and delete it and its children from the store."""
-        await asyncio.shield(self._leave(live, lambda: self._erase(live.session.id)))
+        await asyncio.shield(self._unload(live, lambda: self._erase(live.session.id)))
 
     def _erase(self, session_id: str) -> None:
-        below = [info.id for info in self.store.sessions() if info.id.startswith(f"{session_id}/")]
-        for each in (*below, session_id):
+        children = [info.id for info in self.store.sessions() if info.id.startswith(f"{session_id}/")]
+        for each in (*children, session_id):
             erase_session(self.store, each)
 
-    async def drain(self, patience: float, closing: float = CLOSING) -> int:
-        """Start no more turns, give running ones *patience* seconds, and stop the rest; returns their number.
+    async def drain(self, drain_timeout: float, close_timeout: float = CLOSE_TIMEOUT) -> int:
+        """Start no more turns, give running ones *drain_timeout* seconds, and stop the rest; returns their number.
 
         Idle sessions are unloaded at once, others when their turn has ended. Queued messages stay in their inboxes for
         the next start, or for another node.
@@ -429,28 +429,28 @@ class SessionRegistry:
         for live in list(self.live_sessions.values()):
             turn = live.session.turn if live.session.is_running else None
             if turn is None:
-                self._leave(live, closing=closing)
+                self._unload(live, close_timeout=close_timeout)
             else:
                 # At the moment of its end, so that `serve()` does not start the next one.
-                turn.ended.on_set(_ender(live.session))
-                ends.append(asyncio.create_task(self._leave_after(live, turn, closing)))
+                turn.ended.on_set(_close_at_end(live.session))
+                ends.append(asyncio.create_task(self._unload_after(live, turn, close_timeout)))
         left = 0
         if ends:
-            _, open_ends = await asyncio.wait(ends, timeout=patience)
+            _, open_ends = await asyncio.wait(ends, timeout=drain_timeout)
             left = len(open_ends)
             for each in open_ends:
                 each.cancel()
         for live in list(self.live_sessions.values()):
-            self._leave(live, closing=closing)
-        if self._leaving:
-            await asyncio.wait(self._leaving.values(), timeout=closing)
-        self._look()
+            self._unload(live, close_timeout=close_timeout)
+        if self._unloading:
+            await asyncio.wait(self._unloading.values(), timeout=close_timeout)
+        self._process_events()
         return left
 
-    async def _leave_after(self, live: LiveSession, turn: Turn, closing: float) -> None:
+    async def _unload_after(self, live: LiveSession, turn: Turn, close_timeout: float) -> None:
         await turn.ended.wait_async()
         if self.live_sessions.get(live.session.id) is live:
-            self._leave(live, closing=closing)
+            self._unload(live, close_timeout=close_timeout)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -462,7 +462,7 @@ class SessionRegistry:
     async def fill(self, session_id: str, events: Sequence[Event], title: str) -> LiveSession:
         """Give a new session the events of another one, and open it again."""
         async with self.lease(session_id) as live:
-            await asyncio.shield(self._leave(live, lambda: copy_events(self.store, session_id, events)))
+            await asyncio.shield(self._unload(live, lambda: copy_events(self.store, session_id, events)))
         live = (await self._load(session_id))[0]
         if title:
             await _in_thread(lambda: live.session.record_change(title))
@@ -470,7 +470,7 @@ class SessionRegistry:
         return live
 
 
-def _ender(session: Session) -> Callable[[], object]:
+def _close_at_end(session: Session) -> Callable[[], object]:
     return lambda: session.token.cancel("shutdown", detail="the gateway is shutting down")
 
 

@@ -1,6 +1,6 @@
-"""What clients can ask of one session, as data: it is done where the session is, here or on another node.
+"""Requests of clients for one session, as data: they are carried out where the session is, here or on another node.
 
-Each request says what its result is, and how long another node may take for it.
+Each request has the type of its result, and the time that another node may take for it.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ __all__ = [
     "body_of",
 ]
 
-_LONG: Final = 60.0  # seconds
-_STOP: Final = 1.0
+# Seconds that another node may take.
+_SLOW_TIMEOUT: Final = 60.0
+_STOP_TIMEOUT: Final = 1.0
 B = TypeVar("B", bound=Struct)
 
 
@@ -104,7 +105,7 @@ class PostMedia(_Request, frozen=True, tag="media"):
     form: MessageForm
     parts: list[Part]
     result = ReceiptView
-    timeout = _LONG
+    timeout = _SLOW_TIMEOUT
 
     async def run(self, commands: Commands, live: LiveSession, key: Key) -> ReceiptView:
         return await commands.message_with_media(live, key, self.form, self.parts)
@@ -126,8 +127,8 @@ class StopTurn(_Request, frozen=True, tag="stop"):
 
     @property
     def patience(self) -> float:
-        """How many seconds another node may take: a moment, and as long as the client wants to wait."""
-        return _STOP + self.body.patience
+        """How many seconds another node may take: also as long as the client waits for the end of the turn."""
+        return _STOP_TIMEOUT + self.body.patience
 
 
 class Rollback(_Request, frozen=True, tag="rollback"):
@@ -135,35 +136,38 @@ class Rollback(_Request, frozen=True, tag="rollback"):
 
     body: RollbackBody
     result = ReceiptView
-    timeout = _LONG
+    timeout = _SLOW_TIMEOUT
 
     async def run(self, commands: Commands, live: LiveSession, key: Key) -> ReceiptView:
         return await commands.rollback(live, self.body)
 
 
 class UndoRollback(_Request, frozen=True, tag="undo"):
-    """Bring back the files that a rollback has restored."""
+    """Redo the file changes that a rollback has reverted."""
 
     result = RestoredFiles
-    timeout = _LONG
+    timeout = _SLOW_TIMEOUT
 
     async def run(self, commands: Commands, live: LiveSession, key: Key) -> RestoredFiles:
         return await commands.undo_rollback(live)
 
 
 class ReadChanges(_Request, frozen=True, tag="changes"):
-    """What the last turn has changed in files, or with *whole* all turns of the session."""
+    """The file changes of the last turn, or with *whole* of all turns of the session."""
 
     whole: bool = False
     result = FileDiff
-    timeout = _LONG
+    timeout = _SLOW_TIMEOUT
 
     async def run(self, commands: Commands, live: LiveSession, key: Key) -> FileDiff:
         return await commands.changes(live, whole=self.whole)
 
 
 class AnswerQuestion(_Request, frozen=True, tag="answer"):
-    """Answer an approval or a question. *client* is who answers; *is_agents* says it for a client of another node."""
+    """Answer an approval or a question.
+
+    *client* is the connection of the client; for a client of another node, *is_agents* has the result of its check.
+    """
 
     request: str
     value: Any
@@ -176,14 +180,14 @@ class AnswerQuestion(_Request, frozen=True, tag="answer"):
         return AnswerView(answered=True)
 
     async def is_from_agent(self) -> bool:
-        """Whether a process that was started for a tool sends it."""
+        """Whether it was sent by a process that was started for a tool."""
         client = self.client
         if client is None:
             return self.is_agents
         return await run_blocking_async(lambda: is_agents_process(client), token=NEVER)
 
     async def to_send(self) -> AnswerQuestion:
-        """The request with what only this machine can know: whose process the client is."""
+        """The request with the result of the check, which only the machine of the client can make."""
         return structs.replace(self, client=None, is_agents=await self.is_from_agent())
 
 
@@ -214,7 +218,7 @@ class ReadSession(_Request, frozen=True, tag="session"):
     result = SessionView
 
     async def run(self, commands: Commands, live: LiveSession, key: Key) -> SessionView:
-        return await commands.look(live)
+        return await commands.read(live)
 
 
 class ChangeSession(_Request, frozen=True, tag="change"):
@@ -225,7 +229,7 @@ class ChangeSession(_Request, frozen=True, tag="change"):
 
     async def run(self, commands: Commands, live: LiveSession, key: Key) -> SessionView:
         await commands.change(live, self.body)
-        return await commands.look(live)
+        return await commands.read(live)
 
 
 class RetryTurn(_Request, frozen=True, tag="retry"):
@@ -233,7 +237,7 @@ class RetryTurn(_Request, frozen=True, tag="retry"):
 
     body: RetryBody
     result = ReceiptView
-    timeout = _LONG
+    timeout = _SLOW_TIMEOUT
 
     async def run(self, commands: Commands, live: LiveSession, key: Key) -> ReceiptView:
         return await commands.retry(live, key, self.body)
@@ -244,14 +248,14 @@ class BranchSession(_Request, frozen=True, tag="branch"):
 
     body: BranchBody
     result = SessionView
-    timeout = _LONG
+    timeout = _SLOW_TIMEOUT
 
     async def run(self, commands: Commands, live: LiveSession, key: Key) -> SessionView:
         return await commands.branch(live, key, self.body)
 
 
 class CompactContext(_Request, frozen=True, tag="compact"):
-    """Have the conversation compacted before the next request."""
+    """Compact the conversation before the next request."""
 
     result = CompactionView
 
@@ -272,7 +276,7 @@ class Speak(_Request, frozen=True, tag="speech"):
     """The last answer as speech."""
 
     result = Audio
-    timeout = _LONG
+    timeout = _SLOW_TIMEOUT
 
     async def run(self, commands: Commands, live: LiveSession, key: Key) -> Audio:
         return await commands.speak(live)
@@ -282,7 +286,7 @@ class EraseSession(_Request, frozen=True, tag="erase"):
     """Stop and delete the session."""
 
     result = None
-    timeout = _LONG
+    timeout = _SLOW_TIMEOUT
 
     async def run(self, commands: Commands, live: LiveSession, key: Key) -> None:
         await commands.erase(live)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SpokenReplies"]
 
-_AT_ONCE: Final = 2  # processes that speak
-_LONGEST: Final = 30.0
+_MAX_PARALLEL: Final = 2  # processes that synthesize speech
+_TIMEOUT: Final = 30.0  # seconds
 
 
 class SpokenReplies:
@@ -24,9 +24,9 @@ class SpokenReplies:
 
     def __init__(self, *, is_on: bool) -> None:
         self.is_on = is_on
-        self._free = asyncio.Semaphore(_AT_ONCE)
+        self._free = asyncio.Semaphore(_MAX_PARALLEL)
 
-    async def say(self, session: Session, until: CancellationToken = NEVER) -> Audio:
+    async def speak(self, session: Session, until: CancellationToken = NEVER) -> Audio:
         """The last answer as audio. Raises `Problem` if there is none. Ends with the session, and in bounded time.
 
         Raises `Cancelled` if *until* is cancelled.
@@ -36,7 +36,7 @@ class SpokenReplies:
         turn = session.turn
         if turn is None or session.is_running:
             raise Problem(409, "there is no answer yet", kind="no-answer")
-        token = CancellationToken.any_of(session.token, until, CancellationToken(timeout=_LONGEST))
+        token = CancellationToken.any_of(session.token, until, CancellationToken(timeout=_TIMEOUT))
         try:
             async with token.scope(), self._free:
                 sound = await speak_reply(turn.text, token)

@@ -1,8 +1,8 @@
 """One Chromium for one session: started by the first call, on an event loop of its own, ended with the session.
 
 Two kinds of processes come with it: Chromium's own and Playwright's driver. They are one process tree, and so are ended
-together and looked for until none is left; should we be killed, the guardian does that. All they write is in one
-temporary folder, which is removed after them.
+together, until none is left; if our process is killed, the guardian ends them. All their files are in one temporary
+folder, which is removed after them.
 """
 
 from __future__ import annotations
@@ -43,31 +43,22 @@ _log = logging.getLogger(__name__)
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _START_SECONDS: Final = 30.0
 _CLOSE_SECONDS: Final = 1.5  # for Chromium to end by itself
-_GRACE: Final = 0.2
-_SETTLE: Final = 0.05
-# What Chromium needs to know of where it is. The rest of our environment, with the secrets, is not its business.
+_GRACE: Final = 0.2  # seconds
+_SETTLE: Final = 0.05  # seconds
+# The variables that Chromium needs. It does not get the rest of our environment, which may contain secrets.
 _ENVIRONMENT: Final = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "DISPLAY",
-    "WAYLAND_DISPLAY",
-    "XAUTHORITY",
-    "XDG_RUNTIME_DIR",
-)
-# Past a proxy these would make connections of their own.
+    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY", "XDG_RUNTIME_DIR",
+)  # fmt: skip
 _PREFIX: Final = "halter-browser-"
-# Chromium makes a socket in there, whose path must not have more than 103 bytes, or it does not start.
-_ROOM: Final = 103 - len(f"/{_PREFIX}12345678/org.chromium.Chromium.123456/SingletonSocket")
-_SHORT: Final = "/tmp"  # noqa: S108  (a folder of a random name is made in it)
-_NO_WAY_AROUND: Final = ("--disable-quic", "--webrtc-ip-handling-policy=disable_non_proxied_udp")
+# Bytes. Chromium creates a socket in its folder, and does not start if the path of that is longer than 103 bytes.
+_MAX_PARENT: Final = 103 - len(f"/{_PREFIX}12345678/org.chromium.Chromium.123456/SingletonSocket")
+_SHORT_PARENT: Final = "/tmp"  # noqa: S108  (a folder of a random name is made in it)
+# QUIC and WebRTC would bypass the proxy.
+_NO_PROXY_BYPASS: Final = ("--disable-quic", "--webrtc-ip-handling-policy=disable_non_proxied_udp")
 
 
 class Options(NamedTuple):
-    """How the browser is to be."""
+    """The options of a `Browser`."""
 
     executable: str | None
     headless: bool
@@ -80,57 +71,57 @@ class Options(NamedTuple):
 
 
 class Chromium:
-    """The browser of one session, from the side of the calls. `close()` it."""
+    """The browser of one session, for its tool calls. `close()` it."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._home = LoopThread("halter-browser")
-        self._life: _ChromiumRun | None = None
+        self._loop = LoopThread("halter-browser")
+        self._run: _ChromiumRun | None = None
         self._lock = asyncio.Lock()  # of the browser's loop: one call at a time
         self._closing = threading.Lock()
         _open.add(self)
 
     async def do(self, work: Callable[[Tab], Coroutine[Any, Any, T]]) -> T:
-        """Have something done on the page. A stop leaves at once, and has the page stopped behind it."""
-        return await self._home.do(lambda: self._in_turn(work))
+        """Run *work* on the page. At a stop this returns at once, and the page is stopped afterwards."""
+        return await self._loop.do(lambda: self._run_exclusively(work))
 
     def stream(self, work: Callable[[Tab, Callable[[str], None]], Coroutine[Any, Any, None]]) -> AsyncIterator[str]:
-        """Do it likewise, and give what it emits as it comes."""
-        return self._home.stream(lambda emit: self._in_turn(lambda tab: work(tab, emit)))
+        """Run *work* likewise, and yield what it emits."""
+        return self._loop.stream(lambda emit: self._run_exclusively(lambda tab: work(tab, emit)))
 
-    async def _in_turn(self, work: Callable[[Tab], Coroutine[Any, Any, T]]) -> T:
+    async def _run_exclusively(self, work: Callable[[Tab], Coroutine[Any, Any, T]]) -> T:
         async with self._lock:
             tab = await self._ready()
             try:
-                await tab.be_there()
+                await tab.ensure_page()
                 return await work(tab)
             except asyncio.CancelledError:
-                if self._life is not None and not self._life.is_dead:
+                if self._run is not None and not self._run.is_dead:
                     await tab.recover()  # the stopped call has returned already; the next one waits for this
                 raise
 
     async def _ready(self) -> Tab:
-        if self._life is None or self._life.is_dead:
-            if self._life is not None:
+        if self._run is None or self._run.is_dead:
+            if self._run is not None:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._life.say_goodbye(), _CLOSE_SECONDS)
-                await run_blocking_async(self._life.end, token=NEVER)
-            self._life = _ChromiumRun(self._options)
-        # Who is stopped here leaves; the browser is started all the same, for the next call.
-        return await asyncio.shield(self._life.started)
+                    await asyncio.wait_for(self._run.shut_down(), _CLOSE_SECONDS)
+                await run_blocking_async(self._run.end, token=NEVER)
+            self._run = _ChromiumRun(self._options)
+        # A call that is stopped here returns; the browser still starts, for the next call.
+        return await asyncio.shield(self._run.started)
 
     def close(self) -> None:
         """End it all. Bounded; from any thread, at any time, more than once."""
         with self._closing:
             with contextlib.suppress(LoopClosed, TimeoutError):
-                self._home.do_blocking(self._say_goodbye, _CLOSE_SECONDS)
-            self._home.close(patience=0.3)
-            if self._life is not None:
-                self._life.end()
+                self._loop.do_blocking(self._shut_down, _CLOSE_SECONDS)
+            self._loop.close(patience=0.3)
+            if self._run is not None:
+                self._run.end()
 
-    async def _say_goodbye(self) -> None:
-        if self._life is not None:
-            await self._life.say_goodbye()
+    async def _shut_down(self) -> None:
+        if self._run is not None:
+            await self._run.shut_down()
 
 
 _open: Final[weakref.WeakSet[Chromium]] = weakref.WeakSet()
@@ -151,9 +142,9 @@ class _ChromiumRun:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._folder = tempfile.mkdtemp(prefix=_PREFIX, dir=_place())
-        self._mark = new_cookie()
-        self._keep_folder = guardian.watch_folder(self._folder)
+        self._folder = tempfile.mkdtemp(prefix=_PREFIX, dir=_parent_folder())
+        self._cookie = new_cookie()
+        self._unwatch_folder = guardian.watch_folder(self._folder)
         self._others = set(children_of_thread(threading.get_native_id()))
         self._tree = self._new_tree()
         self._proxy: FilteringProxy | None = None
@@ -164,14 +155,14 @@ class _ChromiumRun:
         self._has_ended = False
         self.is_dead = False
         self.started = asyncio.ensure_future(self._start())
-        self.started.add_done_callback(self._look_at)
+        self.started.add_done_callback(self._on_started)
 
-    def _look_at(self, started: asyncio.Future[Tab]) -> None:
+    def _on_started(self, started: asyncio.Future[Tab]) -> None:
         if started.cancelled() or started.exception() is not None:
             self.is_dead = True
 
     def _new_tree(self, *others: int) -> ProcessTree:
-        tree = ProcessTree(others, cookie=self._mark.encode())
+        tree = ProcessTree(others, cookie=self._cookie.encode())
         registry.add(tree)
         return tree
 
@@ -181,15 +172,15 @@ class _ChromiumRun:
         async with asyncio.timeout(_START_SECONDS):
             self._playwright = _playwright()
             driver = await self._playwright.__aenter__()
-            self._watch.enter_context(watching(self._learn_drivers(), self._die))
+            self._watch.enter_context(watching(self._find_drivers(), self._on_exit))
             self._context = await self._launch(driver, executable)
-            self._context.on("close", lambda _: self._die())
+            self._context.on("close", lambda _: self._on_exit())
             tab = Tab(self._context, self._proxy, limit=options.limit, timeout=options.timeout)
             await tab.start()
         return tab
 
-    def _learn_drivers(self) -> set[int]:
-        """Find Playwright's driver. It has no mark, as it is started with our own environment; but in this thread."""
+    def _find_drivers(self) -> set[int]:
+        """Find Playwright's driver. It has no cookie, as it has our own environment; but this thread has started it."""
         drivers = set(children_of_thread(threading.get_native_id())) - self._others
         known, self._tree = self._tree, self._new_tree(*drivers)
         registry.remove(known)
@@ -197,7 +188,7 @@ class _ChromiumRun:
 
     async def _launch(self, driver: Any, executable: str) -> Any:
         options = self._options
-        args = [*options.args, *_NO_WAY_AROUND]
+        args = [*options.args, *_NO_PROXY_BYPASS]
         ports: list[int] = []
         if not options.allow_private:
             self._proxy = FilteringProxy(Rules(allow=options.allowed))
@@ -216,7 +207,7 @@ class _ChromiumRun:
                 headless=options.headless,
                 chromium_sandbox=os.geteuid() != 0,  # Chromium has no sandbox for root, and refuses to start with one
                 args=args,
-                env={**environment, self._mark: "1"},
+                env={**environment, self._cookie: "1"},
                 artifacts_dir=f"{self._folder}/artifacts",
                 accept_downloads=False,
                 handle_sigint=False,
@@ -242,27 +233,27 @@ class _ChromiumRun:
         script.chmod(0o700)
         return str(script)
 
-    def _die(self) -> None:
+    def _on_exit(self) -> None:
         self.is_dead = True
 
-    async def say_goodbye(self) -> None:
+    async def shut_down(self) -> None:
         """Ask it to end, on its loop."""
         self.is_dead = True
         self._watch.close()
         if self._proxy is not None:
             self._proxy.close()
         if not self.started.done():
-            # Playwright drops tasks that fail because its driver is killed; that was us, and is no error to tell of.
-            asyncio.get_running_loop().set_exception_handler(_note)
+            # Playwright drops tasks that fail because its driver is killed. We kill it, so that is not an error.
+            asyncio.get_running_loop().set_exception_handler(_log_leftover)
             self.started.cancel()
-            self._learn_drivers()
+            self._find_drivers()
             await run_blocking_async(self._kill, token=NEVER)  # then whatever it waits for ends
         with contextlib.suppress(Exception):  # a boundary: it is ended in any case
             if self._context is not None:
                 await self._context.close()
             if self._playwright is not None:
                 await self._playwright.__aexit__()
-        await asyncio.sleep(_SETTLE)  # in which asyncio hears of the ends of processes and pipes, and closes its side
+        await asyncio.sleep(_SETTLE)  # for asyncio to notice the end of processes and pipes, and close its side
 
     def _kill(self) -> None:
         registry.stop(self._tree, 0.0)
@@ -277,16 +268,16 @@ class _ChromiumRun:
         if self._sandbox is not None:
             self._sandbox.close()
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._keep_folder()
+        self._unwatch_folder()
 
 
-def _place() -> str:
-    """Where the folder is made: the usual place, or a shorter one if that is too far away."""
+def _parent_folder() -> str:
+    """Where the folder is created: in the usual place, or in one with a shorter path if that is too long."""
     usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) <= _ROOM or not os.access(_SHORT, os.W_OK) else _SHORT
+    return usual if len(os.fsencode(usual)) <= _MAX_PARENT or not os.access(_SHORT_PARENT, os.W_OK) else _SHORT_PARENT
 
 
-def _note(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+def _log_leftover(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     _log.debug("left behind by a browser that was ended while it started: %s", context)
 
 
@@ -298,12 +289,12 @@ def _playwright() -> Any:
 
 
 def find_executable(given: str | None) -> str:
-    """Where Chromium is; an error that says how to get it."""
+    """The path of Chromium. Raises `PageFailed`, which says how to get it."""
     for name in (given,) if given is not None else NAMES:
         if found := shutil.which(name):
             return found
-    looked_for = given if given is not None else ", ".join(NAMES)
+    names = given if given is not None else ", ".join(NAMES)
     raise PageFailed(
-        f"Chromium was not found (looked for {looked_for}). Install it, for example with `apt-get install chromium`, "
+        f"Chromium was not found (looked for {names}). Install it, for example with `apt-get install chromium`, "
         "or pass its path: Browser(executable=...)"
     )

@@ -26,8 +26,8 @@ _CONNECT_SECONDS: Final = 15.0
 _RESOLVE_SECONDS: Final = 10.0
 _HEAD_SECONDS: Final = 60.0
 _ACCEPT_AGAIN_SECONDS: Final = 1.0
-_LARGEST_HEAD: Final = 256 * 1024
-_PIECE: Final = 65536
+_MAX_HEAD: Final = 256 * 1024  # bytes
+_READ_SIZE: Final = 65_536  # bytes
 _HOP_BY_HOP: Final = (b"connection:", b"keep-alive:", b"proxy-connection:", b"proxy-authorization:")
 REFUSED_HEADER: Final = "x-halter-refused"
 
@@ -36,7 +36,7 @@ class AddressRefused(Exception):
     """An address that may not be reached."""
 
 
-class _Target(NamedTuple):
+class _Destination(NamedTuple):
     host: str
     port: int
 
@@ -71,7 +71,7 @@ class FilteringProxy:
             connection.cancel()
 
     def take_refusals(self) -> list[str]:
-        """What was refused since this was asked last, each once."""
+        """Take what was refused since the last call, each once."""
         taken, self._refusals = self._refusals, []
         return list(dict.fromkeys(taken))
 
@@ -87,7 +87,7 @@ class FilteringProxy:
             connected, _ = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError:  # no descriptors are left: look again later
+        except OSError:  # no descriptors are left: try again later
             loop = asyncio.get_running_loop()
             loop.remove_reader(listener)
             loop.call_later(_ACCEPT_AGAIN_SECONDS, self._listen)
@@ -99,9 +99,9 @@ class FilteringProxy:
         connection.add_done_callback(lambda task: connected.close() if task.cancelled() else None)
 
     async def _serve(self, connected: socket.socket) -> None:
-        """Serve one connection of the browser's. A boundary: whatever goes wrong ends this connection, and no other."""
+        """Serve one connection of the browser. A boundary: an error ends this connection, and no other."""
         try:
-            reader, writer = await asyncio.open_connection(sock=connected, limit=_LARGEST_HEAD)
+            reader, writer = await asyncio.open_connection(sock=connected, limit=_MAX_HEAD)
         except OSError:
             connected.close()
             return
@@ -129,9 +129,9 @@ class FilteringProxy:
             await _answer(writer, 502, "Bad Gateway", f"{target}: {error or type(error).__name__}")
             return
         with contextlib.closing(upstream[1]):
-            await _join(method, rest, (reader, writer), upstream)
+            await _relay(method, rest, (reader, writer), upstream)
 
-    async def _connect(self, target: _Target) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, target: _Destination) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to an address of the target that may be reached. Raises AddressRefused, OSError, TimeoutError."""
         self._check(target, self._rules.refuses_port(target.host, target.port))
         addresses = await _resolve(target)
@@ -143,17 +143,17 @@ class FilteringProxy:
         for address in addresses:
             try:
                 async with asyncio.timeout(_CONNECT_SECONDS):
-                    return await asyncio.open_connection(address, target.port, limit=_LARGEST_HEAD)
+                    return await asyncio.open_connection(address, target.port, limit=_MAX_HEAD)
             except (OSError, TimeoutError) as error:
                 last = error
         raise last
 
-    def _check(self, target: _Target, why: str | None) -> None:
+    def _check(self, target: _Destination, why: str | None) -> None:
         if why is not None:
             raise AddressRefused(f"{target} ({why})")
 
 
-async def _resolve(target: _Target) -> list[str]:
+async def _resolve(target: _Destination) -> list[str]:
     """The addresses of a host. Not by the loop's own threads: those are joined at exit."""
     token = CancellationToken(timeout=_RESOLVE_SECONDS)
     try:
@@ -165,56 +165,56 @@ async def _resolve(target: _Target) -> list[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-def _request(head: bytes) -> tuple[str, _Target, bytes]:
-    """The method, whom the request is for, and the head as the server is to get it. Raises ValueError."""
+def _request(head: bytes) -> tuple[str, _Destination, bytes]:
+    """The method, the destination, and the head as it is sent to the server. Raises ValueError."""
     line, _, fields = head.partition(b"\r\n")
     method, url, _ = line.decode("latin-1").split(" ", 2)
     if method == "CONNECT":
         parts = urlsplit(f"//{url}")
         if parts.hostname is None or parts.port is None:
             raise ValueError(f"no host and port: {url}")
-        return method, _Target(parts.hostname, parts.port), b""
+        return method, _Destination(parts.hostname, parts.port), b""
     parts = urlsplit(url)
     if parts.scheme != "http" or parts.hostname is None:
         raise ValueError(f"not a request to a proxy: {url}")
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    rest = f"{method} {path} HTTP/1.1\r\n".encode("latin-1") + _once(fields)
-    return method, _Target(parts.hostname, parts.port or 80), rest
+    rest = f"{method} {path} HTTP/1.1\r\n".encode("latin-1") + _without_keep_alive(fields)
+    return method, _Destination(parts.hostname, parts.port or 80), rest
 
 
-def _once(fields: bytes) -> bytes:
-    """Header fields that end the connection after this exchange: the next one may be for somebody else."""
+def _without_keep_alive(fields: bytes) -> bytes:
+    """Header fields that end the connection after this request: the next one may be for another server."""
     kept = [each for each in fields.split(b"\r\n") if each and not each.lower().startswith(_HOP_BY_HOP)]
     return b"\r\n".join([*kept, b"Connection: close", b"", b""])
 
 
-async def _join(
+async def _relay(
     method: str,
     rest: bytes,
     browser: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     upstream: tuple[asyncio.StreamReader, asyncio.StreamWriter],
 ) -> None:
-    """Pass on what both sides say, until one has ended."""
+    """Copy in both directions, until one side closes."""
     if method == "CONNECT":
         browser[1].write(b"HTTP/1.1 200 Connection Established\r\n\r\n")
     else:
         upstream[1].write(rest)
-    forth = asyncio.ensure_future(_pump(browser[0], upstream[1]))
-    back = asyncio.ensure_future(_pump(upstream[0], browser[1], is_answer=method != "CONNECT"))
+    to_server = asyncio.ensure_future(_copy(browser[0], upstream[1]))
+    to_browser = asyncio.ensure_future(_copy(upstream[0], browser[1], is_answer=method != "CONNECT"))
     try:
-        await asyncio.wait([forth, back], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([to_server, to_browser], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (forth, back):
+        for task in (to_server, to_browser):
             task.cancel()
-        await asyncio.gather(forth, back, return_exceptions=True)
+        await asyncio.gather(to_server, to_browser, return_exceptions=True)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_answer: bool = False) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_answer: bool = False) -> None:
     with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         if is_answer:
             line, _, fields = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
-            writer.write(line + b"\r\n" + _once(fields))
-        while piece := await reader.read(_PIECE):
+            writer.write(line + b"\r\n" + _without_keep_alive(fields))
+        while piece := await reader.read(_READ_SIZE):
             writer.write(piece)
             await writer.drain()
 

@@ -14,13 +14,16 @@ import stat
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from halter.toolbox.files.workspace import Place
 
-__all__ = ["Draft", "write_whole"]
+__all__ = ["Draft", "locked_folder", "write_whole"]
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
 _NAMELESS: Final = getattr(os, "O_TMPFILE", 0)
-_MODE: Final = 0o666  # the umask takes from it
+_MODE: Final = 0o666  # before the umask is applied
 
 
 class Draft:
@@ -94,8 +97,25 @@ class Draft:
 
 
 def write_whole(place: Place, data: bytes, mode: int | None = None) -> None:
-    """Replace what is at *place*, or make it."""
+    """Replace the file at *place*, or create it."""
     Draft(place, data, mode).commit()
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder, which is created if need be, against other processes that change files in it.
+
+    Its owner reads and writes one file, so the wait is short; the lock of a process that has died is free.
+    """
+    import fcntl
+
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def sync_directory(place: Place) -> None:

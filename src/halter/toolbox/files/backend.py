@@ -36,7 +36,7 @@ class NotReplaced(Exception):
 class FileSnapshot(NamedTuple):
     """A file as it was read."""
 
-    data: bytes  # not more than was asked for
+    data: bytes  # up to the requested limit
     size: int
     stamp: Hashable  # tells whether the file has changed since
     mode: int | None = None  # if the backend needs it
@@ -59,7 +59,7 @@ class Written(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """What became of the changes: the files, or why there was a stop first."""
+    """The result of the changes: the files, or why nothing was changed."""
 
     files: list[Written]
     stopped: str = ""
@@ -85,7 +85,7 @@ class FileBackend(Protocol):
         ...
 
     def search(self, path: str) -> SearchBackend:
-        """What a search below *path*, or in that file, needs."""
+        """The backend for a search below *path*, or in that file."""
         ...
 
 
@@ -128,18 +128,18 @@ class LocalBackend:
 
     def replace(self, changes: Sequence[FileChange]) -> Replaced:
         """Write everything to the disk, then put it in place."""
-        works = [_Replacement(change) for change in changes]
+        replacements = [_Replacement(change) for change in changes]
         with contextlib.ExitStack() as stack:
             try:
-                for work in works:
-                    work.prepare(self._workspace, stack)
+                for replacement in replacements:
+                    replacement.prepare(self._workspace, stack)
                 if current_token().is_cancelled:
                     return Replaced([], "Nothing was changed: the stop came first.")
-                _commit(works)
+                _commit(replacements)
             finally:
-                for work in reversed(works):
-                    work.tidy()
-        return Replaced([Written(work.path, work.is_new) for work in works])
+                for replacement in reversed(replacements):
+                    replacement.clean_up()
+        return Replaced([Written(replacement.path, replacement.is_new) for replacement in replacements])
 
     def search(self, path: str) -> LocalSearch:
         """Search below a directory of the workspace."""
@@ -152,7 +152,7 @@ def _stamp(found: os.stat_result | None) -> Hashable:
 
 @dataclass
 class _Replacement:
-    """One change on its way into place."""
+    """One change that is being made."""
 
     change: FileChange
     path: str = ""
@@ -168,7 +168,7 @@ class _Replacement:
         stamp = _stamp(self.place.stat())
         self.is_new = stamp is None
         if before != "any" and stamp != (None if before is None else before.stamp):
-            raise NotReplaced(f"{change.path} was changed by somebody else; read it again")
+            raise NotReplaced(f"{change.path} was changed in the meantime; read it again")
         if change.data is not None:
             self.draft = Draft(self.place, change.data, None if change.like is None else change.like[1].mode)
 
@@ -191,20 +191,20 @@ class _Replacement:
         else:
             write_whole(self.place, before.data, before.mode)
 
-    def tidy(self) -> None:
+    def clean_up(self) -> None:
         if self.draft is not None:
             self.draft.discard()
         if self.place is not None and not self.is_done:
             self.place.undo_parents()
 
 
-def _commit(works: Sequence[_Replacement]) -> None:
+def _commit(replacements: Sequence[_Replacement]) -> None:
     """Put all of them in place; if one fails, undo the others."""
     try:
-        for work in works:
-            work.commit()
+        for replacement in replacements:
+            replacement.commit()
     except BaseException:
-        for work in reversed(works):
-            if work.is_done:
-                work.undo()
+        for replacement in reversed(replacements):
+            if replacement.is_done:
+                replacement.undo()
         raise

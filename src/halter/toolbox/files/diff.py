@@ -45,8 +45,8 @@ def _lines(data: bytes) -> list[str]:
 
 def _hunks(old: list[str], new: list[str]) -> list[str]:
     """The lines of all hunks. What is the same at both ends is not compared again."""
-    start = _same(old, new)
-    end = _same(old[start:][::-1], new[start:][::-1])
+    start = _common_lines(old, new)
+    end = _common_lines(old[start:][::-1], new[start:][::-1])
     if max(len(old), len(new)) - start - end > _MAX_LINES:
         removed, added = old[start : len(old) - end], new[start : len(new) - end]
         header = f"@@ -{start + 1},{len(removed)} +{start + 1},{len(added)} @@\n"
@@ -62,8 +62,8 @@ def _shifted(header: str, lines: int) -> str:
     return re.sub(r"([-+])(\d+)", lambda found: f"{found[1]}{int(found[2]) + lines}", header, count=2)
 
 
-def _same(one: list[str], other: list[str]) -> int:
-    """How many lines are the same at the beginning."""
+def _common_lines(one: list[str], other: list[str]) -> int:
+    """The number of equal lines at the beginning."""
     for number, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return number

@@ -4,7 +4,7 @@ On this machine every file is opened through descriptors of the workspace, so th
 see `workspace.py`. On another machine paths start at its working directory and may lead wherever that user may go.
 
 At a stop a read and a search return what they have; a write or a patch is complete or was not made, and the result says
-which. Calls of one batch on the same file run one after another; a search runs beside anything.
+which. Calls of one batch on the same file run one after another; a search runs in parallel with anything.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_WRITE: Final = 10_000_000  # bytes
 
 
 def _content(backend: FileBackend, path: str) -> bytes:
-    """What a file contains before it is replaced, as much as is needed for a diff."""
+    """The content of a file before it is replaced, up to what a diff can use."""
     try:
         found = backend.read(path, MAX_COMPARED + 1)
     except (OSError, ValueError, NotReplaced):  # then replacing it fails as well, and says why
@@ -47,9 +47,9 @@ def _content(backend: FileBackend, path: str) -> bytes:
 
 
 class FileTools:
-    """The tools, over the files of whatever machine."""
+    """The tools, for the files of any machine."""
 
-    # Seconds that a call on a thread has to return what it has: control has to be back within 50 ms.
+    # Seconds that a call on a thread has to return what it has: a stop has to return within 50 ms.
     tool_grace: float = 0.03
 
     def backend(self, ctx: ToolContext) -> FileBackend:

@@ -1,7 +1,7 @@
-"""Tools that name what a call must have for itself.
+"""Tools that name the files that a call locks.
 
-Calls of one batch with the same key run one after another, in the order in which the model asked for them. From its
-signature alone a tool can only lock a path relative to the current directory; these know better.
+Calls of one batch with the same key run one after another, in the order of the model's calls. Other tools can only lock
+a path relative to the current directory, from their signature.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class LockingTool(Tool[P, R]):
     """A method whose object has `lock_keys(tool, arguments)` and `tool_grace`."""
 
     def __get__(self, instance: object, owner: type | None = None) -> Tool[..., R]:
-        """Bind it, with the grace that its object asks for."""
+        """Bind it, with the grace of its object."""
         bound = super().__get__(instance, owner)
         if instance is not None:
             bound.grace = instance.tool_grace  # type: ignore[attr-defined]
@@ -33,7 +33,7 @@ class LockingTool(Tool[P, R]):
         return True
 
     def paths(self, kwargs: Mapping[str, Any]) -> list[str]:
-        """The keys of a call. May ask the file system."""
+        """The keys of a call. May access the file system."""
         return sorted(set(self.fn.__self__.lock_keys(self.name, kwargs)))  # type: ignore[attr-defined]
 
 

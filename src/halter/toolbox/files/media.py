@@ -29,7 +29,7 @@ async def save_file(workspace: Workspace, path: str, data: bytes) -> str:
     """Write a file, complete or not at all; returns its path below the root.
 
     If the current token is cancelled before the file is in its place, nothing is left. If this returns, the file is
-    there: the last step is done in the event loop, and the caller goes on at once, so nobody is told otherwise.
+    there: the last step is done in the event loop, and the caller continues at once, so its result is correct.
     """
     pending = _PendingFile(workspace, path, data)
     try:
@@ -48,12 +48,12 @@ class _PendingFile:
         self._workspace = workspace
         self._path = path
         self._data = data
-        self._lock = threading.Lock()  # held to look and to assign only
+        self._lock = threading.Lock()  # held only to read and assign
         self._written: tuple[Draft, Place] | None = None
-        self._is_unwanted = False
+        self._is_discarded = False
 
     def write(self) -> None:
-        """Write it to the disk. If it was discarded meanwhile, the thread itself leaves nothing of it."""
+        """Write it to the disk. If it was discarded meanwhile, remove it again."""
         place = self._workspace.find(self._path, make_parents=True)
         try:
             draft = Draft(place, self._data)
@@ -63,8 +63,8 @@ class _PendingFile:
             raise
         with self._lock:
             self._written = (draft, place)
-            is_unwanted = self._is_unwanted
-        if is_unwanted:
+            is_discarded = self._is_discarded
+        if is_discarded:
             self.discard()
 
     def commit(self) -> str:
@@ -77,9 +77,9 @@ class _PendingFile:
         return place.path
 
     def discard(self) -> None:
-        """Leave nothing of it. Safe at any time, from any thread."""
+        """Remove it. Safe at any time, from any thread."""
         with self._lock:
-            self._is_unwanted = True
+            self._is_discarded = True
             written, self._written = self._written, None
         if written is not None:
             draft, place = written

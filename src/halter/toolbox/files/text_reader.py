@@ -13,21 +13,21 @@ from halter.models.types import Image
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["LineIndex", "OpenFile", "Reader", "is_binary", "show"]
+__all__ = ["LineIndex", "OpenFile", "TextReader", "is_binary", "show"]
 
-_CHUNK: Final = 1 << 18
+_CHUNK: Final = 1 << 18  # bytes
 _MAX_LINE: Final = 2_000  # characters of one line
 _MAX_TEXT: Final = 80_000  # characters of one call
 _MAX_COUNTED: Final = 32_000_000  # bytes of a file whose lines are counted to the end
-_MAX_IMAGE: Final = 5_000_000
-_MAX_UTF16: Final = 4_000_000
-_BLOCK: Final = 100  # lines that are given together
-_SNIFFED: Final = 8_192
+_MAX_IMAGE: Final = 5_000_000  # bytes
+_MAX_UTF16: Final = 4_000_000  # bytes
+_BLOCK: Final = 100  # lines that are yielded together
+_HEAD: Final = 8_192  # bytes that are checked for the encoding
 _UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 class LineIndex(Protocol):
-    """Knows where the lines of a file are, so that the file need not be read for that."""
+    """An index of the lines of a file, so that the file need not be read to find a line."""
 
     def count(self) -> int:
         """The number of lines."""
@@ -51,12 +51,12 @@ class OpenFile(Protocol):
 
 
 def show(file: OpenFile, path: str, start: int, count: int) -> Iterator[str | Image]:
-    """Give *count* lines of a text file from line *start* on, numbered; or the image that it is."""
+    """Yield *count* lines of a text file from line *start* on, numbered; or the image that it is."""
     head = file.read(32) or b""
     file.seek(0)
     media_type = image_type(head)
     if not media_type:
-        yield from Reader(file, path).blocks(start, count)
+        yield from TextReader(file, path).blocks(start, count)
     elif file.size > _MAX_IMAGE:
         raise ValueError(f"{path} is an image of {file.size:,} bytes; the limit is {_MAX_IMAGE:,}")
     else:
@@ -65,7 +65,7 @@ def show(file: OpenFile, path: str, start: int, count: int) -> Iterator[str | Im
 
 def is_binary(head: bytes) -> bool:
     """Whether a file that begins like this is binary: it has null bytes."""
-    return b"\0" in head[:_SNIFFED]
+    return b"\0" in head[:_HEAD]
 
 
 class _Line(NamedTuple):
@@ -74,7 +74,7 @@ class _Line(NamedTuple):
     length: int  # of all of it, in bytes
 
 
-class Reader:
+class TextReader:
     """One text file. *file* is unbuffered and binary."""
 
     def __init__(self, file: OpenFile, path: str) -> None:
@@ -85,11 +85,11 @@ class Reader:
         self._notes: list[str] = []
         self._shown = 0  # characters
         self._is_full = False
-        self._passed = 0  # lines of the whole file, once its end was reached
+        self._line_count = 0  # lines of the whole file, once its end was reached
 
     def blocks(self, start: int, count: int) -> Iterator[str]:
-        """Give *count* lines from line *start*, numbered, some at a time; then what else there is to say."""
-        self._look()
+        """Yield *count* lines from line *start* on, numbered, some at a time; then notes."""
+        self._check_encoding()
         block: list[str] = []
         last = start - 1
         for line in self._lines(start):
@@ -106,15 +106,15 @@ class Reader:
         yield from _joined(block)
         if last >= start > 1:
             self._notes.append(f"lines {start:,} to {last:,}: the end of the file")
-        elif last < start and start > max(self._passed, 1):
-            raise ValueError(f"{self._path} has only {self._passed:,} lines; there is no line {start:,}")
+        elif last < start and start > max(self._line_count, 1):
+            raise ValueError(f"{self._path} has only {self._line_count:,} lines; there is no line {start:,}")
         elif last < start:
             self._notes.append("the file is empty")
-        yield from self._said()
+        yield from self._notes_text()
 
-    def _look(self) -> None:
-        """Look at the beginning: refuse what is no text, and drop a mark of its encoding."""
-        head = self._file.read(_SNIFFED) or b""
+    def _check_encoding(self) -> None:
+        """Check the beginning: refuse what is not text, and skip a byte order mark."""
+        head = self._file.read(_HEAD) or b""
         if head.startswith(_UTF16) and self._size <= _MAX_UTF16:
             self._file.seek(0)
             text = (self._file.read(_MAX_UTF16) or b"").decode("utf-16", errors="replace")
@@ -140,7 +140,7 @@ class Reader:
         if self._index is not None and start > 1:
             offset = self._index.offset(start)
             if offset >= self._size:
-                self._passed = self._index.count()
+                self._line_count = self._index.count()
                 return
             self._file.seek(offset)
             number = start
@@ -165,7 +165,7 @@ class Reader:
             length += len(chunk) - at
         if length and number >= start:
             yield _Line(number, kept[: _MAX_LINE * 4], length)
-        self._passed = number if length else number - 1
+        self._line_count = number if length else number - 1
 
     def _text(self, line: _Line) -> str:
         """A line as it is shown."""
@@ -185,7 +185,7 @@ class Reader:
         return text
 
     def _rest(self, start: int, last: int) -> Iterator[str]:
-        """Tell what was left out; a huge file is not read to its end for that."""
+        """Note what was left out; a huge file is not read to its end for that."""
         if self._size > _MAX_COUNTED:
             self._notes.append(self._cut_note(start, last, f"more, in a file of {self._size:,} bytes"))
         elif self._index is not None:
@@ -197,13 +197,13 @@ class Reader:
                 number += chunk.count(b"\n")
                 ends_open = not chunk.endswith(b"\n")
             self._notes.append(self._cut_note(start, last, f"{number + ends_open:,}"))
-        yield from self._said()
+        yield from self._notes_text()
 
     def _cut_note(self, start: int, last: int, total: str) -> str:
         why = f"more than {_MAX_TEXT:,} characters; " if self._is_full else ""
         return f"{why}lines {start:,} to {last:,} of {total}; continue with start={last + 1}"
 
-    def _said(self) -> Iterator[str]:
+    def _notes_text(self) -> Iterator[str]:
         if self._notes:
             yield f"[{'; '.join(self._notes)}]"
 

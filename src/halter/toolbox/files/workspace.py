@@ -2,15 +2,15 @@
 
 A path is walked one component at a time, from a descriptor of the root, and no step follows a link on its own: a link
 is read and its text is walked like any other path, from where it stands. `..` goes back to a directory that was walked
-through, never by the file system, and at the root there is nothing behind. So there is no moment between a check and
-a use in which a link could be put in the way: whatever somebody swaps, each step either finds something below a
-directory that we hold open, or fails.
+through, never by the file system, and at the root it is an error. So there is no moment between a check and a use in
+which a link could be put in the way: whatever is swapped, each step either finds something below a directory that we
+hold open, or fails.
 
-What is not covered: a directory that somebody moves out of the workspace while we hold it open stays open; hard links
-and mounts in the workspace are part of it.
+Not covered: a directory that is moved out of the workspace while we hold it open stays open; hard links and mounts in
+the workspace are part of it.
 
 Where the system cannot open files relative to a descriptor (Windows), a path is resolved and then checked, which leaves
-such a moment: there, do not share a workspace with somebody you do not trust.
+such a moment: there, do not share a workspace with a user you do not trust.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NotRegular", "OutsideWorkspace", "Place", "Workspace"]
 
-_MAX_LINKS: Final = 40  # as Linux has it
-_TRIES: Final = 8
+_MAX_LINKS: Final = 40  # as in Linux
+_MAX_TRIES: Final = 8
 _BY_DESCRIPTOR: Final = {os.open, os.stat, os.readlink, os.mkdir} <= os.supports_dir_fd
 _NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _DIRECTORY: Final = getattr(os, "O_DIRECTORY", 0) | _NOFOLLOW
@@ -91,12 +91,12 @@ class Workspace:
 
     def open(self, path: str | os.PathLike[str]) -> int:
         """Open a regular file for reading: a descriptor, which the caller closes."""
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(_MAX_TRIES)):
             with self.find(path) as place:
                 try:
                     return place.open()
                 except OSError as error:
-                    # Between our look and our opening it became a link: walk again, as often as that is no game.
+                    # It became a link after it was found: walk again, a bounded number of times.
                     if error.errno != errno.ELOOP or not left:
                         raise
         raise AssertionError
@@ -169,21 +169,21 @@ class Workspace:
             missing = [each for each in target.parents if not each.exists()]
             for each in reversed(missing):
                 each.mkdir()
-                made.append(Made(None, str(each)))
+                made.append(MadeDirectory(None, str(each)))
         if target != self.root and not target.parent.is_dir():
             raise _missing(written, target.parent.relative_to(self.root).as_posix())
         return Place(None, str(target), target.relative_to(self.root).as_posix(), made)
 
 
-class Made:
-    """A directory that was made on the way to a place, so that it can be taken back."""
+class MadeDirectory:
+    """A directory that was made on the way to a place, and that can be removed again."""
 
     def __init__(self, parent: int | None, name: str) -> None:
         self._parent = parent
         self._name = name
 
     def undo(self) -> None:
-        """Remove it again; if somebody has put something into it meanwhile, it stays."""
+        """Remove it again, unless something was put into it meanwhile."""
         with contextlib.suppress(OSError):
             os.rmdir(self._name, dir_fd=self._parent)
         self.keep()
@@ -197,7 +197,7 @@ class Made:
 class Place:
     """A name in a directory that is held open. Nothing that is done here follows a link."""
 
-    def __init__(self, directory: int | None, name: str, path: str, made: list[Made] | None = None) -> None:
+    def __init__(self, directory: int | None, name: str, path: str, made: list[MadeDirectory] | None = None) -> None:
         self.directory = directory  # None where there are no descriptors; then the name is an absolute path
         self.name = name
         self.path = path  # below the root, as it was walked: for people
@@ -212,7 +212,7 @@ class Place:
         self.close()
 
     def close(self) -> None:
-        """Let go of it. Directories that were made for it stay, unless they were taken back."""
+        """Close it. Directories that were made for it stay, unless `undo_parents()` removed them."""
         for made in self._made:
             made.keep()
         self._made = []
@@ -254,7 +254,7 @@ class Place:
         return os.open(self.name, os.O_RDONLY | _DIRECTORY, dir_fd=self.directory)
 
     def check_regular(self, found: os.stat_result) -> None:
-        """Refuse what is no ordinary file."""
+        """Refuse anything but a regular file."""
         if stat.S_ISLNK(found.st_mode):
             raise OSError(errno.ELOOP, "became a link while it was opened", self.path)
         if not stat.S_ISREG(found.st_mode):
@@ -273,7 +273,7 @@ class _Walk:
         self._links = 0
         self._stack = [os.open(workspace.root, _PASS)]
         self._names: list[str] = []
-        self._made: list[Made] = []
+        self._made: list[MadeDirectory] = []
 
     def run(self) -> Place:
         while self._left:
@@ -318,11 +318,11 @@ class _Walk:
         above = self._stack[-1]
         with contextlib.suppress(FileExistsError):
             os.mkdir(part, dir_fd=above)
-            self._made.append(Made(os.dup(above), part))
+            self._made.append(MadeDirectory(os.dup(above), part))
         return os.open(part, _PASS, dir_fd=above)
 
     def _follow(self, part: str) -> bool:
-        """If *part* is a link, put what it says in its place."""
+        """If *part* is a link, put its target in its place."""
         try:
             target = os.readlink(part, dir_fd=self._stack[-1])
         except OSError:
@@ -352,7 +352,7 @@ class _Walk:
         self._stack.clear()
 
     def undo(self) -> None:
-        """Let go of everything, and take back what was made."""
+        """Close everything, and remove the directories that were made."""
         for made in reversed(self._made):
             made.undo()
         self._close()

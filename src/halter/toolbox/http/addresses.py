@@ -23,7 +23,7 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 # Networks of IPv6 addresses that carry an IPv4 address: its distance from the right end in bits, and what it is called.
-_CARRIERS: Final = (
+_EMBEDDING: Final = (
     (ipaddress.IPv6Network("::ffff:0:0/96"), 0, "an IPv4-mapped address"),
     (ipaddress.IPv6Network("::ffff:0:0:0/96"), 0, "an IPv4-translated address"),
     (ipaddress.IPv6Network("64:ff9b::/96"), 0, "a NAT64 address"),
@@ -104,7 +104,7 @@ class Rules:
         return (host, None) in self._hosts or (host, port) in self._hosts
 
     def refuses_port(self, host: str, port: int) -> str | None:
-        """Say why this port is not to be used; None if it may be."""
+        """Why this port may not be used; None if it may be."""
         if self.names(host, port):
             return None
         if self._ports is not None:
@@ -114,10 +114,10 @@ class Rules:
         return f"port {port} is not a web port"
 
     def refuses(self, address: Address) -> str | None:
-        """Say why this address is not to be connected to; None if it may be."""
+        """Why this address may not be connected to; None if it may be."""
         if any(address in network for network in self._networks):
-            inner = carried(address)
-            # Allowing a NAT64 network allows the way, not the private addresses at its end.
+            inner = embedded_ipv4(address)
+            # Allowing a NAT64 network does not allow private IPv4 addresses behind it.
             return None if inner is None else self.refuses(inner)
         if self._allow_private:
             return None
@@ -125,29 +125,29 @@ class Rules:
 
 
 def why_not_public(address: Address) -> str | None:
-    """Say what an address is if it is not plainly one of the public internet."""
+    """What kind of address this is, if it is not clearly a public one; else None."""
     if isinstance(address, ipaddress.IPv4Address):
         return next((what for network, what in _SPECIAL_V4 if address in network), None)
-    carriers = ((network, what) for network, _, what in _CARRIERS)
+    carriers = ((network, what) for network, _, what in _EMBEDDING)
     found = next((what for network, what in (*carriers, *_SPECIAL_V6) if address in network), None)
     return found or (None if address in _PUBLIC_V6 else "not a public address")
 
 
-def carried(address: Address) -> ipaddress.IPv4Address | None:
-    """Give the IPv4 address inside an IPv6 address, if it carries one."""
-    for network, shift, _ in _CARRIERS:
+def embedded_ipv4(address: Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address inside an IPv6 address, if it contains one."""
+    for network, shift, _ in _EMBEDDING:
         if address in network:
             return ipaddress.IPv4Address((int(address) >> shift) & 0xFFFFFFFF)
     return None
 
 
 def normal_host(host: str) -> str:
-    """Write a host in the one form in which hosts are compared."""
+    """A host in the form in which hosts are compared."""
     return host.strip().lower().rstrip(".")
 
 
 def server_of(url: str) -> str:
-    """Name the server of a URL as `allow` wants it: its host and its port."""
+    """The server of a URL in the form of `allow`: its host and its port."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -170,10 +170,10 @@ def _host_and_port(text: str) -> tuple[str, int | None]:
 
 
 def literal(host: str) -> Address | None:
-    """Give the address that a URL's host is; None for a name.
+    """The address that a URL's host is; None for a name.
 
-    Raises ValueError for what is neither. A host that ends in a number is an address, as browsers have it, and the
-    system's own reader takes octal, hexadecimal and whole numbers for one: only the plain form is accepted.
+    Raises ValueError for what is neither. A host that ends in a number is an address, as in browsers. The system's own
+    parser also accepts octal, hexadecimal and whole numbers: here only the plain form is accepted.
     """
     host = normal_host(host)
     if "%" in host:

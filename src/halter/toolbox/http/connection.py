@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
     from yarl import URL
 
-_PIECE: Final = 64 * 1024
+_READ_SIZE: Final = 64 * 1024  # bytes
+# Values of zlib's `wbits`.
 _GZIP_OR_ZLIB: Final = 47
 _RAW: Final = -15
 
 
-class _Pinned(AbstractResolver):
-    """Knows one host, and its addresses only."""
+class _PinnedResolver(AbstractResolver):
+    """Resolves every name to the checked addresses."""
 
     def __init__(self, addresses: frozenset[str]) -> None:
         self._addresses = sorted(addresses, key=lambda each: ":" in each)
@@ -54,17 +55,17 @@ class _Pinned(AbstractResolver):
         """Nothing is kept."""
 
 
-class _Connector(aiohttp.TCPConnector):
-    """Connects to the checked addresses and to nothing else, and knows its transports, so that they can be aborted."""
+class _PinnedConnector(aiohttp.TCPConnector):
+    """Connects to the checked addresses and to nothing else, and keeps its transports, so that they can be aborted."""
 
     def __init__(self, addresses: frozenset[str] | None) -> None:
         self._checked = addresses
         self._transports: list[asyncio.Transport] = []
-        resolver = None if addresses is None else _Pinned(addresses)
+        resolver = None if addresses is None else _PinnedResolver(addresses)
         super().__init__(resolver=resolver, use_dns_cache=False, force_close=True, socket_factory=self._make_socket)
 
     def _make_socket(self, info: Any) -> socket.socket:
-        # The last look: whatever was parsed and looked up above, this is the address that is going to be connected to.
+        # The last check: whatever was parsed and looked up above, this is the address that is connected to.
         if self._checked is not None and str(ipaddress.ip_address(info[4][0])) not in self._checked:
             msg = f"the address {info[4][0]} is not the one that was checked"
             raise PermissionError(errno.EACCES, msg)
@@ -93,14 +94,14 @@ async def opened(
     tls: ssl.SSLContext | None,
     proxy: str | None,
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """Send one request and give its answer; however the block is left, the connection is gone then."""
-    connector = _Connector(addresses)
+    """Send one request, and yield its answer. The connection is aborted at the end of the block, however it ends."""
+    connector = _PinnedConnector(addresses)
     session = aiohttp.ClientSession(
         connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout),
-        read_bufsize=_PIECE,
+        read_bufsize=_READ_SIZE,
     )
     response: aiohttp.ClientResponse | None = None
     try:
@@ -135,7 +136,7 @@ async def body_of(
     excerpt: int,
     on_bytes: Callable[[int], object] | None,
 ) -> bytes:
-    """Read a body, unpacked, of at most *limit* bytes; of an answer that is no good one, *excerpt* bytes."""
+    """Read a body, unpacked, of at most *limit* bytes; of an error, *excerpt* bytes."""
     unpack = _unpacker(answer.headers.get("content-encoding", ""))
     announced = answer.content_length or 0
     if is_ok and announced > limit:
@@ -178,7 +179,7 @@ class _Inflate:
     def feed(self, piece: bytes) -> Iterator[bytes]:
         while piece:
             try:
-                unpacked = self._inner.decompress(piece, _PIECE)
+                unpacked = self._inner.decompress(piece, _READ_SIZE)
             except zlib.error as error:
                 if self._has_begun:
                     raise FetchError(f"the compressed answer is damaged: {error}") from error
@@ -195,4 +196,4 @@ class _Inflate:
                     return  # padding
 
 
-IS_WHOLE: Final = True  # the last line: whoever sees it sees all of this module
+IS_WHOLE: Final = True  # the last line: if it is visible to another thread, all of this module is

@@ -6,13 +6,13 @@ A model chooses the URL, or a page that it was sent to does. So for each request
 - The name is looked up once, and *every* address that it has must be allowed (see `addresses`). The connection goes to
   an address that was checked: what is connected to is compared with that list again, at the socket. A name server that
   answers differently a moment later changes nothing.
-- The size counts as it arrives, packed and unpacked, and reading ends at the limit. The type is looked at
-  before the body.
-- There are no cookies, and no proxy, unless `use_proxy=True` says so. A proxy looks names up and connects by
+- The size is counted as it arrives, packed and unpacked, and reading ends at the limit. The type is checked
+  before the body is read.
+- There are no cookies, and no proxy, except with `use_proxy=True`. A proxy looks names up and connects by
   itself: **with one, only addresses that are written out in the URL are checked**, and the rest is up to the proxy.
 
-A stop, or any other way out, aborts the connection at once; nothing is flushed or waited for. Only a name that is being
-looked up cannot be called back: its daemon thread is left to the system, which gives up after some seconds.
+A stop, or any other end, aborts the connection at once; nothing is flushed or waited for. Only a name lookup cannot be
+cancelled: its daemon thread is left to the system, which gives up after some seconds.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
 
 __all__ = ["FetchError", "Fetched", "Net", "Refused", "TooLarge", "WrongType"]
 
-_LATE: Final = "halter.toolbox.http.connection"
-_LONGEST_URL: Final = 8_192
+_CONNECTION_MODULE: Final = "halter.toolbox.http.connection"
+_MAX_URL: Final = 8_192  # characters
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _KEEPS_BODY: Final = frozenset({307, 308})
-_FIRST_FAILURE: Final = 300
-_EXCERPT: Final = 4_096
-_AGENT: Final = "Mozilla/5.0 (compatible; Halter)"
+_FIRST_ERROR: Final = 300
+_EXCERPT: Final = 4_096  # bytes of the body of an error
+_USER_AGENT: Final = "Mozilla/5.0 (compatible; Halter)"
 
 
 class FetchError(Exception):
-    """A fetch failed; the text says why, and is for the model."""
+    """A fetch failed; the message tells the model why."""
 
 
 class Refused(FetchError):
-    """It was not even tried, or not followed: the rules are against it."""
+    """The rules do not allow this request or redirect."""
 
 
 class WrongType(Refused):
-    """It is not of a type that is wanted."""
+    """The answer has another media type than requested."""
 
     def __init__(self, message: str, media_type: str) -> None:
         super().__init__(message)
@@ -64,38 +64,38 @@ class WrongType(Refused):
 
 
 class TooLarge(FetchError):
-    """There is more than the limit allows."""
+    """The answer is larger than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What came."""
+    """The answer to a request."""
 
     url: str
-    """Where it came from in the end."""
+    """The final address, after redirects."""
     status: int
     media_type: str
     body: bytes
     charset: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     hops: tuple[str, ...] = ()
-    """The addresses that led there, the one that was asked for first."""
+    """The addresses that led there; the requested one is the first."""
 
     @property
     def is_ok(self) -> bool:
-        return self.status < _FIRST_FAILURE
+        return self.status < _FIRST_ERROR
 
     def text(self) -> str:
-        """The body as text; what is not text in it is replaced."""
+        """The body as text; invalid bytes are replaced."""
         try:
             return self.body.decode(self.charset or "utf-8", "replace")
-        except LookupError:  # a charset that nobody knows
+        except LookupError:  # an unknown charset
             return self.body.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """One request, as it goes from hop to hop."""
+class _FetchRequest:
+    """One request, which redirects may change."""
 
     method: str
     headers: dict[str, str]
@@ -123,7 +123,7 @@ class Net:
         timeout: float = 30.0,
         connect_timeout: float = 10.0,
         use_proxy: bool = False,
-        user_agent: str = _AGENT,
+        user_agent: str = _USER_AGENT,
         lookup: Callable[[str, int], Iterable[str]] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -150,10 +150,10 @@ class Net:
     ) -> Fetched:
         """Fetch *url*, whatever the status of the answer is.
 
-        *types* are the media types that are wanted (`"text/html"`, `"image/*"`; none: any), asked of good answers only.
-        Of an answer that is none, no more than an excerpt is read. *on_bytes* is told how much there is as it comes.
+        *types* are the accepted media types (`"text/html"`, `"image/*"`; none: any); they do not apply to errors, of
+        which only an excerpt is read. *on_bytes* is called with the number of bytes so far.
         """
-        wanted = _Wanted(
+        request = _FetchRequest(
             method,
             {key.lower(): value for key, value in (headers or {}).items()},
             body,
@@ -164,23 +164,23 @@ class Net:
         await _load()
         try:
             async with asyncio.timeout(self.timeout):
-                return await self._follow(_parse(url), wanted)
+                return await self._follow(_parse(url), request)
         except TimeoutError:
-            raise FetchError(f"{_shown(url)} took longer than {self.timeout:g} s") from None
+            raise FetchError(f"{_display_url(url)} took longer than {self.timeout:g} s") from None
 
-    async def _follow(self, url: URL, wanted: _Wanted) -> Fetched:
+    async def _follow(self, url: URL, request: _FetchRequest) -> Fetched:
         hops: list[str] = []
         while True:
             addresses, proxy = await self._check(url)
             hops.append(str(url))
             async with contextlib.AsyncExitStack() as stack:
                 answer = await stack.enter_async_context(
-                    _wire().opened(
+                    _connection().opened(
                         url,
                         addresses,
-                        method=wanted.method,
-                        headers={"user-agent": self.user_agent, **wanted.headers},
-                        body=wanted.body,
+                        method=request.method,
+                        headers={"user-agent": self.user_agent, **request.headers},
+                        body=request.body,
                         connect_timeout=self.connect_timeout,
                         tls=self._tls,
                         proxy=proxy,
@@ -188,15 +188,15 @@ class Net:
                 )
                 target = answer.headers.get("location", "")
                 if answer.status not in _REDIRECTS or not target:
-                    return await _read(url, answer, wanted, tuple(hops))
+                    return await _read(url, answer, request, tuple(hops))
             if len(hops) > self.max_redirects:
                 raise Refused(
-                    f"{hops[0]} was redirected more than {self.max_redirects} times, last to {_shown(target)}"
+                    f"{hops[0]} was redirected more than {self.max_redirects} times, last to {_display_url(target)}"
                 )
-            url, wanted = _next(url, target, answer.status, wanted)
+            url, request = _next(url, target, answer.status, request)
 
     async def _check(self, url: URL) -> tuple[frozenset[str] | None, str | None]:
-        """Give the addresses that may be connected to for this URL, or the proxy. Raises Refused."""
+        """The addresses that may be connected to for this URL, or the proxy. Raises Refused."""
         host, port = url.raw_host or "", url.port or 0
         why = self.rules.refuses_port(host, port)
         if why is not None:
@@ -204,7 +204,7 @@ class Net:
         proxy = _proxy_for(url) if self.use_proxy else None
         written = _literal(host)
         if written is None and proxy is not None:
-            return None, proxy  # the proxy looks it up, and nobody here can check what it finds
+            return None, proxy  # the proxy looks the name up, so its addresses cannot be checked here
         addresses = [written] if written is not None else await self._find(host, port)
         if not self.rules.names(host, port):
             for address in addresses:
@@ -224,12 +224,14 @@ class Net:
         return addresses
 
 
-async def _read(url: URL, answer: Any, wanted: _Wanted, hops: tuple[str, ...]) -> Fetched:
+async def _read(url: URL, answer: Any, request: _FetchRequest, hops: tuple[str, ...]) -> Fetched:
     media_type = (answer.content_type or "").lower()
-    is_ok = answer.status < _FIRST_FAILURE
-    if is_ok and wanted.types and not any(_is_of(media_type, each) for each in wanted.types):
-        raise WrongType(f"{url} is {media_type or 'of unknown type'}; expected {', '.join(wanted.types)}", media_type)
-    body = await _wire().body_of(answer, wanted.max_bytes, is_ok=is_ok, excerpt=_EXCERPT, on_bytes=wanted.on_bytes)
+    is_ok = answer.status < _FIRST_ERROR
+    if is_ok and request.types and not any(_is_of(media_type, each) for each in request.types):
+        raise WrongType(f"{url} is {media_type or 'of unknown type'}; expected {', '.join(request.types)}", media_type)
+    body = await _connection().body_of(
+        answer, request.max_bytes, is_ok=is_ok, excerpt=_EXCERPT, on_bytes=request.on_bytes
+    )
     return Fetched(str(url), answer.status, media_type, body, answer.charset or "", dict(answer.headers), hops)
 
 
@@ -237,26 +239,26 @@ def _is_of(media_type: str, pattern: str) -> bool:
     return media_type.startswith(pattern[:-1]) if pattern.endswith("/*") else media_type == pattern
 
 
-def _next(url: URL, target: str, status: int, wanted: _Wanted) -> tuple[URL, _Wanted]:
-    """Follow a redirect: headers, which may hold a key, do not go to somebody else."""
+def _next(url: URL, target: str, status: int, request: _FetchRequest) -> tuple[URL, _FetchRequest]:
+    """Follow a redirect. Headers, which may contain a key, are not sent to another origin."""
     from yarl import URL
 
     try:
         joined = str(url.join(URL(target)))
     except ValueError as error:
-        raise Refused(f"{url} redirects to an invalid address: {_shown(target)}") from error
+        raise Refused(f"{url} redirects to an invalid address: {_display_url(target)}") from error
     following = _parse(joined)
-    keeps_body = status in _KEEPS_BODY or wanted.method in {"GET", "HEAD"}
+    keeps_body = status in _KEEPS_BODY or request.method in {"GET", "HEAD"}
     is_same = following.origin() == url.origin()
-    if wanted.body is not None and keeps_body and not is_same:
+    if request.body is not None and keeps_body and not is_same:
         raise Refused(f"{url} redirects the request body to {following.origin()}, which is not allowed")
-    return following, _Wanted(
-        wanted.method if keeps_body else "GET",
-        wanted.headers if is_same else {},
-        wanted.body if keeps_body else None,
-        wanted.types,
-        wanted.max_bytes,
-        wanted.on_bytes,
+    return following, _FetchRequest(
+        request.method if keeps_body else "GET",
+        request.headers if is_same else {},
+        request.body if keeps_body else None,
+        request.types,
+        request.max_bytes,
+        request.on_bytes,
     )
 
 
@@ -265,20 +267,20 @@ def _parse(text: str) -> URL:
     from yarl import URL
 
     text = text.strip()
-    if len(text) > _LONGEST_URL:
-        raise Refused(f"a URL has at most {_LONGEST_URL:,} characters; this one has {len(text):,}")
+    if len(text) > _MAX_URL:
+        raise Refused(f"a URL has at most {_MAX_URL:,} characters; this one has {len(text):,}")
     if any(character <= " " or character in "\\\x7f" for character in text):
-        raise Refused(f"{_shown(text)} is not a URL: it has spaces, control characters or backslashes in it")
+        raise Refused(f"{_display_url(text)} is not a URL: it contains spaces, control characters or backslashes")
     try:
         url = URL(text)
         port = url.port
     except ValueError as error:
-        raise Refused(f"{_shown(text)} is not a URL: {error}") from error
+        raise Refused(f"{_display_url(text)} is not a URL: {error}") from error
     if url.scheme not in {"http", "https"} or not url.raw_host:
-        raise Refused(f"{_shown(text)} is refused: only http:// and https:// URLs with a host can be fetched")
+        raise Refused(f"{_display_url(text)} is refused: only http:// and https:// URLs with a host can be fetched")
     _literal(url.raw_host)
     if not port:
-        raise Refused(f"{_shown(text)} is refused: port 0 is not a port")
+        raise Refused(f"{_display_url(text)} is refused: port 0 is not a port")
     # An address is written in its one plain form from here on: no parser below can read it as another.
     written = _literal(url.raw_host)
     if written is not None:
@@ -311,8 +313,8 @@ def _system_lookup(host: str, port: int) -> list[str]:
     return [str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
 
 
-def _shown(url: str) -> str:
-    """A URL as it may be told: no longer than a line, and nothing that could be a password."""
+def _display_url(url: str) -> str:
+    """A URL for messages: not longer than a line, and without a password."""
     head, found, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     text = f"{head}://{host.rpartition('@')[2]}{slash}{path}" if found else url.rpartition("@")[2]
@@ -320,14 +322,14 @@ def _shown(url: str) -> str:
 
 
 async def _load() -> None:
-    """Import aiohttp's half, off the event loop: that takes a few tenths of a second the first time."""
-    if not getattr(sys.modules.get(_LATE), "IS_WHOLE", False):
-        await run_in_thread(_import_wire)
+    """Import the part that uses aiohttp, off the event loop: the first time takes a few tenths of a second."""
+    if not getattr(sys.modules.get(_CONNECTION_MODULE), "IS_WHOLE", False):
+        await run_in_thread(_import_connection)
 
 
-def _import_wire() -> None:
+def _import_connection() -> None:
     import halter.toolbox.http.connection  # noqa: F401
 
 
-def _wire() -> ModuleType:
-    return sys.modules[_LATE]
+def _connection() -> ModuleType:
+    return sys.modules[_CONNECTION_MODULE]

@@ -1,8 +1,8 @@
 """AGENTS.md, and CLAUDE.md where there is none: instructions in the workspace and in the folders above it.
 
 The files of a repository are read from its root down to the workspace. Outside of a repository the folders count up to
-the user's home, or only the workspace if that is not below it. A folder that belongs to somebody else, or that
-everybody can write, ends the walk up: on a shared machine, /tmp/AGENTS.md may be anybody's.
+the user's home, or only the workspace if that is not below it. A folder that belongs to another user, or that everybody
+can write, ends the walk up: on a shared machine, anybody may have written /tmp/AGENTS.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.toolbox.files.workspace import Workspace
-from halter.toolbox.instructions.text_file import Unreadable, read_text
+from halter.toolbox.instructions.text_file import UnreadableFile, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ class InstructionFile(NamedTuple):
 
 
 def read_instruction_files(workspace: Path) -> list[InstructionFile]:
-    """Read the files, the nearest last. Blocks. What is too much is left out, of the farthest files first."""
+    """Read the files, the nearest last. Blocks. At the limit, the farthest files are cut or left out first."""
     folders = list(_folders(workspace))
     top = Workspace(folders[-1])
     room = _MAX_BYTES
@@ -52,7 +52,7 @@ def _read(top: Workspace, folder: Path, room: int) -> InstructionFile | None:
         path = folder / name
         try:
             file = read_text(top, str(path), max(room, 0))
-        except Unreadable as error:
+        except UnreadableFile as error:
             return InstructionFile(path, "", str(error))
         if file is None:
             continue
@@ -77,7 +77,7 @@ def _folders(workspace: Path) -> Iterator[Path]:
 
 
 def _owned_parents(workspace: Path) -> list[Path]:
-    """The folders above, as long as only this user, or whom the workspace belongs to, can put a file there."""
+    """The folders above, as long as only this user or the owner of the workspace can put a file there."""
     owners = {os.stat(workspace).st_uid}  # noqa: PTH116  (one call, as below)
     if hasattr(os, "geteuid"):
         owners.add(os.geteuid())

@@ -86,16 +86,16 @@ class Instructions:
         return prompt.text
 
     def read(self) -> Prompt:
-        """Read the files and make the prompt. What cannot be read is a line in it, and in the problems."""
+        """Read the files and make the prompt. A file that cannot be read is a line in it, and in the problems."""
         files = read_instruction_files(self._workspace)
         problems = [f"{each.path} is left out: {each.problem}" for each in files if each.problem]
         skills, skill_problems = ("", []) if self._skills is None else self._skills.listed()
         notes, note_problems = self._notes()
-        # One line each, also if the name of a file has line ends in it.
+        # One line each, even if the name of a file contains line ends.
         problems = [" ".join(each.split()) for each in (*problems, *skill_problems, *note_problems)]
         parts = [
             self.text.strip(),
-            self._place(),
+            self._environment(),
             _INTERRUPTION,
             _files_part(files),
             f"{_SKILLS}\n{skills}" if skills else "",
@@ -105,7 +105,7 @@ class Instructions:
         ]
         return Prompt("\n\n".join(part for part in parts if part), files, problems)
 
-    def _place(self) -> str:
+    def _environment(self) -> str:
         lines = ["# Where you are", f"Workspace: {self._workspace.resolve()}"]
         lines.append(f"Platform: {platform.system()} {platform.release()}, {platform.machine()}")
         if self._sandbox is not None:

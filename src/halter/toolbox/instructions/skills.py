@@ -17,7 +17,7 @@ from halter.toolbox.files.backend import LocalFile
 from halter.toolbox.files.text_reader import show
 from halter.toolbox.files.workspace import OutsideWorkspace, Workspace
 from halter.toolbox.instructions.front_matter import read_front_matter
-from halter.toolbox.instructions.text_file import Unreadable, one_line, read_text
+from halter.toolbox.instructions.text_file import UnreadableFile, one_line, read_text
 from halter.tools.tool import tool
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ __all__ = ["Skill", "Skills"]
 
 _FILE: Final = "SKILL.md"
 _IN_WORKSPACE: Final = (".agents/skills", ".claude/skills")
-_OF_USER: Final = "skills"  # in Halter's data folder
+_USER_FOLDER: Final = "skills"  # in Halter's data folder
 _MAX_FOLDERS: Final = 200  # in each place
 _MAX_SKILL: Final = 65_536  # bytes of a SKILL.md
 _MAX_NAME: Final = 64
@@ -69,7 +69,7 @@ class Skills:
     def __init__(self, workspace: str | os.PathLike[str] = ".", *, user: str | os.PathLike[str] | None = None) -> None:
         """*user* is the folder with the user's skills, if it is another one."""
         self._workspace = Path(workspace).expanduser().absolute()
-        self._user = find_paths().data / _OF_USER if user is None else Path(user).expanduser().absolute()
+        self._user = find_paths().data / _USER_FOLDER if user is None else Path(user).expanduser().absolute()
 
     @property
     def tools(self) -> list[Tool[..., Any]]:
@@ -109,7 +109,7 @@ class Skills:
             path = base.root / folder / _FILE
             try:
                 skill = _read_skill(base, folder)
-            except Unreadable as error:
+            except UnreadableFile as error:
                 problems.append(f"{path} is not used: {error}")
                 continue
             if skill is None:
@@ -120,7 +120,7 @@ class Skills:
         return list(found.values()), problems
 
     def listed(self) -> tuple[str, list[str]]:
-        """The list for the prompt, which is empty if there are no skills, and what `find()` says. Blocks."""
+        """The list for the prompt, which is empty if there are no skills, and the problems of `find()`. Blocks."""
         found, problems = self.find()
         lines: list[str] = []
         room = _MAX_LISTED
@@ -137,18 +137,18 @@ class Skills:
         """Folders that may be skills. Links in a workspace stay in it; in the user's own folder they lead anywhere."""
         workspace = Workspace(self._workspace)
         for place in _IN_WORKSPACE:
-            with _noted(problems, workspace.root / place):
+            with _recording(problems, workspace.root / place):
                 for name in _names_in(workspace, place):
                     yield workspace, f"{place}/{name}"
-        with _noted(problems, self._user):
+        with _recording(problems, self._user):
             for name in _names_in(Workspace(self._user), "."):
                 with contextlib.suppress(NotADirectoryError):  # a file beside the folders
                     yield Workspace(self._user / name), "."
 
 
 @contextlib.contextmanager
-def _noted(problems: list[str], place: Path) -> Iterator[None]:
-    """Note a place that is there and cannot be listed."""
+def _recording(problems: list[str], place: Path) -> Iterator[None]:
+    """Record a problem for a folder that exists and cannot be listed."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -170,7 +170,7 @@ def _names_in(workspace: Workspace, place: str) -> list[str]:
 def _read_skill(base: Workspace, folder: str) -> Skill | None:
     try:
         file = read_text(base, f"{folder}/{_FILE}", _MAX_SKILL)
-    except Unreadable as error:
+    except UnreadableFile as error:
         if isinstance(error.__cause__, NotADirectoryError):  # a file beside the folders
             return None
         raise
@@ -179,7 +179,7 @@ def _read_skill(base: Workspace, folder: str) -> Skill | None:
     fields, text = read_front_matter(file.shown())
     description = " ".join(fields.get("description", "").split())[:_MAX_DESCRIPTION]
     if not description:
-        raise Unreadable("it has no description in its front matter")
+        raise UnreadableFile("it has no description in its front matter")
     name = " ".join((fields.get("name") or (base.root / folder).name).split())[:_MAX_NAME]
     return Skill(name, description, base, folder, text)
 

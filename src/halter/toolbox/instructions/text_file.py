@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from halter.toolbox.files.workspace import Workspace
 
-__all__ = ["TextFile", "Unreadable", "one_line", "read_text"]
+__all__ = ["TextFile", "UnreadableFile", "one_line", "read_text"]
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """A file cannot be read. The text is one line that says why."""
 
 
@@ -36,7 +36,7 @@ def one_line(error: OSError) -> str:
 
 
 def read_text(workspace: Workspace, path: str, limit: int) -> TextFile | None:
-    """Read at most *limit* bytes of a file; None if there is no such file. Raises `Unreadable`.
+    """Read at most *limit* bytes of a file; None if there is no such file. Raises `UnreadableFile`.
 
     No link that leads out of *workspace* is followed, and no pipe or device is opened.
     """
@@ -47,11 +47,11 @@ def read_text(workspace: Workspace, path: str, limit: int) -> TextFile | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Unreadable(one_line(error)) from error
+        raise UnreadableFile(one_line(error)) from error
     is_cut = len(data) > limit
     try:
-        # A cut may be in the middle of a character, whose first bytes the decoder then keeps to itself.
+        # A cut may be in the middle of a character, whose first bytes the decoder then drops.
         text = codecs.getincrementaldecoder("utf-8-sig")().decode(data[:limit], final=not is_cut)
     except UnicodeDecodeError as error:
-        raise Unreadable("it is not UTF-8") from error
+        raise UnreadableFile("it is not UTF-8") from error
     return TextFile(text, max(size, len(data)), is_cut)

@@ -1,7 +1,7 @@
 """The connection to one MCP server: made when it is first needed, made again when the server has died.
 
-Everything here runs on one event loop, that of `halter.cancel.loop_thread`. The SDK wants a connection to be opened
-and closed by the same task; so each connection is a task, which holds it open until it is told to end.
+Everything here runs on one event loop, that of `halter.cancel.loop_thread`. The SDK requires that the same task opens
+and closes a connection; so each connection is a task, which keeps it open until `close()`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 CONNECTION_CLOSED: Final = -32000  # the SDK's code for it
 _NOT_FOUND: Final = 404
-_HTTP_TIMEOUT: Final = 30.0
+_HTTP_TIMEOUT: Final = 30.0  # seconds
 
 
 class ServerFailed(RuntimeError):
@@ -32,7 +32,7 @@ class ServerFailed(RuntimeError):
 class ConnectionState(Protocol):
     """What a transport reports about its connection, in the loop."""
 
-    is_forgotten: bool  # the server does not know our session any more, as after a restart
+    session_is_unknown: bool  # the server does not know our session any more, as after a restart
 
     def on_death(self) -> None:
         """The server is gone."""
@@ -44,10 +44,10 @@ class Transport(Protocol):
     def open(self, state: ConnectionState) -> contextlib.AbstractAsyncContextManager[Any]:
         """The streams to the server."""
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         """The end of its stderr."""
 
-    def wait_gone(self, timeout: float) -> bool:
+    def wait_ended(self, timeout: float) -> bool:
         """Block until nothing is left of it; False after *timeout* seconds."""
 
 
@@ -66,28 +66,28 @@ class Http:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
-        async def look(response: Any) -> None:
+        async def on_response(response: Any) -> None:
             if response.status_code == _NOT_FOUND and "mcp-session-id" in response.request.headers:
-                state.is_forgotten = True
+                state.session_is_unknown = True
 
-        # Over plain HTTP a proxy would read the headers, and the key in them; through TLS it cannot. And none is asked
-        # for a server on this machine.
+        # Over plain HTTP a proxy could read the headers, and a key in them; through TLS it cannot. For a server on this
+        # machine no proxy is used.
         parts = urlsplit(self._url)
         may_use_proxy = parts.scheme == "https" and not _is_this_machine(parts.hostname or "")
-        # A tool may be silent for long, and is stopped by its token: reading has no limit of its own.
+        # A tool may be silent for long, and is stopped by its token: reading has no timeout of its own.
         timeout = httpx2.Timeout(_HTTP_TIMEOUT, read=None)
         async with (
             httpx2.AsyncClient(
-                headers=self._headers, timeout=timeout, event_hooks={"response": [look]}, trust_env=may_use_proxy
+                headers=self._headers, timeout=timeout, event_hooks={"response": [on_response]}, trust_env=may_use_proxy
             ) as http,
             streamable_http_client(self._url, http_client=http) as streams,
         ):
             yield streams
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         return ""
 
-    def wait_gone(self, timeout: float) -> bool:  # noqa: ARG002
+    def wait_ended(self, timeout: float) -> bool:  # noqa: ARG002
         return True
 
 
@@ -98,14 +98,14 @@ class ServerConnection:
         self._transport = transport
         self._mode = mode
         self._connect_timeout = connect_timeout
-        self._connection: Connection | None = None
+        self._connection: MCPConnection | None = None
 
-    async def connected(self) -> Connection:
+    async def connected(self) -> MCPConnection:
         """The connection; a new one if there was none or it has died. Concurrent callers share it."""
         connection = self._connection
         if connection is None or connection.is_dead:
-            connection = self._connection = Connection(self._transport, self._mode, self._connect_timeout)
-        # Whoever is stopped here leaves; the connection is made all the same, for the next call.
+            connection = self._connection = MCPConnection(self._transport, self._mode, self._connect_timeout)
+        # A call that is stopped here returns; the connection is still made, for the next call.
         await asyncio.shield(connection.ready)
         return connection
 
@@ -114,8 +114,8 @@ class ServerConnection:
             await self._connection.close()
 
 
-class Connection:
-    """A task that holds one connection open."""
+class MCPConnection:
+    """A task that keeps one connection open."""
 
     def __init__(self, transport: Transport, mode: str, connect_timeout: float) -> None:
         loop = asyncio.get_running_loop()
@@ -125,11 +125,11 @@ class Connection:
         self._client: Client | None = None
         self._end = asyncio.Event()
         self.is_dead = False
-        self.is_forgotten = False
+        self.session_is_unknown = False
         self.ready: asyncio.Future[None] = loop.create_future()
-        self.ready.add_done_callback(_look_at)
+        self.ready.add_done_callback(_retrieve_error)
         self._task = loop.create_task(self._hold())
-        # Those who wait are told at once; to end what was begun takes its time.
+        # Waiting calls fail at once; ending the connection may take longer.
         loop.call_later(connect_timeout, self._give_up)
 
     @property
@@ -138,7 +138,7 @@ class Connection:
         return self._client
 
     async def _hold(self) -> None:
-        """Connect, and stay so until told to end. A boundary: whatever goes wrong is told to those who wait."""
+        """Connect, and stay connected until `close()`. A boundary: waiting calls get the error."""
         from mcp import Client
 
         try:
@@ -152,7 +152,7 @@ class Connection:
             self._fail("the connection was closed")
             raise
         except Exception as error:  # noqa: BLE001  (the transports raise all kinds, and groups of them)
-            self._fail(words_of(error))
+            self._fail(message_of(error))
         finally:
             self.is_dead = True
 
@@ -160,7 +160,7 @@ class Connection:
         if self.ready.done():
             _log.debug("the connection to %s has ended: %s", self._transport, why)
         else:
-            self.ready.set_exception(ServerFailed(f"{self._transport} cannot be used: {why}{self._last_words()}"))
+            self.ready.set_exception(ServerFailed(f"{self._transport} cannot be used: {why}{self._stderr_text()}"))
 
     def _give_up(self) -> None:
         if not self.ready.done():
@@ -169,21 +169,21 @@ class Connection:
             self._task.cancel()
 
     def on_death(self) -> None:
-        """The server is gone: the next call makes a new connection."""
+        """The server has ended: the next call makes a new connection."""
         self.is_dead = True
         self._end.set()
 
     def lost(self, error: BaseException) -> ServerFailed:
-        """What to tell of a call in whose middle the connection broke."""
+        """The error for a call during which the connection was lost."""
         self.on_death()
         return ServerFailed(
-            f"{self._transport} was lost during the call ({words_of(error)}): whether the call had an effect is "
-            f"not known. The next call connects again.{self._last_words()}"
+            f"{self._transport} was lost during the call ({message_of(error)}): whether the call had an effect is "
+            f"not known. The next call connects again.{self._stderr_text()}"
         )
 
-    def _last_words(self) -> str:
-        said = self._transport.last_words()
-        return f" It said: {said}" if said else ""
+    def _stderr_text(self) -> str:
+        stderr = self._transport.stderr_tail()
+        return f" Its stderr: {stderr}" if stderr else ""
 
     async def close(self) -> None:
         self.on_death()
@@ -203,13 +203,13 @@ def _is_this_machine(host: str) -> bool:
     return address is not None and address.is_loopback
 
 
-def words_of(error: BaseException) -> str:
-    """The words of an error; of a group, those of its first."""
+def message_of(error: BaseException) -> str:
+    """The message of an error; of a group, that of its first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return str(error) or type(error).__name__
 
 
-def _look_at(future: asyncio.Future[None]) -> None:
+def _retrieve_error(future: asyncio.Future[None]) -> None:
     if not future.cancelled():
-        future.exception()  # nobody may be waiting any more; asyncio would complain
+        future.exception()  # mark it as retrieved, even if nothing waits any more

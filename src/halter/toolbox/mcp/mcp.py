@@ -3,9 +3,9 @@
     with MCP.stdio("npx", ["-y", "some-server"], inherit=["SOME_KEY"]) as server:
         agent = Agent("openai:gpt-5", tools=server.tools())
 
-A stop or a steer gives control back at once: the server is told (`notifications/cancelled`, or the end of the request's
+A stop or a steer returns at once: the server is notified (`notifications/cancelled`, or the end of the request's
 stream, where the protocol has that instead), a late answer is ignored, and the server stays alive for the next call.
-One that ignores the notification goes on with its work, and we do not kill it for that: others may use it.
+One that ignores the notification continues its work, and is not killed for that: other calls may use it.
 
 The connection belongs to this object, not to a session: it is opened by `tools()` or the first call, shared by all
 sessions, opened again after the server has died, and ended by `close()` or with the process.
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from halter._extras import need
 from halter.cancel.loop_thread import LoopClosed, LoopThread
 from halter.models.types import Audio, Image, Part, Text, ToolSpec
-from halter.toolbox.mcp.connection import CONNECTION_CLOSED, Http, ServerConnection, ServerFailed, Transport, words_of
+from halter.toolbox.mcp.connection import CONNECTION_CLOSED, Http, ServerConnection, ServerFailed, Transport, message_of
 from halter.toolbox.mcp.stdio import THREAD, Stdio
 from halter.tools.context import ToolContext
 from halter.tools.external import SpecTool, fit_name
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from halter.toolbox.sandbox.sandbox import Sandbox
 
-_CLOSE: Final = 4.0  # seconds for a server to end: by itself, asked, killed
+_CLOSE_TIMEOUT: Final = 4.0  # seconds for a server to end: by itself, after TERM, after KILL
 _MAX_PAGES: Final = 100
 
 
@@ -68,8 +68,8 @@ class MCP:
         self._timeout = timeout
         self._connect_timeout = connect_timeout
         self._approval = approval
-        self._home = LoopThread(THREAD)
-        self._link = ServerConnection(transport, mode, connect_timeout)
+        self._loop = LoopThread(THREAD)
+        self._connection = ServerConnection(transport, mode, connect_timeout)
         self._lock = threading.Lock()
 
     @classmethod
@@ -101,28 +101,28 @@ class MCP:
 
     def tools(self) -> list[SpecTool]:
         """Connect, and return the server's tools. Blocks; in an event loop, await `atools()`."""
-        return self._made(self._home.do_blocking(self._list, self._connect_timeout * 2 + 1.0))
+        return self._make_tools(self._loop.do_blocking(self._list, self._connect_timeout * 2 + 1.0))
 
     async def atools(self) -> list[SpecTool]:
         """Connect, and return the server's tools."""
-        return self._made(await self._home.do(self._list))
+        return self._make_tools(await self._loop.do(self._list))
 
     async def _list(self) -> list[Any]:
-        connection = await self._link.connected()
+        connection = await self._connection.connected()
         found: list[Any] = []
         cursor: str | None = None
         try:
-            for _ in range(_MAX_PAGES):  # a server that never comes to the last page is not followed for ever
+            for _ in range(_MAX_PAGES):  # a server may never send a last page
                 page = await connection.client.list_tools(cursor=cursor)
                 found += page.tools
                 cursor = page.next_cursor
                 if not cursor:
                     break
         except Exception as error:
-            raise self._explained(connection, error) from error
+            raise self._translate(connection, error) from error
         return found
 
-    def _made(self, listed: list[Any]) -> list[SpecTool]:
+    def _make_tools(self, listed: list[Any]) -> list[SpecTool]:
         # A tool that runs only as a task cannot be called: we do not poll for results.
         return [self._tool(each) for each in listed if not _needs_task(each)]
 
@@ -140,28 +140,28 @@ class MCP:
             ctx.report(_progress(progress, total, message))
 
         async def work() -> Any:
-            connection = await self._link.connected()
+            connection = await self._connection.connected()
             try:
                 try:
                     return await connection.client.call_tool(name, arguments, progress_callback=report)
                 except Exception:
-                    if not connection.is_forgotten:
+                    if not connection.session_is_unknown:
                         raise
                 connection.on_death()
-                connection = await self._link.connected()
+                connection = await self._connection.connected()
                 return await connection.client.call_tool(name, arguments, progress_callback=report)
             except Exception as error:
-                raise self._explained(connection, error) from error
+                raise self._translate(connection, error) from error
 
-        return _content(await self._home.do(work))
+        return _content(await self._loop.do(work))
 
-    def _explained(self, connection: Any, error: Exception) -> Exception:
-        """What to raise for an error of the SDK's: the server's own words, or that the connection is lost."""
+    def _translate(self, connection: Any, error: Exception) -> Exception:
+        """The error to raise for one of the SDK: the server's own message, or that the connection was lost."""
         if isinstance(error, ServerFailed):
             return error
         code = getattr(error, "code", None)
         if isinstance(code, int) and code != CONNECTION_CLOSED:
-            return ServerFailed(words_of(error))
+            return ServerFailed(message_of(error))
         lost: Exception = connection.lost(error)
         return lost
 
@@ -172,9 +172,9 @@ class MCP:
         with self._lock:
             # Closed already, or it hangs: then its loop is ended around it.
             with contextlib.suppress(LoopClosed, TimeoutError):
-                self._home.do_blocking(self._link.close, _CLOSE)
-            self._home.close()
-            self._transport.wait_gone(_CLOSE)
+                self._loop.do_blocking(self._connection.close, _CLOSE_TIMEOUT)
+            self._loop.close()
+            self._transport.wait_ended(_CLOSE_TIMEOUT)
 
     def __enter__(self) -> Self:
         return self
@@ -193,11 +193,11 @@ def _progress(done: float, total: float | None, message: str | None) -> str:
 
 
 def _content(result: Any) -> list[Part] | str:
-    """What the server gave, as parts; its `isError` becomes an error with its words."""
+    """The result as parts; `isError` raises an error with its text."""
     parts = [part for block in result.content for part in _parts(block)]
     if result.is_error:
-        said = "\n".join(part.text for part in parts if isinstance(part, Text))
-        raise ServerFailed(said or "the tool failed without an error message")
+        message = "\n".join(part.text for part in parts if isinstance(part, Text))
+        raise ServerFailed(message or "the tool failed without an error message")
     if not parts and result.structured_content is not None:
         import msgspec
 

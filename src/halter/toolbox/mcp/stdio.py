@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from halter.toolbox.sandbox.sandbox import Sandbox
 
 _log = logging.getLogger(__name__)
-THREAD: Final = "halter-mcp"  # in which all connections of ours live
-_TAIL: Final = 2_000  # bytes of stderr that are kept, to be told when the server fails
-_POLITE: Final = 1.0  # seconds that it has to end by itself, once its stdin is closed
+THREAD: Final = "halter-mcp"  # the thread of all connections
+_TAIL: Final = 2_000  # bytes of stderr that are kept for error messages
+_EXIT_TIMEOUT: Final = 1.0  # seconds that it has to end by itself, once its stdin is closed
 _GRACE: Final = 0.5  # seconds between TERM and KILL
 
 
@@ -65,7 +65,7 @@ class Stdio:
         from mcp import StdioServerParameters, stdio_client
 
         logging.getLogger("mcp.client.stdio").addFilter(_without_tracebacks)
-        mark = new_cookie()
+        cookie = new_cookie()
         argv, env = [self._command, *self._args], self._env
         if self._sandbox is not None:
             argv = await run_blocking_async(self._sandbox.command, argv, token=NEVER)  # bounded; it starts a process
@@ -73,12 +73,12 @@ class Stdio:
         parameters = StdioServerParameters(
             command=argv[0],
             args=argv[1:],
-            env={**env, mark: "1"},
+            env={**env, cookie: "1"},
             cwd=self._cwd,
             encoding_error_handler="replace",  # one bad byte must not end the connection
         )
-        self._processes = [each for each in self._processes if not each.is_gone.is_set()]
-        process = _ServerProcess(mark)
+        self._processes = [each for each in self._processes if not each.has_ended.is_set()]
+        process = _ServerProcess(cookie)
         self._processes.append(process)
         try:
             thread = threading.get_native_id()
@@ -86,14 +86,14 @@ class Stdio:
             with self._reading_stderr() as errors:
                 async with stdio_client(parameters, errlog=errors) as streams:
                     errors.close()  # the server has its own
-                    born = set(children_of_thread(thread)) - others
-                    process.started(born)
-                    with watching(born, state.on_death):
+                    pids = set(children_of_thread(thread)) - others
+                    process.started(pids)
+                    with watching(pids, state.on_death):
                         try:
                             yield streams
                         finally:
-                            # Its stdin is closed after this. It may end by itself, but not take for ever.
-                            asyncio.get_running_loop().call_later(_POLITE, process.stop)
+                            # Its stdin is closed after this. It may end by itself, within a time limit.
+                            asyncio.get_running_loop().call_later(_EXIT_TIMEOUT, process.stop)
         finally:
             process.finish()
 
@@ -124,12 +124,12 @@ class Stdio:
             loop.remove_reader(reading)
             os.close(reading)
 
-    def last_words(self) -> str:
+    def stderr_tail(self) -> str:
         return self._stderr.decode(errors="replace").strip()
 
-    def wait_gone(self, timeout: float) -> bool:
+    def wait_ended(self, timeout: float) -> bool:
         end = time.monotonic() + timeout
-        return all(each.is_gone.wait(max(end - time.monotonic(), 0)) for each in list(self._processes))
+        return all(each.has_ended.wait(max(end - time.monotonic(), 0)) for each in list(self._processes))
 
 
 def _without_tracebacks(record: logging.LogRecord) -> bool:
@@ -143,17 +143,17 @@ def _without_tracebacks(record: logging.LogRecord) -> bool:
 class _ServerProcess:
     """The processes of one started server, until it is verified that none is left."""
 
-    def __init__(self, mark: str) -> None:
-        self.is_gone = threading.Event()
-        self._mark = mark.encode()
-        self._tree = ProcessTree((), cookie=self._mark)
+    def __init__(self, cookie: str) -> None:
+        self.has_ended = threading.Event()
+        self._cookie = cookie.encode()
+        self._tree = ProcessTree((), cookie=self._cookie)
         registry.add(self._tree)
 
-    def started(self, born: set[int]) -> None:
+    def started(self, pids: set[int]) -> None:
         """It was started, as these processes."""
         known, self._tree = (
             self._tree,
-            ProcessTree(born, cookie=self._mark),
+            ProcessTree(pids, cookie=self._cookie),
         )
         registry.add(self._tree)
         registry.remove(known)
@@ -163,7 +163,7 @@ class _ServerProcess:
         pool.submit(self._stop)
 
     def _stop(self) -> None:
-        if not self.is_gone.is_set():
+        if not self.has_ended.is_set():
             registry.stop(self._tree, _GRACE)
 
     def finish(self) -> None:
@@ -172,4 +172,4 @@ class _ServerProcess:
 
     def _finish(self) -> None:
         self._stop()
-        self.is_gone.set()
+        self.has_ended.set()

@@ -18,10 +18,10 @@ from halter.cancel.deadlines import check_seconds
 from halter.cancel.token import NEVER, CancellationToken, Cancelled
 from halter.models.types import Image, Text
 from halter.toolbox.python.approval import danger_in_code
-from halter.toolbox.python.kernel import InterpreterCallbacks, Kernel, Run, freeing
+from halter.toolbox.python.kernel import CodeRun, InterpreterCallbacks, Kernel, freeing
 from halter.toolbox.python.local_interpreter import LocalInterpreter
-from halter.toolbox.sandbox.policy import Mode
 from halter.toolbox.sandbox.sandbox import Sandbox
+from halter.toolbox.sandbox.sandboxed_tools import SandboxedTools
 from halter.toolbox.terminal.environment import without_secrets
 from halter.toolbox.terminal.output import LIMIT
 from halter.tools.approval import ApprovalNeed
@@ -31,13 +31,13 @@ from halter.tools.outcome import ToolOutcome
 from halter.tools.tool import Tool, tool
 from halter.tools.toolset import collect_tools
 
-TIMEOUT: Final = 300.0
+TIMEOUT: Final = 300.0  # seconds
 ENVIRONMENT: Final = {"MPLBACKEND": "Agg"}  # no windows
-# After a stop, how long to wait for the code to end, so that its last output is there too.
-_LOOK: Final = 0.015
-# The tool returns by itself after that. On a busy machine it may take longer; late output is better than none.
-_PATIENCE: Final = 0.5
-# How long the code may take to end before its interpreter is killed. Only the next call waits for that.
+# Seconds after a stop in which the code may end, so that its last output is returned too.
+_STOP_WAIT: Final = 0.015
+# Seconds. The tool returns by itself after that wait; on a busy machine it may take longer.
+_TOOL_GRACE: Final = 0.5
+# Seconds that the code may take to end before its interpreter is killed. Only the next call waits for that.
 GRACE: Final = 1.0
 
 
@@ -45,12 +45,10 @@ class CodeFailed(RuntimeError):
     """The code raised an exception, or ended its interpreter."""
 
 
-class CodeTool:
-    """The tool `execute_code`, on whatever machine."""
+class CodeTool(SandboxedTools):
+    """The tool `execute_code`, for any machine."""
 
-    look: float = _LOOK
-    in_sandbox = False
-    sandbox_mode: Mode = "off"
+    stop_wait: float = _STOP_WAIT
 
     def __init__(self, tools: Iterable[Tool[..., Any] | Callable[..., Any]], timeout: float, grace: float) -> None:
         self.inner = {name: each for name, each in collect_tools(tools).items() if name != "execute_code"}
@@ -71,7 +69,7 @@ class CodeTool:
             covers="call" if danger else "tool",
         )
 
-    @tool(approval=needs_approval, grace=_PATIENCE)
+    @tool(approval=needs_approval, grace=_TOOL_GRACE)
     def execute_code(self, code: str, ctx: ToolContext, timeout: float | None = None) -> Iterator[object]:
         """Run Python code; returns what it prints, the value of its last expression, and its images.
 
@@ -93,7 +91,7 @@ class CodeTool:
         if loss:
             run.preface = f"[{loss}; this is a new one, and earlier variables are lost]\n"
         if kernel.wait(run, ctx.token, seconds):
-            token.cancel("ended")  # calls of its threads are not needed any more
+            token.cancel("ended")  # stops calls that threads of the code still wait for
             how = kernel.end(run)
             yield _content(run, "")
             _raise_if_failed(run, how, kernel.sandbox)
@@ -104,11 +102,11 @@ class CodeTool:
         if not ctx.token.is_cancelled:
             raise TimeoutError(f"the code took longer than {seconds:g} s and was interrupted")
 
-    def _stop(self, kernel: Kernel, run: Run, token: CancellationToken, inside: str) -> object:
-        """Interrupt the code and report its state. At a stop it is only waited for a moment; a thread does the rest."""
+    def _stop(self, kernel: Kernel, run: CodeRun, token: CancellationToken, inside: str) -> object:
+        """Interrupt the code and report its state. At a stop the wait is short, and a thread does the rest."""
         kernel.interrupt()
         if token.is_cancelled:
-            kernel.wait(run, NEVER, self.look)
+            kernel.wait(run, NEVER, self.stop_wait)
         else:
             kernel.wait(run, token, self._grace)
         if run.how:
@@ -136,8 +134,6 @@ class Code(CodeTool):
     ) -> None:
         super().__init__(tools, timeout, grace)
         self._sandbox = sandbox
-        self.in_sandbox = sandbox is not None
-        self.sandbox_mode = "off" if sandbox is None else sandbox.mode
         self._workspace = Path(workspace).expanduser().resolve()
         self._pass_env = frozenset(pass_env)
         self._limit = limit
@@ -148,7 +144,7 @@ class Code(CodeTool):
 
     def kernel(self, ctx: ToolContext) -> Kernel:
         """The interpreter of the session that *ctx* belongs to."""
-        sandbox = None if self._sandbox is None else ctx.keep(self._sandbox.for_session)
+        sandbox = self.session_sandbox(ctx)
         kernel = ctx.keep(self._make_kernel)  # after the sandbox, and so closed before it
         kernel.sandbox = sandbox
         return kernel
@@ -175,17 +171,17 @@ class _Caller:
         self._ctx = ctx
         self._token = token
 
-    def __call__(self, run: Run, message: dict[str, Any]) -> None:
+    def __call__(self, run: CodeRun, message: dict[str, Any]) -> None:
         """Call a tool and send its result to the code. A boundary: errors are sent as well."""
         number, name = message.get("id", 0), str(message.get("name"))
         try:
             run.inside.add(name)
             outcome = self._ctx.call(self._tools[name], json.dumps(message["arguments"]), self._token)
-            if not self._token.is_cancelled:  # else the code is told that it was in there
+            if not self._token.is_cancelled:  # else the note of the stop names this tool
                 run.inside.discard(name)
             self._kernel.answer(number, *_answer(outcome))
         except Cancelled:
-            return  # the code is being interrupted, and hears of it that way
+            return  # the code is being interrupted anyway
         except Exception as error:  # noqa: BLE001
             self._kernel.answer(number, error_text(error))
 
@@ -205,7 +201,7 @@ def _answer(outcome: ToolOutcome) -> tuple[str, list[object]]:
     return "", parts
 
 
-def _raise_if_failed(run: Run, how: str, sandbox: Sandbox | None) -> None:
+def _raise_if_failed(run: CodeRun, how: str, sandbox: Sandbox | None) -> None:
     if not run.how:
         raise CodeFailed(f"the interpreter ended ({how}): all variables are lost; the next call starts a new one")
     if run.how != "done":
@@ -214,7 +210,7 @@ def _raise_if_failed(run: Run, how: str, sandbox: Sandbox | None) -> None:
         raise CodeFailed(f"{words}\n[{explanation}]" if explanation else words)
 
 
-def _content(run: Run, note: str) -> object:
+def _content(run: CodeRun, note: str) -> object:
     text = run.preface + run.output.text()
     if run.left_out:
         note = f"{note}\n[{run.left_out} more images left out]".lstrip()

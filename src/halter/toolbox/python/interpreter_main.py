@@ -8,9 +8,9 @@ One JSON object per line goes each way over the socket DESCRIPTOR. In: `run` wit
 of a run, and answers to calls of tools. Out: pictures and calls of tools while code runs, and `done` at its end. What
 the code prints goes to stdout and stderr as always.
 
-SIGINT is a KeyboardInterrupt in the code, once per run; between runs it is nothing. `cancel` is a SIGINT that knows its
-run: it comes from the thread that also hears of the next run, so it never hits that one; and a run that has not begun
-does not begin.
+SIGINT is a KeyboardInterrupt in the code, once per run; between runs it is ignored. `cancel` is a SIGINT for one run:
+the thread that raises it also receives the next run, so it never hits that one; and a run that has not begun does not
+begin.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Wire:
         threading.Thread(target=self._listen, name="halter-wire", daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send one message, from any thread. A fork of us has nothing to say here."""
+        """Send one message, from any thread. A fork of this process exits instead."""
         if os.getpid() != self._pid:
             os._exit(0)
         data = json.dumps(message).encode() + b"\n"
@@ -88,11 +88,11 @@ class Wire:
                     self.runs.put(message)
                 elif message["kind"] == "cancel":
                     self.cancelled = message["id"]
-                    if self.running == self.cancelled:  # noted, then looked; see Runner.run() for the other side
+                    if self.running == self.cancelled:  # set, then checked; see Runner.run() for the other side
                         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
                 elif (waiting := self._answers.get(message["id"])) is not None:
                     waiting.put(message)
-        os._exit(0)  # the parent is gone, or wants us gone
+        os._exit(0)  # the parent has ended, or has closed the socket to end this process
 
 
 class Interrupts:
@@ -199,7 +199,7 @@ class Runner:
         self._namespace.update(tools=Tools(wire, names), show=self._show, ToolError=ToolError)
 
     def run(self, source: str) -> dict[str, Any]:
-        """Run code; says how it ended. A boundary: whatever it raises is printed, as an interpreter would."""
+        """Run code; returns how it ended. A boundary: whatever it raises is printed, as an interpreter would."""
         self._count += 1
         name = f"<code {self._count}>"
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
@@ -208,7 +208,7 @@ class Runner:
         try:
             uninterrupted.arm()
             try:
-                if self._wire.cancelled == self._wire.running:  # armed, then looked: one of the two has seen it
+                if self._wire.cancelled == self._wire.running:  # armed, then checked: one of the two sides notices
                     raise KeyboardInterrupt  # noqa: TRY301  (as if it had come a moment later)
                 self._execute(source, name)
                 self._show_figures()
@@ -277,16 +277,16 @@ class Runner:
 def _print_error(error: BaseException) -> None:
     """Print an error without our own frames."""
     try:
-        told = traceback.TracebackException.from_exception(error)
-        _hide_our_frames(told)
-        lines = list(told.format())
+        report = traceback.TracebackException.from_exception(error)
+        _hide_our_frames(report)
+        lines = list(report.format())
     except Exception:  # noqa: BLE001  (its own words may fail, too)
         lines = [f"{type(error).__name__} (it cannot be shown)\n"]
     sys.stderr.write("".join(lines))
 
 
-def _hide_our_frames(told: traceback.TracebackException) -> None:
-    todo: list[traceback.TracebackException | None] = [told]
+def _hide_our_frames(report: traceback.TracebackException) -> None:
+    todo: list[traceback.TracebackException | None] = [report]
     while todo:
         one = todo.pop()
         if one is not None:

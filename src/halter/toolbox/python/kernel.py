@@ -17,22 +17,24 @@ from halter.cancel.context import current_token
 from halter.cancel.threads import pool
 from halter.models.types import Image
 from halter.toolbox.terminal.change_signal import ChangeSignal
-from halter.toolbox.terminal.output import Output, Progress
+from halter.toolbox.terminal.output import CommandOutput, Progress
 
 if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
     from halter.toolbox.sandbox.sandbox import Sandbox
 
-__all__ = ["Interpreter", "InterpreterCallbacks", "Kernel", "Run", "freeing"]
+__all__ = ["CodeRun", "Interpreter", "InterpreterCallbacks", "Kernel", "freeing"]
 
 _MAX_PICTURES: Final = 16
-_CLOSE_PATIENCE: Final = 1.5
+_CLOSE_TIMEOUT: Final = 1.5  # seconds
 
 
-class Run:
+class CodeRun:
     """One piece of code, and its results so far."""
 
-    def __init__(self, output: Output, progress: Progress, call: Callable[[Run, dict[str, Any]], object]) -> None:
+    def __init__(
+        self, output: CommandOutput, progress: Progress, call: Callable[[CodeRun, dict[str, Any]], object]
+    ) -> None:
         self.preface = ""
         self.output = output
         self.progress = progress
@@ -41,7 +43,7 @@ class Run:
         self.how = ""  # "done", "error" or "interrupted", once it has ended
         self.words = ""  # of the error
         self.inside: set[str] = set()  # the tools that it is waiting for
-        self.call = call  # has a tool called for it, in a thread
+        self.call = call  # calls a tool for it, in a thread
 
     def add_picture(self, data: str, media_type: str) -> None:
         if len(self.pictures) >= _MAX_PICTURES:
@@ -105,35 +107,35 @@ class Kernel:
         self.sandbox: Sandbox | None = None  # of the session
         self._limit = limit
         self._changes = ChangeSignal()
-        self._is_taken = [True]  # popped by whoever has the interpreter, put back when it is settled
+        self._free = [True]  # popped by the call that uses the interpreter, and put back afterwards
         self._interpreter: Interpreter | None = None
         self._generation = 0  # of the interpreter
         self._number = 0  # of the last run
-        self._run: Run | None = None
-        self._output = Output(limit)  # what comes between two runs is shown with the next
+        self._run: CodeRun | None = None
+        self._output = CommandOutput(limit)  # what comes between two runs is shown with the next
         self._is_closed = False
-        self._loss = ""  # why the variables of earlier calls are gone, for the next call to tell
+        self._loss = ""  # why the variables of earlier calls are lost, for the result of the next call
 
     # -- one at a time -------------------------------------------------------------------------------------------------
 
     def take(self, token: CancellationToken) -> None:
         """Wait until the interpreter is free, and take it. Raises Cancelled."""
         while True:
-            self._changes.wait(lambda: self._is_taken or self._is_closed, token)
+            self._changes.wait(lambda: self._free or self._is_closed, token)
             token.raise_if_cancelled()
             if self._is_closed:
                 raise RuntimeError("the session is closed")
             with contextlib.suppress(IndexError):  # another was faster
-                self._is_taken.pop()
+                self._free.pop()
                 return
 
     def free(self) -> None:
-        self._is_taken.append(True)
+        self._free.append(True)
         self._changes.notify()
 
     # -- running ------------------------------------------------------------------------------------------------------
 
-    def start(self, source: str, run: Run) -> str:
+    def start(self, source: str, run: CodeRun) -> str:
         """Start code. If that needs a new interpreter although there was one, returns why."""
         old = self._interpreter
         loss = ""
@@ -143,15 +145,15 @@ class Kernel:
             old = None
         current_token().raise_if_cancelled()  # it may have taken long, and nothing starts after the stop
         self._run = run
-        now = self._interpreter = self._fresh() if old is None else old
+        now = self._interpreter = self._new_interpreter() if old is None else old
         self._number += 1
         now.send({"kind": "run", "id": self._number, "source": source})
         return loss
 
-    def new_run(self, report: Callable[[str], object], call: Callable[[Run, dict[str, Any]], object]) -> Run:
-        return Run(self._output, Progress(report), call)
+    def new_run(self, report: Callable[[str], object], call: Callable[[CodeRun, dict[str, Any]], object]) -> CodeRun:
+        return CodeRun(self._output, Progress(report), call)
 
-    def wait(self, run: Run, token: CancellationToken, timeout: float | None = None) -> bool:
+    def wait(self, run: CodeRun, token: CancellationToken, timeout: float | None = None) -> bool:
         """Wait until the code or its interpreter has ended; True if so."""
         return self._changes.wait(lambda: run.how or self.has_died, token, timeout, run.progress)
 
@@ -164,7 +166,7 @@ class Kernel:
         if self._interpreter is not None:
             self._interpreter.interrupt(self._number)
 
-    def end(self, run: Run) -> str:
+    def end(self, run: CodeRun) -> str:
         """Clean up after code that has ended. Returns how the interpreter ended, if it did."""
         how = ""
         try:
@@ -173,18 +175,18 @@ class Kernel:
                 self._interpreter.stop()  # what it has left behind
         finally:
             self._run = None
-            self._output = Output(self._limit)
+            self._output = CommandOutput(self._limit)
             self.free()
         return how
 
-    def end_later(self, run: Run, grace: float) -> None:
+    def end_later(self, run: CodeRun, grace: float) -> None:
         """Wait for stopped code to end within its grace, or kill it, and clean up; then free the interpreter."""
         try:
             pool.submit(lambda: self.settle(run, grace))
-        except RuntimeError:  # no thread is to be had: then it is done here, and at once
+        except RuntimeError:  # no thread is available: do it here, without a grace
             self.settle(run, 0.0)
 
-    def settle(self, run: Run, grace: float) -> None:
+    def settle(self, run: CodeRun, grace: float) -> None:
         """As end_later(), in this thread. A boundary: the interpreter is freed whatever happens."""
         try:
             now = self._interpreter
@@ -193,10 +195,10 @@ class Kernel:
             elif now is not None:
                 self._loss = "the code of an earlier call did not react to its interrupt, so its interpreter was killed"
                 now.stop()
-                now.wait_over(_CLOSE_PATIENCE)
+                now.wait_over(_CLOSE_TIMEOUT)
         finally:
             self._run = None
-            self._output = Output(self._limit)
+            self._output = CommandOutput(self._limit)
             self.free()
 
     def refuse(self) -> None:
@@ -209,34 +211,34 @@ class Kernel:
         self.refuse()
         if self._interpreter is not None:
             self._interpreter.stop()
-            self._interpreter.wait_over(_CLOSE_PATIENCE)
+            self._interpreter.wait_over(_CLOSE_TIMEOUT)
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _fresh(self) -> Interpreter:
+    def _new_interpreter(self) -> Interpreter:
         self._generation += 1
-        mine = self._generation
+        generation = self._generation
 
-        def is_ours() -> bool:  # and not one that is dying while another has taken its place
-            return self._generation == mine
+        def is_current() -> bool:  # not one that is ending after another has replaced it
+            return self._generation == generation
 
-        fresh = self._make(
+        interpreter = self._make(
             InterpreterCallbacks(
-                lambda piece: self._hear_output(piece) if is_ours() else None,
-                lambda message: self._understand(message) if is_ours() else None,
+                lambda piece: self._on_output(piece) if is_current() else None,
+                lambda message: self._on_message(message) if is_current() else None,
                 self._changes.notify,
             )
         )
         if self._is_closed:
-            fresh.stop()
-        return fresh
+            interpreter.stop()
+        return interpreter
 
-    def _hear_output(self, piece: bytes) -> None:
+    def _on_output(self, piece: bytes) -> None:
         self._output.add(piece)
         if self._run is not None:
             self._run.progress.add(piece)
 
-    def _understand(self, message: dict[str, Any]) -> None:
+    def _on_message(self, message: dict[str, Any]) -> None:
         """Handle a message. The code can send anything; unknown messages are ignored."""
         run, kind = self._run, message.get("kind")
         if kind == "tool" and run is None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalInterpreter", "Messages"]
 
-_MAX_UNREAD: Final = 64_000_000
-_CHILDREN_GRACE: Final = 0.2
+_MAX_UNREAD: Final = 64_000_000  # bytes
+_CHILDREN_GRACE: Final = 0.2  # seconds
 
 
 class Messages:
@@ -72,12 +72,12 @@ class LocalInterpreter:
             cwd=directory,
             env=environment,
             on_output=callbacks.output,
-            extra=ExtraPipe(ours.detach(), theirs.detach(), self._hear, is_two_way=True),
+            extra=ExtraPipe(ours.detach(), theirs.detach(), self._on_data, is_two_way=True),
             sandbox=sandbox,
         )
         self._child.changes.subscribe(callbacks.changed)
 
-    def _hear(self, piece: bytes) -> None:
+    def _on_data(self, piece: bytes) -> None:
         for message in self._messages.read(piece):
             self._is_ready = self._is_ready or message.get("kind") == "ready"
             self._callbacks.message(message)

@@ -28,9 +28,9 @@ at_home() { case $1 in "~"|"~/"*) path=$HOME${1#"~"} ;; -*) path=./$1 ;; *) path
 go_to() { at_home "$1"; cd "${path:-.}" 2>/dev/null; }
 """
 
-# Who is left: by the group and session of process $pid (if there is one), the third and fourth number behind the name
-# in its stat, and by the mark. Those that only wait to be reaped do not count.
-_FAMILY: Final = r"""
+# The remaining processes: by the group and session of process $pid (if there is one), which are the third and fourth
+# number after the name in its stat, and by the mark. Zombies do not count.
+_REMAINING: Final = r"""
 say() { printf 'halter %s\n' "$*" >&2; }
 members() {
   if [ -r /proc/self/stat ]; then
@@ -57,7 +57,7 @@ end() {
 tell_end() { if [ -n "$left" ]; then say left $left; else say gone; fi; }
 """
 
-# Runs the script that is its $0 by bash, whose `read` has a timeout, or by whatever there is.
+# Runs the script that is its $0 with bash, whose `read` has a timeout, or with sh.
 BEST: Final = 'command -v bash >/dev/null 2>&1 && exec bash -c "$0" "$@"; exec sh -c "$0" "$@"'
 
 # Arguments: the mark, the directory, whether it takes input (1) or keeps watch (2), the grace, the grace in twentieths
@@ -65,7 +65,7 @@ BEST: Final = 'command -v bash >/dev/null 2>&1 && exec bash -c "$0" "$@"; exec s
 # command, the variables.
 WATCH: Final = (
     GO
-    + _FAMILY
+    + _REMAINING
     + r"""
 mark=$1 dir=$2 input=$3 grace=$4 ticks=$5 silence=$6 count=$7
 shift 7
@@ -115,7 +115,7 @@ reader=
   done
   s=
   trap '[ -n "$s" ] && kill "$s"; exit 0' TERM
-  # Where a group of its own could not be had, the command itself is told, and the rest is ended by the mark.
+  # If it has no group of its own, the command itself is signalled, and the rest is ended by the mark.
   kill -TERM "-$pid" || kill -TERM "$pid"
   kill -CONT "-$pid" || kill -CONT "$pid"
   sleep "$grace" & s=$!
@@ -131,7 +131,7 @@ wait "$pid"; code=$?
 say "exit $code"
 [ -n "$reader" ] && { kill "$reader" 2>/dev/null; wait "$reader" 2>/dev/null; }
 end
-# Whoever is still about to write to the pipe is let go: it opens now, and has no reader then.
+# Releases a process that is still about to write to the pipe: it can open it now, and then has no reader.
 [ -n "$tmp" ] && { exec 6<>"$tmp/in"; rm -rf "$tmp"; exec 6<&-; }
 tell_end
 exit "$code"
@@ -139,9 +139,9 @@ exit "$code"
 )
 
 # Arguments: the mark, the process group, the grace in twentieths of a second. For when the connection was lost: by now
-# another may have the group's number, so where there is /proc only the mark counts.
+# another process may have the group's number, so where there is /proc only the mark counts.
 CHECK: Final = (
-    _FAMILY
+    _REMAINING
     + r"""
 mark=$1 group=$2 ticks=$3 pid=
 end
@@ -149,7 +149,7 @@ tell_end
 """
 )
 
-# Arguments: the pipe of a command that takes input, and its mark: if it does not read, who writes to it ends with it.
+# Arguments: the pipe of a command that takes input, and its mark: if it does not read, the writer ends with it.
 FEED: Final = r"""
 [ -p "$1" ] || exit 3
 export "$2=1"
@@ -158,7 +158,7 @@ exec sh -c 'exec cat >"$1"' halter "$1"
 
 
 def packed(text: str) -> bytes:
-    r"""One line of input that `printf %b` makes *text* of again."""
+    r"""One line of input that `printf %b` turns into *text* again."""
     if "\0" in text:
         raise ValueError("a command or variable cannot contain null characters")
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from halter.toolbox.files.backend import FileChange
-    from halter.toolbox.remote.machine import Connection, ScriptResult
+    from halter.toolbox.remote.machine import MachineConnection, ScriptResult
 
 __all__ = ["RemoteBackend", "RemoteFile", "normalized"]
 
-_TIMEOUT: Final = 60.0
-_PIECE: Final = 1 << 18
+_TIMEOUT: Final = 60.0  # seconds
+_PIECE: Final = 1 << 18  # bytes
 _NOT_FOUND: Final = 2  # exit code of the scripts
 
 
 class RemoteBackend:
     """The files of a machine, through the connection of one session. Every call ends at the current token's stop."""
 
-    def __init__(self, connection: Connection, directory: str) -> None:
+    def __init__(self, connection: MachineConnection, directory: str) -> None:
         self._connection = connection
         self._directory = directory
 
@@ -44,7 +44,7 @@ class RemoteBackend:
         return self._connection.run(script, *given, token=current_token(), data=data, timeout=_TIMEOUT)
 
     def lock_key(self, path: str) -> str:
-        """The normalized path; the machine is not asked where its links lead."""
+        """The normalized path; links on the machine are not resolved."""
         return normalized(self._directory, path)
 
     def open(self, path: str) -> RemoteFile:
@@ -62,7 +62,7 @@ class RemoteBackend:
         return FileSnapshot(result.output, int(size), stamp)
 
     def replace(self, changes: Sequence[FileChange]) -> Replaced:
-        """Have the machine make all the changes."""
+        """Make all the changes on the machine."""
         args: list[str] = []
         data = b""
         for change in changes:
@@ -112,7 +112,7 @@ class RemoteFile:
         self._piece, self._piece_at = result.output, self._at
 
     def seek(self, offset: int) -> None:
-        """Go on reading there."""
+        """Continue reading there."""
         self._at = offset
 
     def read(self, size: int) -> bytes:

@@ -35,8 +35,8 @@ _REGULAR: Final = r"""
 [ -r "$path" ] || fail "$path is not readable"
 """
 
-# Arguments: the directory, a file, how many bytes to leave out, how many to give. How many it has goes to standard
-# error, and behind that, if there is a fifth argument, a sum of it. Exit code 2: there is no such file.
+# Arguments: the directory, a file, how many bytes to skip, how many to output. The size of the file goes to standard
+# error, followed by a checksum if there is a fifth argument. Exit code 2: there is no such file.
 PIECE: Final = (
     _BEGIN
     + _REGULAR
@@ -48,7 +48,7 @@ tail -c "+$(($3+1))" <"$path" | head -c "$4"
 """
 )
 
-# Arguments: the directory, a file, a line. Says how many lines it has, and how many bytes are before that line.
+# Arguments: the directory, a file, a line. Outputs how many lines it has, and how many bytes are before that line.
 LINES: Final = (
     _BEGIN
     + _REGULAR
@@ -59,12 +59,12 @@ echo "$lines" $(head -n "$(($3-1))" <"$path" | wc -c)
 """
 )
 
-# Makes several files as they shall be: all, or none. Arguments: the directory, "", how many bytes will come, and for
-# each file four: its path; the sum that it had ("-": it was not there, "*": never mind); how many of the bytes are
-# its own ("-": it shall not be there); a file whose rights it gets, if it is not there itself.
+# Replaces several files: all, or none. Arguments: the directory, "", the number of bytes of input, and four for each
+# file: its path; its expected checksum ("-": it does not exist, "*": any); how many of the bytes are its content ("-":
+# delete it); a file whose permissions it gets, if it does not exist itself.
 #
-# All that comes is kept aside first: if it is not all, nothing is done. Then each new content is written beside its
-# place. Then they take their places, and no signal is heard any more; if one cannot, the others are taken back.
+# The input is stored first: if it is incomplete, nothing is done. Then each new content is written beside its file.
+# Then all are renamed, with signals ignored; if one rename fails, the others are undone.
 REPLACE: Final = (
     _BEGIN
     + r"""
@@ -115,7 +115,7 @@ prepare() {  # a path, its stamp, its length, whose rights
     now=-
   fi
   if [ "$2" != "*" ] && [ "$2" != "$now" ]; then
-    fail "$1 was changed by somebody else; read it again"
+    fail "$1 was changed in the meantime; read it again"
   fi
   [ "$3" = - ] && return
   draft=$(mktemp "$parent/.halter.XXXXXX") || fail "cannot write to the directory of $1"
@@ -155,9 +155,9 @@ done
 """
 )
 
-# Arguments: the directory, where to search. Says what it is and, of a directory, lists the files below it, each with a
-# null character behind it: first those that can be searched, then behind an empty one those that are too large, which
-# is what the third argument says. The fourth: how many bytes at most. What cannot be listed is told on standard error.
+# Arguments: the directory, where to search, the maximum size of a file, the maximum size of the output. Outputs the
+# kind and, of a directory, the files below it, each followed by a null character: first those that can be searched,
+# then, after an empty one, those that are too large. Errors are on standard error.
 LIST: Final = (
     _BEGIN
     + r"""
@@ -174,7 +174,7 @@ exit 0
 """
 )
 
-# Arguments: the directory, where to search, a text. Of the files whose names come, each on a line, those that have it.
+# Arguments: the directory, where to search, a text. Lists those of the files on standard input that contain it.
 WITH_TEXT: Final = (
     _BEGIN
     + r"""
@@ -184,8 +184,8 @@ case $? in 0|123) exit 0 ;; *) exit 3 ;; esac  # 123: one of them had none, or c
 """
 )
 
-# Arguments: the directory, where to search, how many bytes at most. An archive of the files whose names come, each on
-# a line; several, one behind the other, if they are many.
+# Arguments: the directory, where to search, the maximum size of the output. Outputs an archive of the files on standard
+# input, one name on each line; several archives after each other if there are many files.
 ARCHIVE: Final = (
     _BEGIN
     + r"""

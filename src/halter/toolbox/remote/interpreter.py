@@ -1,7 +1,7 @@
 """An interpreter for code on another machine, started by `interpreter_supervisor.py`. Nothing is stored there.
 
 It is a command like any other on that machine: when the connection is lost it is ended there with all that it has
-started, and as soon as the machine can be reached it is asked who is left.
+started, and as soon as the machine can be reached again it is asked for remaining processes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from halter.cancel.context import current_token
 from halter.toolbox.python import interpreter_main
 from halter.toolbox.python.local_interpreter import Messages
 from halter.toolbox.remote import interpreter_supervisor
-from halter.toolbox.remote.machine import Command
+from halter.toolbox.remote.machine import RemoteCommand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from halter.toolbox.python.kernel import InterpreterCallbacks
-    from halter.toolbox.remote.machine import Connection
+    from halter.toolbox.remote.machine import MachineConnection
 
 __all__ = ["RemoteInterpreter"]
 
-# Reads one line, byte by byte: what comes behind it is not ours to read.
+# Reads one line, byte by byte: what follows is for the supervisor.
 _BOOT: Final = """
 import json
 given = json.loads(open(0, "rb", 0, closefd=False).readline())
@@ -33,8 +33,8 @@ space = {"__name__": "halter_supervisor"}
 exec(compile(given["supervisor"], "<halter supervisor>", "exec", dont_inherit=True), space)
 space["main"](given)
 """
-_MAX_GREETING: Final = 4_000
-_FINDING: Final = 12.0  # seconds for asking a machine again whose connection was lost
+_MAX_GREETING: Final = 4_000  # bytes
+_RECONNECT_WAIT: Final = 12.0  # seconds for asking a machine again whose connection was lost
 
 
 class _Frames:
@@ -55,7 +55,7 @@ class _Frames:
         while (end := self._unread.find(b"\n")) >= 0:
             kind, _, length = self._unread[:end].partition(b" ")
             if kind not in (b"o", b"m", b"e") or not length.isdigit():
-                # Somebody has written between, such as a Python that cannot go on: it is shown as it is.
+                # Not a frame, such as the message of a Python that cannot continue: it is shown as it is.
                 data, self._unread = self._unread, b""
                 yield "o", data
                 return
@@ -71,7 +71,7 @@ class RemoteInterpreter:
 
     def __init__(
         self,
-        link: Connection,
+        connection: MachineConnection,
         python: str,
         directory: str,
         env: Mapping[str, str],
@@ -83,8 +83,8 @@ class RemoteInterpreter:
         self._messages = Messages()
         self._how = ""
         text = f"exec {shlex.quote(python)} -u -X utf8 -c {shlex.quote(_BOOT)}"
-        command = Command(text, directory, env, supervises_itself=True, grace=0.0)
-        self._running = link.start(command, self._hear)
+        command = RemoteCommand(text, directory, env, supervises_itself=True, grace=0.0)
+        self._running = connection.start(command, self._on_data)
         self._running.changes.subscribe(callbacks.changed)
         programs = {
             "supervisor": _program(interpreter_supervisor.__file__),
@@ -92,7 +92,7 @@ class RemoteInterpreter:
         }
         self.send({**programs, "names": list(names)})
 
-    def _hear(self, piece: bytes) -> None:
+    def _on_data(self, piece: bytes) -> None:
         for kind, data in self._frames.read(piece):
             if kind == "o":
                 self._callbacks.output(data)
@@ -115,7 +115,7 @@ class RemoteInterpreter:
 
     def send(self, message: dict[str, Any]) -> None:
         """Send it a message."""
-        self._running.say(json.dumps(message).encode())
+        self._running.send_line(json.dumps(message).encode())
 
     def interrupt(self, number: int) -> None:
         """Interrupt the code of that run."""
@@ -137,7 +137,7 @@ class RemoteInterpreter:
     def ending(self) -> str:
         """How it ended, and which processes are left."""
         running = self._running
-        running.wait_over(current_token(), _FINDING)
+        running.wait_over(current_token(), _RECONNECT_WAIT)
         if running.error is not None and running.pid is None:
             return str(running.error)
         if running.survivors:

@@ -28,12 +28,13 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional  # noqa: UP035 
 
 BEGIN = b"\0halter\n"  # what came before is not ours: a shell may greet
 _CHUNK = 65536
-_MAX_UNSENT = 4_000_000  # bytes on their way to us; then the code has to wait
+_MAX_UNSENT = 4_000_000  # bytes of unsent output; then the code has to wait
 _MAX_READS = 64
+# Seconds.
 _SWEEP_GRACE = 0.2
-_SWEEP_PATIENCE = 1.0
-_LAST_WORDS = 5.0
-_NAP = 0.02
+_SWEEP_TIMEOUT = 1.0
+_FLUSH_TIMEOUT = 5.0
+_SWEEP_INTERVAL = 0.02
 _NAME = "<halter interpreter>"
 
 
@@ -41,13 +42,13 @@ class Supervisor:
     """One interpreter, whose process is *pid*."""
 
     def __init__(self, pid: int, wire: socket.socket, output: int, watch: str) -> None:
-        silence, self._mark = watch.split()
+        silence, self._cookie = watch.split()
         self._silence = float(silence)
         self._pid = pid
         self._wire = wire
         self._output: Optional[int] = output  # noqa: UP045  (Python 3.8)
         self._is_listening = True  # to the wire
-        self._heard_at = time.monotonic()
+        self._last_input = time.monotonic()
         self._line = b""
         self._unsent = bytearray(BEGIN)  # to us
         self._unread = bytearray()  # to the interpreter
@@ -56,7 +57,7 @@ class Supervisor:
         for end in (self._wakeup, waker, wire):
             end.setblocking(False)  # noqa: FBT003  (its own name for it)
         signal.set_wakeup_fd(waker.fileno())
-        self._waker = waker
+        self._waker = waker  # keeps it open
         for descriptor in (1, output):
             os.set_blocking(descriptor, False)
 
@@ -65,7 +66,7 @@ class Supervisor:
         self._want(0, selectors.EVENT_READ, self._read_control)
         self._want(self._wakeup.fileno(), selectors.EVENT_READ, lambda: self._wakeup.recv(_CHUNK))
         while True:
-            self._look_at_interpreter()
+            self._check_interpreter()
             has_room = len(self._unsent) < _MAX_UNSENT
             reading = selectors.EVENT_READ if has_room else 0
             writing = selectors.EVENT_WRITE if self._unread else 0
@@ -73,7 +74,7 @@ class Supervisor:
                 self._want(self._output, reading, self._pass_output)
             self._want(self._wire.fileno(), (reading if self._is_listening else 0) | writing, self._move_messages)
             self._want(1, selectors.EVENT_WRITE if self._unsent else 0, self._send)
-            left = self._heard_at + self._silence - time.monotonic()
+            left = self._last_input + self._silence - time.monotonic()
             if left <= 0:
                 os._exit(0)
             for key, _ in self._selector.select(left):
@@ -100,15 +101,15 @@ class Supervisor:
             piece = b""
         if not piece:
             os._exit(0)
-        self._heard_at = time.monotonic()
+        self._last_input = time.monotonic()
         *lines, self._line = (self._line + piece).split(b"\n")
         for line in lines:
             if line.startswith(b"k"):
                 os._exit(0)
             if line.startswith(b"{"):
-                self._obey(line)
+                self._handle(line)
 
-    def _obey(self, line: bytes) -> None:
+    def _handle(self, line: bytes) -> None:
         kind = json.loads(line).get("kind")
         if kind == "sweep":
             self._sweep()
@@ -129,7 +130,7 @@ class Supervisor:
                 piece = os.read(self._output, _CHUNK)
             except BlockingIOError:
                 return
-            if not piece:  # nobody has it any more
+            if not piece:  # no process has it open any more
                 self._want(self._output, 0, self._pass_output)
                 os.close(self._output)
                 self._output = None
@@ -142,16 +143,16 @@ class Supervisor:
                 del self._unread[: self._wire.send(self._unread[:_CHUNK])]
             except BlockingIOError:
                 pass
-            except OSError:  # it is dead, or has closed its end: nobody will read this
+            except OSError:  # it has ended or closed its end, and will not read this
                 self._unread.clear()
         with contextlib.suppress(OSError):
             piece = self._wire.recv(_CHUNK)
             self._is_listening = bool(piece)
             if piece:
-                self._pass_output()  # what was printed before it was said
+                self._pass_output()  # what was printed before the message
                 self._frame(b"m", piece)
 
-    def _look_at_interpreter(self) -> None:
+    def _check_interpreter(self) -> None:
         try:
             found, status = os.waitpid(self._pid, os.WNOHANG)
         except ChildProcessError:
@@ -163,7 +164,7 @@ class Supervisor:
             if os.WIFSIGNALED(status):
                 how = f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
             self._frame(b"e", how.encode())
-            self._say_the_rest()
+            self._flush_and_exit()
 
     # -- to us --------------------------------------------------------------------------------------------------------
 
@@ -179,9 +180,9 @@ class Supervisor:
             os._exit(0)
         del self._unsent[:sent]
 
-    def _say_the_rest(self) -> NoReturn:
-        """Send what is left, and end; a connection that takes nothing does not keep us."""
-        end = time.monotonic() + _LAST_WORDS
+    def _flush_and_exit(self) -> NoReturn:
+        """Send what is left, and exit, after a bounded time even if the connection accepts nothing."""
+        end = time.monotonic() + _FLUSH_TIMEOUT
         selector = selectors.DefaultSelector()
         selector.register(1, selectors.EVENT_WRITE)
         while self._unsent and time.monotonic() < end:
@@ -192,28 +193,30 @@ class Supervisor:
     # -- what the code has started ------------------------------------------------------------------------------------
 
     def _sweep(self) -> None:
-        """End it. Bounded; nothing else is done meanwhile, so what is sent after this is read after this."""
+        """End these processes. Bounded; nothing else is done meanwhile, so later messages are handled afterwards."""
         start = time.monotonic()
         while True:
             others = self._others()
             waited = time.monotonic() - start
-            if not others or waited > _SWEEP_PATIENCE:
+            if not others or waited > _SWEEP_TIMEOUT:
                 return
             for pid in others:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGTERM if waited < _SWEEP_GRACE else signal.SIGKILL)
-            time.sleep(_NAP)
+            time.sleep(_SWEEP_INTERVAL)
 
     def _others(self) -> List[int]:  # noqa: UP006  (Python 3.8)
-        """Who else is in the interpreter's session, or has our mark; where there is /proc."""
+        """Other processes in the interpreter's session or with our cookie; where there is /proc."""
         found = []
         for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():  # noqa: PTH112, PTH208
             if not name.isdigit() or int(name) in (os.getpid(), self._pid):
                 continue
             with contextlib.suppress(OSError, ValueError):
-                # Behind the name, which may have blanks: the state, the parent, the group, the session.
+                # After the name, which may contain blanks: the state, the parent, the group, the session.
                 words = _contents(f"/proc/{name}/stat").rpartition(b")")[2].split()
-                is_ours = int(words[3]) == self._pid or self._mark.encode() + b"=" in _contents(f"/proc/{name}/environ")
+                is_ours = int(words[3]) == self._pid or self._cookie.encode() + b"=" in _contents(
+                    f"/proc/{name}/environ"
+                )
                 if is_ours and words[0] not in (b"Z", b"X"):
                     found.append(int(name))
         return found

@@ -1,9 +1,9 @@
 """A machine that tools work on: what it has to be able to do, whatever it is and however it is reached.
 
 A `Machine` says where it is and how to reach it; it does nothing by itself, and any number of sessions may share it.
-Each session opens a `Connection`, which is closed with the session, and runs commands through it. Each command runs in
-a process group of its own, and a stop ends that group and the processes that have left it; `RemoteProcess.survivors`
-is what the machine itself answered when it was asked who is left.
+Each session opens a `MachineConnection`, which is closed with the session, and runs commands through it. Each command
+runs in a process group of its own, and a stop ends that group and the processes that have left it;
+`RemoteProcess.survivors` are the processes that are left according to the machine itself.
 
 All methods may be called from any thread. Only those that take a token wait.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-__all__ = ["Command", "Connection", "Machine", "MachineError", "RemoteProcess", "ScriptResult"]
+__all__ = ["Machine", "MachineConnection", "MachineError", "RemoteCommand", "RemoteProcess", "ScriptResult"]
 
 _STOP_WAIT: Final = 0.1  # seconds that the machine has to answer at a stop; less than the grace of the tools
 _RECONNECT_WAIT: Final = 12.0  # seconds for asking a machine again whose connection was lost
@@ -31,11 +31,11 @@ class MachineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class RemoteCommand:
     """A command for the shell of the machine."""
 
     text: str
-    directory: str = ""  # where: empty means where one is after logging in
+    directory: str = ""  # empty: the directory after logging in
     env: Mapping[str, str] = field(default_factory=dict)
     takes_input: bool = False
     supervises_itself: bool = False  # it reads the control channel itself, and ends with it: see `RemoteProcess.say()`
@@ -57,15 +57,15 @@ class Machine(Protocol):
     name: str
     directory: str
 
-    def open(self) -> Connection:
+    def open(self) -> MachineConnection:
         """A new connection. It connects when it is first used."""
         ...
 
 
-class Connection(Protocol):
+class MachineConnection(Protocol):
     """A session's connection to a machine."""
 
-    def start(self, command: Command, on_output: Callable[[bytes], object]) -> RemoteProcess:
+    def start(self, command: RemoteCommand, on_output: Callable[[bytes], object]) -> RemoteProcess:
         """Run a command; *on_output* is called with its output, in any thread."""
         ...
 
@@ -84,7 +84,7 @@ class RemoteProcess(JobProcess):
     """One command on a machine. What it leaves running is ended with it."""
 
     def settle(self, token: CancellationToken, grace: float) -> None:
-        """Wait for what the machine says about its end; once *token* is cancelled, only for a moment."""
+        """Wait for the machine's report of its end; once *token* is cancelled, only for a short time."""
         if self.was_stopped and token.is_cancelled:
             self.wait(lambda: self.is_settled, NEVER, _STOP_WAIT)
         elif self.was_stopped:
@@ -92,6 +92,6 @@ class RemoteProcess(JobProcess):
         if self.is_lost and not token.is_cancelled:
             self.wait_over(token, _RECONNECT_WAIT)
 
-    def say(self, line: bytes) -> None:
+    def send_line(self, line: bytes) -> None:
         """Send a line to a command that supervises itself. Lines keep their order. Does not wait."""
         raise NotImplementedError

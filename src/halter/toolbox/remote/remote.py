@@ -1,8 +1,8 @@
 """Tools for another machine: `terminal`, `process`, the file tools and `execute_code`, as for this one.
 
-At a stop control is back at once, with what there is. The command is ended on its machine with all that it has started,
-and the machine is asked whether that is so; the result has the answer. If the connection is lost the machine does this
-by itself.
+A stop returns at once, with the output so far. The command is ended on its machine with all that it has started, and
+the machine is asked to confirm that; the result has the answer. If the connection is lost the machine does this by
+itself.
 
 Destructive commands and code need approval, as on this machine (see `terminal/approval`). Background jobs and the
 interpreter belong to the session and use its connection: if that is lost, they are ended.
@@ -20,7 +20,7 @@ from halter.toolbox.python import execute_code
 from halter.toolbox.python.kernel import Kernel
 from halter.toolbox.remote.file_backend import RemoteBackend, normalized
 from halter.toolbox.remote.interpreter import RemoteInterpreter
-from halter.toolbox.remote.machine import Command
+from halter.toolbox.remote.machine import RemoteCommand
 from halter.toolbox.terminal.jobs import Jobs
 from halter.toolbox.terminal.output import LIMIT
 from halter.toolbox.terminal.terminal import NON_INTERACTIVE, TIMEOUT, TerminalTools
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from halter.toolbox.python.kernel import Interpreter, InterpreterCallbacks
-    from halter.toolbox.remote.machine import Connection, Machine, RemoteProcess
+    from halter.toolbox.remote.machine import Machine, MachineConnection, RemoteProcess
     from halter.tools.tool import Tool
 
 __all__ = ["Remote"]
@@ -39,17 +39,17 @@ _MAX_JOBS: Final = 5  # see ssh.py: a server limits the sessions of a connection
 
 
 class RemoteSession(Jobs):
-    """What a session has of a machine: its connection, its jobs and its interpreter. Closed with the session."""
+    """A session's resources on a machine: its connection, jobs and interpreter. Closed with the session."""
 
     def __init__(
-        self, machine: Machine, make: Callable[[Connection, InterpreterCallbacks], Interpreter], limit: int
+        self, machine: Machine, make: Callable[[MachineConnection, InterpreterCallbacks], Interpreter], limit: int
     ) -> None:
         super().__init__(machine.directory, _MAX_JOBS)
         self.connection = machine.open()
         self.kernel = Kernel(lambda callbacks: make(self.connection, callbacks), limit)
 
     def close(self) -> None:
-        """End everything. The connection knows of all that runs, so this takes no longer than closing that."""
+        """End everything. Closing the connection ends all that runs."""
         self.kernel.refuse()
         self.connection.close()
 
@@ -57,7 +57,7 @@ class RemoteSession(Jobs):
 class RemoteCode(execute_code.CodeTool):
     """`execute_code` there."""
 
-    look = 0.1  # seconds that the machine has to answer at a stop
+    stop_wait = 0.1  # seconds that the machine has to answer at a stop
 
     def __init__(self, remote: Remote, tools: list[Tool[..., Any]]) -> None:
         super().__init__(tools, execute_code.TIMEOUT, execute_code.GRACE)
@@ -111,11 +111,11 @@ class RemoteTerminal(TerminalTools):
     ) -> RemoteProcess:
         """Start a command there."""
         assert isinstance(jobs, RemoteSession)
-        wanted = Command(command, jobs.directory, self._env, takes_input=background, grace=self.grace)
-        return jobs.connection.start(wanted, on_output)
+        remote_command = RemoteCommand(command, jobs.directory, self._env, takes_input=background, grace=self.grace)
+        return jobs.connection.start(remote_command, on_output)
 
     def on_start_failed(self, jobs: Jobs) -> None:
-        """Return to where sessions start: the directory may be gone."""
+        """Return to the first directory of the session: the current one may have been removed."""
         jobs.directory = self._remote.machine.directory
 
 
@@ -150,19 +150,19 @@ class Remote:
         return [_renamed(each, f"{self._prefix}{each.name}") for each in tools] if self._prefix else tools
 
     def session(self, ctx: ToolContext) -> RemoteSession:
-        """What the session that *ctx* belongs to has of the machine."""
+        """The resources on the machine of the session that *ctx* belongs to."""
         return ctx.keep(self._make_session)
 
     def _make_session(self) -> RemoteSession:
         return RemoteSession(self.machine, self._make_interpreter, self._limit)
 
-    def _make_interpreter(self, connection: Connection, callbacks: InterpreterCallbacks) -> Interpreter:
+    def _make_interpreter(self, connection: MachineConnection, callbacks: InterpreterCallbacks) -> Interpreter:
         env, names = self._env | execute_code.ENVIRONMENT, sorted(self.code.inner)
         return RemoteInterpreter(connection, self._python, self.machine.directory, env, names, callbacks)
 
 
 def _renamed(one: Tool[..., Any], name: str) -> Tool[..., Any]:
-    twin = copy.copy(one)
-    twin.name = name
-    twin.spec = msgspec.structs.replace(one.spec, name=name)
-    return twin
+    copied = copy.copy(one)
+    copied.name = name
+    copied.spec = msgspec.structs.replace(one.spec, name=name)
+    return copied

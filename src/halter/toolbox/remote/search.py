@@ -1,8 +1,8 @@
 """A search on another machine.
 
 The machine lists its files; the ignored ones are left out here, and the content of the others is sent here, as archives
-of some megabytes each, and searched as in a workspace. If the pattern is plain text the machine says first which files
-contain it.
+of some megabytes each, and searched as in a workspace. If the pattern is plain text, the machine first selects the
+files that contain it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class RemoteSearch:
         return [name for name in names if name in found or not _can_be_listed(name)]
 
     def _archived(self, names: Sequence[str], where: str) -> Iterator[tuple[str, bytes]]:
-        """Give what files have, as far as they can be read. As many archives as it takes."""
+        """The content of files, as far as they can be read, from as many archives as needed."""
         left = [name for name in names if _can_be_listed(name)]
         while left:
             result = self._backend.run(ARCHIVE, where, str(_MAX_ARCHIVE), data=_list(left))
@@ -151,7 +151,7 @@ def _names(listing: bytes) -> list[str]:
 
 
 def _can_be_listed(name: str) -> bool:
-    """Whether the machine can be told of it on a line."""
+    """Whether the name can be sent on one line."""
     return "\n" not in name
 
 

@@ -7,8 +7,8 @@ Host keys are checked against `known_hosts`, unless that is turned off by name. 
 asked for, and neither keys nor passwords are shown or logged.
 
 Each session has one connection, made when it is first needed and again when it was lost. It lives in an event loop of
-its own, so commands in the background go on between turns. What a lost connection means for a command is decided on
-the other side (see `command_script.py`); as soon as the machine can be reached again it is asked who is left.
+its own, so commands in the background continue between turns. If the connection is lost, the other side ends the
+command (see `command_script.py`); as soon as the machine can be reached again it is asked for remaining processes.
 
 Where a server allows fewer sessions on one connection than are needed (`MaxSessions` of OpenSSH; ten unless it is set),
 what it refuses gets a connection of its own, for as long as it runs.
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
 
     import asyncssh
 
-    from halter.toolbox.remote.machine import Command, ScriptResult
+    from halter.toolbox.remote.machine import RemoteCommand, ScriptResult
 
 __all__ = ["SSHConnection", "SSHMachine"]
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-# A server lets one connection have ten sessions at a time, as a rule. Five are for commands in the background, and one
-# is for an interpreter; the rest of what we do takes turns.
-_MAX_AT_ONCE: Final = 4
-_CLOSE_GRACE: Final = 0.3
-_CLOSE_PATIENCE: Final = 1.5
-# After a lost connection, when to try to reach the machine again, in seconds after each other.
-_TRIES: Final = (0.0, 0.5, 2.0, 5.0)
+# A server usually allows ten sessions on one connection. Five are for commands in the background, and one is for an
+# interpreter; everything else shares the rest.
+_MAX_PARALLEL: Final = 4
+_CLOSE_GRACE: Final = 0.3  # seconds
+_CLOSE_TIMEOUT: Final = 1.5  # seconds
+# Seconds before each try to reach the machine again after a lost connection.
+_RETRY_PAUSES: Final = (0.0, 0.5, 2.0, 5.0)
 
 
 class SSHMachine:
@@ -97,7 +97,7 @@ class SSHMachine:
         return f"<SSHMachine {self.name}:{self.port}>"
 
     def open(self) -> SSHConnection:
-        """A connection of one's own, made when it is first used."""
+        """A new connection, made when it is first used."""
         return SSHConnection(self)
 
     async def connect(self) -> asyncssh.SSHClientConnection:
@@ -130,12 +130,12 @@ class SSHConnection:
         self._connection: asyncssh.SSHClientConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._processes: set[SSHProcess] = set()  # those that run; changed in the loop only
-        self._slots = asyncio.Semaphore(_MAX_AT_ONCE)
-        self.beat = machine.keepalive
+        self._slots = asyncio.Semaphore(_MAX_PARALLEL)
+        self.heartbeat = machine.keepalive
 
     # -- for everybody -----------------------------------------------------------------------------------------------
 
-    def start(self, command: Command, on_output: Callable[[bytes], object]) -> SSHProcess:
+    def start(self, command: RemoteCommand, on_output: Callable[[bytes], object]) -> SSHProcess:
         """Run a command."""
         process = SSHProcess(command, on_output, self)
         if not self._loop.spawn(lambda: self._drive(process)):
@@ -148,35 +148,35 @@ class SSHConnection:
         """Run a script of ours that ends by itself when its input ends, and wait for it. A stop raises `Cancelled`."""
         own = token.child("remote script", timeout)
         own.raise_if_cancelled()
-        said: list[ScriptResult | Exception] = []
+        results: list[ScriptResult | Exception] = []
         ended = CancellationToken(name="ended")
 
         async def work() -> None:
-            """Run it. A boundary: whatever goes wrong is raised where it is waited for."""
+            """Run it. A boundary: the error is raised where the result is waited for."""
             try:
                 async with own.scope(), self._slots:
                     line = _quoted(script, *args)
-                    said.append(await self._with_connection(lambda connection: collect(connection, line, data)))
+                    results.append(await self._with_connection(lambda connection: collect(connection, line, data)))
             except Cancelled:
                 pass
             except Exception as error:  # noqa: BLE001
-                said.append(error)
+                results.append(error)
             finally:
                 ended.cancel("ended")
 
         if not self._loop.spawn(work):
             raise MachineError("the session is closed")
         CancellationToken.any_of(ended, own).wait()
-        if not said:
+        if not results:
             if own.reason == "timeout" and not token.is_cancelled:
                 raise MachineError(f"{self._machine.name} did not answer within {timeout:g} s")
             raise Cancelled(own)
-        if isinstance(said[0], Exception):
-            raise _told(said[0], self._machine.name)
-        return said[0]
+        if isinstance(results[0], Exception):
+            raise _translated(results[0], self._machine.name)
+        return results[0]
 
     def close(self) -> None:
-        """End what runs, wait for that for a moment, and end the connection."""
+        """End what runs, wait for that for a short time, and end the connection."""
         running: list[SSHProcess] = []
         listed = CancellationToken(name="listed")
 
@@ -186,26 +186,26 @@ class SSHConnection:
                 process.stop(_CLOSE_GRACE)
             listed.cancel("listed")
 
-        patience = CancellationToken(timeout=_CLOSE_PATIENCE)
+        deadline = CancellationToken(timeout=_CLOSE_TIMEOUT)
         if self._loop.is_running and self._loop.call(stop):
-            CancellationToken.any_of(listed, patience).wait()
+            CancellationToken.any_of(listed, deadline).wait()
             for process in running:
-                process.wait_over(patience)
+                process.wait_over(deadline)
             self._loop.call(self._disconnect)
-        self._loop.close(_CLOSE_PATIENCE)
+        self._loop.close(_CLOSE_TIMEOUT)
 
     # -- in the loop -------------------------------------------------------------------------------------------------
 
     def call(self, fn: Callable[[], object]) -> bool:
-        """Have a function called in the loop."""
+        """Call a function in the loop."""
         return self._loop.call(fn)
 
     async def connection(self) -> asyncssh.SSHClientConnection:
-        """The connection, or a new one if it was lost. Those who ask together share one attempt."""
+        """The connection, or a new one if it was lost. Concurrent callers share one attempt."""
         while self._connection is None or self._connection.is_closed():
             if self._connecting is None or self._connecting.done():
                 self._connecting = asyncio.ensure_future(self._connect())
-                self._connecting.add_done_callback(_look_at)
+                self._connecting.add_done_callback(_retrieve_error)
             await asyncio.shield(self._connecting)
         return self._connection
 
@@ -226,7 +226,7 @@ class SSHConnection:
             own.abort()
 
     async def _connect(self) -> None:
-        # Kept also if all who have asked for it were stopped meanwhile: the next ones will find it.
+        # Kept even if all callers were stopped meanwhile: the next call uses it.
         self._connection = await self._machine.connect()
 
     def _disconnect(self) -> None:
@@ -235,26 +235,26 @@ class SSHConnection:
             connection.abort()
 
     async def _drive(self, process: SSHProcess) -> None:
-        """Look after a command from its start to its end. A boundary: what goes wrong is told to those who wait."""
+        """Run a command from its start to its end. A boundary: waiting calls get the error."""
         self._processes.add(process)
         try:
             async with contextlib.nullcontext() if process.is_lasting else self._slots:
                 await self._with_connection(process.run)
         except Exception as error:  # noqa: BLE001
-            process.fail(_told(error, self._machine.name))
+            process.fail(_translated(error, self._machine.name))
         try:
             if process.is_lost:
-                await self._ask_about(process)
+                await self._end_remaining(process)
         finally:
             self._processes.discard(process)
             process.end(None)
 
-    async def _ask_about(self, process: SSHProcess) -> None:
-        """Ask the machine who is left of a command whose connection was lost; ends those. Tries for some seconds.
+    async def _end_remaining(self, process: SSHProcess) -> None:
+        """End what is left of a command whose connection was lost. Tries for some seconds.
 
-        A boundary: whatever goes wrong with an attempt, there is the next one, and then the log.
+        A boundary: after an error comes the next attempt, and after the last one a warning in the log.
         """
-        for pause in _TRIES:
+        for pause in _RETRY_PAUSES:
             await asyncio.sleep(pause)
             with contextlib.suppress(Exception):
                 if await self._with_connection(process.check):
@@ -262,7 +262,7 @@ class SSHConnection:
         _log.warning("could not ask %s what became of a command after its connection was lost", self._machine)
 
 
-def _look_at(task: asyncio.Task[None]) -> None:
+def _retrieve_error(task: asyncio.Task[None]) -> None:
     """Retrieve its exception, so that asyncio does not warn if no caller is left to do so."""
     if not task.cancelled():
         task.exception()
@@ -272,8 +272,8 @@ def _quoted(script: str, *args: str) -> str:
     return shlex.join(["exec", "sh", "-c", script, "halter", *args])
 
 
-def _told(error: Exception, name: str) -> Exception:
-    """An error of a connection in our words."""
+def _translated(error: Exception, name: str) -> Exception:
+    """The error to raise for one of a connection."""
     if isinstance(error, (MachineError, ValueError, ImportError)):
         return error
     return MachineError(f"the connection to {name} failed: {error or type(error).__name__}")

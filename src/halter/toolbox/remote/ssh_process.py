@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import asyncssh
 
     from halter.cancel.token import CancellationToken
-    from halter.toolbox.remote.machine import Command
+    from halter.toolbox.remote.machine import RemoteCommand
     from halter.toolbox.remote.ssh import SSHConnection
 
-_MISSED: Final = 4  # heartbeats that may stay away
-_MAX_SAID: Final = 12_000_000  # bytes of one script of ours
+_MAX_MISSED: Final = 4  # heartbeats
+_MAX_OUTPUT: Final = 12_000_000  # bytes of one of our scripts
 
 
 class SessionRefused(Exception):
@@ -31,33 +31,33 @@ class SessionRefused(Exception):
 
 
 class SSHProcess(RemoteProcess):
-    """A command. What is marked so happens in the link's loop; the rest may be called from anywhere."""
+    """A command. The methods below "in the loop" run in the connection's loop; the others may be called anywhere."""
 
-    def __init__(self, command: Command, on_output: Callable[[bytes], object], link: SSHConnection) -> None:
+    def __init__(self, command: RemoteCommand, on_output: Callable[[bytes], object], connection: SSHConnection) -> None:
         super().__init__()
         self._command = command
         self.is_lasting = command.takes_input or command.supervises_itself
         self._on_output = on_output
-        self._link = link
-        self._mark = new_cookie()
+        self._connection = connection
+        self._cookie = new_cookie()
         self._channel: asyncssh.SSHClientChannel[bytes] | None = None
         self._closed = asyncio.Event()
         self._grace = command.grace
         self._is_starting = False
-        self._beat = link.beat
+        self._heartbeat = connection.heartbeat
         self._pipe = ""  # of one that takes input
         self._has_ended_input = False
         self._unsent: list[bytes] = []  # lines for one that supervises itself and has not begun
-        self._said = b""
+        self._unparsed = b""
         self._directory = ""
 
     # -- for everybody -----------------------------------------------------------------------------------------------
 
     def stop(self, grace: float) -> None:
-        """Have it ended: TERM, and KILL after *grace* seconds. Returns at once."""
+        """End it: TERM, and KILL after *grace* seconds. Returns at once."""
         self._grace = min(grace, self._grace) if self.was_stopped else grace
         self.was_stopped = True
-        self._link.call(self._send_stop)
+        self._connection.call(self._send_stop)
 
     @property
     def directory(self) -> str:
@@ -68,21 +68,21 @@ class SSHProcess(RemoteProcess):
         return bool(self._pipe) and not (self.is_over or self.was_stopped or self._has_ended_input)
 
     def send(self, data: bytes, *, ends: bool = False, token: CancellationToken = NEVER) -> None:
-        """Have it read *data*, and wait until it was passed on."""
+        """Send it *data* as input, and wait until it was passed on."""
         if data:
-            said = self._link.run(FEED, f"{self._pipe}/in", self._mark, token=token, data=data)
-            if said.code:
-                raise MachineError(f"it does not accept input: {said.error or 'it has ended'}")
+            result = self._connection.run(FEED, f"{self._pipe}/in", self._cookie, token=token, data=data)
+            if result.code:
+                raise MachineError(f"it does not accept input: {result.error or 'it has ended'}")
         if ends:
             self._has_ended_input = True
-            self._link.call(lambda: self._write(b"e\n"))
+            self._connection.call(lambda: self._write(b"e\n"))
 
-    def say(self, line: bytes) -> None:
+    def send_line(self, line: bytes) -> None:
         """Send a line to a command that supervises itself."""
-        self._link.call(lambda: self._say(line + b"\n"))
+        self._connection.call(lambda: self._send_line(line + b"\n"))
 
     def end(self, error: Exception | None) -> None:
-        """It is over, whatever it was."""
+        """Mark it as ended."""
         if self.is_over:
             return
         self.error = self.error or error
@@ -100,7 +100,7 @@ class SSHProcess(RemoteProcess):
         command, env = self._command, self._command.env
         header = packed(command.text) + b"".join(packed(f"{name}={value}") for name, value in env.items())
         way = "2" if command.supervises_itself else "1" if command.takes_input else "0"
-        args = [self._mark, command.directory, way, f"{self._grace:g}", self._ticks, self._silence]
+        args = [self._cookie, command.directory, way, f"{self._grace:g}", self._ticks, self._silence]
         line = shlex.join(["exec", "sh", "-c", BEST, WATCH, "halter", *args, str(len(env))])
         session = _session_class()(self)
         try:
@@ -117,12 +117,12 @@ class SSHProcess(RemoteProcess):
             self._send_stop()
         while not self._closed.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closed.wait(), self._beat)
+                await asyncio.wait_for(self._closed.wait(), self._heartbeat)
             self._write(b"h\n")
 
     @property
     def _silence(self) -> str:
-        return str(max(int(self._beat * _MISSED), 1))
+        return str(max(int(self._heartbeat * _MAX_MISSED), 1))
 
     @property
     def _ticks(self) -> str:
@@ -134,7 +134,7 @@ class SSHProcess(RemoteProcess):
             with contextlib.suppress(OSError):  # it is just being closed
                 channel.write(data)
 
-    def _say(self, data: bytes) -> None:
+    def _send_line(self, data: bytes) -> None:
         if self._channel is None:
             self._unsent.append(data)
         else:
@@ -146,18 +146,18 @@ class SSHProcess(RemoteProcess):
             self.end(None)
         self._write(f"k{self._grace:g}\n".encode())
 
-    def hear(self, data: bytes, *, is_output: bool) -> None:
-        """Take what came: of the command, or of the one who watches it."""
+    def on_data(self, data: bytes, *, is_output: bool) -> None:
+        """Handle data: output of the command, or reports of the script that supervises it."""
         if is_output:
             self._on_output(data)
             self.changes.notify()
             return
-        *lines, self._said = (self._said + data).split(b"\n")
+        *lines, self._unparsed = (self._unparsed + data).split(b"\n")
         for line in lines:
-            self._hear_line(line.decode(errors="surrogateescape"))
+            self._on_line(line.decode(errors="surrogateescape"))
         self.changes.notify()
 
-    def _hear_line(self, line: str) -> None:
+    def _on_line(self, line: str) -> None:
         words = line.split(" ", 2)
         if words[0] != "halter" or len(words) < 2:  # noqa: PLR2004
             return  # such as a warning of the shell
@@ -181,7 +181,7 @@ class SSHProcess(RemoteProcess):
                 self.error = MachineError(rest)
                 self.survivors = []
 
-    def hear_end(self) -> None:
+    def on_channel_closed(self) -> None:
         """The channel is closed: at the end of the command, or because the connection was lost."""
         if self.survivors is None:
             self.is_lost = True
@@ -190,32 +190,32 @@ class SSHProcess(RemoteProcess):
         self.changes.notify()
 
     def fail(self, error: Exception) -> None:
-        """It could not be started, as far as we know: once it was asked for, only the machine knows."""
+        """It could not be started, or the connection failed after the request: then only the machine knows."""
         self.error = error
         self.is_lost = self._is_starting and self.survivors is None
         self.changes.notify()
 
     async def check(self, connection: asyncssh.SSHClientConnection) -> bool:
-        """Ask who is left, ending those; False if there was no answer."""
-        line = shlex.join(["exec", "sh", "-c", CHECK, "halter", self._mark, str(self.pid or ""), self._ticks])
-        said = await collect(connection, line, b"")
-        for each in said.error.splitlines():
-            self._hear_line(each)
+        """End remaining processes, and read the report; False if there was none."""
+        line = shlex.join(["exec", "sh", "-c", CHECK, "halter", self._cookie, str(self.pid or ""), self._ticks])
+        result = await collect(connection, line, b"")
+        for each in result.error.splitlines():
+            self._on_line(each)
         self.changes.notify()
         return self.survivors is not None
 
 
 async def collect(connection: asyncssh.SSHClientConnection, line: str, data: bytes) -> ScriptResult:
-    """Run a line of ours, give it its input and wait for its end. Leaving early closes its input, which ends it."""
+    """Run one of our scripts with its input, and wait for its end. A cancellation closes its input, which ends it."""
     async with contextlib.AsyncExitStack() as stack:
         with _refusals(connection):
             process = await stack.enter_async_context(connection.create_process(line, encoding=None))
         try:
-            # A script that has ended already takes no input; what it said and its exit code are there all the same.
+            # A script that has already ended takes no input; its output and exit code are still there.
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.write(data)
                 process.stdin.write_eof()
-            output, error = await asyncio.gather(_whole(process.stdout), _whole(process.stderr))
+            output, error = await asyncio.gather(_read_all(process.stdout), _read_all(process.stderr))
             await process.wait()
         finally:
             process.close()
@@ -233,16 +233,16 @@ def _refusals(connection: asyncssh.SSHClientConnection) -> Iterator[None]:
     try:
         yield
     except asyncssh.ChannelOpenError as error:
-        # The same error tells of a lost connection, and of a command that the server did not run.
+        # The same error is raised for a lost connection, and for a command that the server did not run.
         if connection.is_closed() or error.code > asyncssh.OPEN_RESOURCE_SHORTAGE:  # beyond are asyncssh's own codes
             raise
         raise SessionRefused(str(error)) from error
 
 
-async def _whole(stream: asyncssh.SSHReader[bytes]) -> bytes:
-    """All that comes, but not more than is bearable."""
+async def _read_all(stream: asyncssh.SSHReader[bytes]) -> bytes:
+    """All of the output, up to a limit."""
     pieces: list[bytes] = []
-    left = _MAX_SAID
+    left = _MAX_OUTPUT
     while left > 0 and (piece := await stream.read(left)):
         pieces.append(piece)
         left -= len(piece)
@@ -252,16 +252,16 @@ async def _whole(stream: asyncssh.SSHReader[bytes]) -> bytes:
 def _session_class() -> Any:
     import asyncssh
 
-    class Session(asyncssh.SSHClientSession[bytes]):
-        """Passes on what comes."""
+    class _SSHSession(asyncssh.SSHClientSession[bytes]):
+        """Passes data on to its process."""
 
         def __init__(self, process: SSHProcess) -> None:
             self._process = process
 
         def data_received(self, data: bytes, datatype: int | None) -> None:
-            self._process.hear(data, is_output=datatype is None)
+            self._process.on_data(data, is_output=datatype is None)
 
         def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (asyncssh's word)
-            self._process.hear_end()
+            self._process.on_channel_closed()
 
-    return Session
+    return _SSHSession

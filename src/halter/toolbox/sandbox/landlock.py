@@ -40,7 +40,7 @@ _READ_DIR: Final = 1 << 3
 _TRUNCATE: Final = 1 << 14
 _IOCTL_DEV: Final = 1 << 15
 _READ: Final = _EXECUTE | _READ_FILE | _READ_DIR
-_OF_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_FILE_RIGHTS: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _CONNECT_TCP: Final = 1 << 1
 _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS: Final = 3
 
@@ -92,10 +92,10 @@ class Ruleset:
         try:
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
-            return  # it does not exist, or we may not look at it: neither may a process that we start
+            return  # it does not exist, or we may not access it: neither may a process that we start
         try:
             if not stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                rights &= _OF_FILES
+                rights &= _FILE_RIGHTS
             _call(
                 _ADD_RULE, self._descriptor, _RULE_PATH_BENEATH, struct.pack("<Qi", rights & self._all, descriptor), 0
             )
@@ -105,7 +105,7 @@ class Ruleset:
     def run(self, work: Callable[[], T], *, keep_capabilities: bool = False) -> T:
         """Call *work* in a thread that is restricted for good, and ends after it. Blocks until then.
 
-        It has no capabilities unless it keeps them: with them, root gets round much of Landlock.
+        It has no capabilities unless it keeps them: with them, root can bypass much of Landlock.
         """
         results: list[T] = []
         errors: list[BaseException] = []

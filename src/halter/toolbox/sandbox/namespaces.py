@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from halter.toolbox.sandbox.policy import Policy
 
-_SECONDS: Final = 10.0  # far more than it takes, for a busy machine
+_TIMEOUT: Final = 10.0  # seconds; far more than it takes, for a busy machine
 _KINDS: Final = {"user": "user", "mount": "mnt", "ipc": "ipc", "net": "net"}  # nsenter's word, and the kernel's
 
 
@@ -42,14 +42,14 @@ class Namespaces:
         self._try_out()
 
     def _try_out(self) -> None:
-        """An old `nsenter`, or a security module, may refuse every command: then there are no namespaces, either."""
+        """Run a command. An old `nsenter` or a security module may refuse all: then there are no namespaces either."""
         try:
             done = subprocess.run(
                 self.wrap(["true"], "/"),
                 pass_fds=[*self.descriptors.values()],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=_SECONDS,
+                timeout=_TIMEOUT,
                 check=False,
             )
             if done.returncode == 0:
@@ -87,7 +87,7 @@ class Namespaces:
 
 
 def request_for(policy: Policy) -> dict[str, object]:
-    """What `namespaces_main.py` has to make."""
+    """The request for `namespaces_main.py`."""
     return {
         "pinned": [*map(str, policy.pinned)],
         "read_only": [*map(str, policy.read_only)],
@@ -97,7 +97,7 @@ def request_for(policy: Policy) -> dict[str, object]:
 
 
 def _make(request: str, kinds: list[str]) -> tuple[dict[str, int], list[int]]:
-    """Make them; gives their descriptors, and those of the devices in them."""
+    """Make them; returns their descriptors, and those of the devices in them."""
     program = Path(__file__).with_name("namespaces_main.py")
     try:
         process = subprocess.Popen(
@@ -119,7 +119,7 @@ def _make(request: str, kinds: list[str]) -> tuple[dict[str, int], list[int]]:
         if has_terminals:
             root = f"/proc/{process.pid}/root"
             devices += [os.open(f"{root}/dev/{name}", os.O_PATH | os.O_CLOEXEC) for name in ("pts", "ptmx")]
-        process.communicate(timeout=_SECONDS)  # closes its input, so it ends
+        process.communicate(timeout=_TIMEOUT)  # closes its input, so it ends
     except BaseException as error:
         process.kill()
         process.communicate()
@@ -132,7 +132,7 @@ def _make(request: str, kinds: list[str]) -> tuple[dict[str, int], list[int]]:
 
 
 def _wait_until_ready(process: subprocess.Popen[str], request: str) -> bool:
-    """Give it the request, and wait until it is done; tells whether there are terminals in the namespaces."""
+    """Send the request, and wait until it is done; returns whether there are terminals in the namespaces."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
@@ -140,8 +140,8 @@ def _wait_until_ready(process: subprocess.Popen[str], request: str) -> bool:
         process.stdin.flush()
     poll = select.poll()
     poll.register(process.stdout, select.POLLIN)
-    said = process.stdout.readline() if poll.poll(_SECONDS * 1000) else ""
-    if not said.startswith("ready"):
-        _, why = process.communicate(timeout=_SECONDS)
+    answer = process.stdout.readline() if poll.poll(_TIMEOUT * 1000) else ""
+    if not answer.startswith("ready"):
+        _, why = process.communicate(timeout=_TIMEOUT)
         raise NamespacesUnavailable(why.strip().rpartition("\n")[2] or "their helper has failed")
-    return said == "ready\n"
+    return answer == "ready\n"

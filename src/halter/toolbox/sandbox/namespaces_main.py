@@ -60,7 +60,7 @@ def main() -> None:
 def enter(request: dict[str, Any]) -> bool:
     """Make the namespaces, and be in them. Only for a process with one thread. Raises `OSError`.
 
-    Gives whether there are terminals of their own in them.
+    Returns whether they have terminals of their own.
     """
     flags = _CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWIPC | (0 if request["network"] else _CLONE_NEWNET)
     uid, gid = os.getuid(), os.getgid()
@@ -125,10 +125,10 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _check(result: int, what: str) -> None:
+def _check(result: int, action: str) -> None:
     if result:
         error = ctypes.get_errno()
-        raise OSError(error, f"cannot {what}: {os.strerror(error)}")
+        raise OSError(error, f"cannot {action}: {os.strerror(error)}")
 
 
 if __name__ == "__main__":

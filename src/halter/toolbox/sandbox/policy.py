@@ -54,9 +54,16 @@ _SECRETS: Final = (
     ".halter",
 )
 # Readable by root alone, for when we are root.
-_OF_SYSTEM: Final = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssl/private", "/root/.ssh")
-# Folders in which programs make sockets that run commands for whoever connects, also later: D-Bus, tmux, screen.
-_WITH_SOCKETS: Final = ("/run/user", "/run/dbus", "/run/screen", "/tmp/.X11-unix")  # noqa: S108
+_SYSTEM_SECRETS: Final = (
+    "/etc/shadow",
+    "/etc/gshadow",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/ssl/private",
+    "/root/.ssh",
+)
+# Folders in which programs create sockets, now or later, that run commands for any client: D-Bus, tmux, screen.
+_SOCKET_FOLDERS: Final = ("/run/user", "/run/dbus", "/run/screen", "/tmp/.X11-unix")  # noqa: S108
 _TEMPORARY: Final = "/tmp"  # noqa: S108
 _BOUND_SOCKETS: Final = "/proc/self/net/unix"
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "shm")
@@ -74,7 +81,7 @@ class Policy:
     writable: tuple[Path, ...]
     terminals: tuple[Path, ...]  # writable too, but in namespaces there are others in their place
     read_only: tuple[Path, ...]  # inside of what is writable
-    pinned: tuple[Path, ...]  # cannot be moved away, which would get round `read_only`
+    pinned: tuple[Path, ...]  # cannot be moved away, which would circumvent `read_only`
     hidden: tuple[Path, ...]
     sockets: tuple[Path, ...]  # of other programs, which would do for a process what it may not do itself
     network: bool
@@ -93,7 +100,7 @@ def policy_for(mode: Mode, workspace: Path, temporary: Path, *, network: bool, h
     git = _git_folders(workspace) if mode == "workspace" else []  # only then it may have to make a folder
     home = Path.home()
     ours = find_paths()
-    places = [*(home / name for name in _SECRETS), *map(Path, _OF_SYSTEM), ours.config.parent, ours.data, *hidden]
+    places = [*(home / name for name in _SECRETS), *map(Path, _SYSTEM_SECRETS), ours.config.parent, ours.data, *hidden]
     writable = [temporary.resolve(), *(Path("/dev") / name for name in _DEVICES)]
     cgroup = os.environ.get("HALTER_CGROUP")
     if cgroup:  # a process enters its control group by itself
@@ -112,7 +119,7 @@ def policy_for(mode: Mode, workspace: Path, temporary: Path, *, network: bool, h
         _TERMINALS,
         tuple(each.resolve() for each in protected if each.exists()),
         tuple(git),
-        # A workspace inside of a hidden folder would be hidden, too. Who chose it wants it to be seen.
+        # A workspace inside of a hidden folder would be hidden too, so that folder is not hidden.
         tuple(sorted(each for each in hidden_paths if not workspace.is_relative_to(each))),
         tuple(sorted(each for each in _sockets(workspace) if not workspace.is_relative_to(each))),
         network,
@@ -121,7 +128,7 @@ def policy_for(mode: Mode, workspace: Path, temporary: Path, *, network: bool, h
 
 def _sockets(workspace: Path) -> set[Path]:
     """The Unix sockets that exist now, outside of the workspace, and folders in which more are made."""
-    found = {Path(each) for each in _WITH_SOCKETS} | set(Path(_TEMPORARY).glob("tmux-*"))
+    found = {Path(each) for each in _SOCKET_FOLDERS} | set(Path(_TEMPORARY).glob("tmux-*"))
     try:
         text = Path(_BOUND_SOCKETS).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

@@ -1,8 +1,8 @@
 """A sandbox: what the processes that a model starts may read, write and reach.
 
 On Linux, Landlock restricts the files; namespaces take the network away and protect single files, where this system
-allows them. On macOS, Seatbelt does both. Where there is neither, there is no sandbox, and making one raises: the
-caller decides what to do then, and says it.
+allows them. On macOS, Seatbelt does both. Where there is neither, there is no sandbox, and making one raises an error:
+the caller decides what to do then, and tells the user.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class SandboxClosed(HalterError):
     """The sandbox was closed, and starts no more processes."""
 
 
-class _Means(NamedTuple):
-    """What restricts a process."""
+class _Restrictions(NamedTuple):
+    """The kernel objects that restrict a process."""
 
     ruleset: landlock.Ruleset
     namespaces: Namespaces | None
@@ -104,11 +104,11 @@ class Sandbox:
         self._networked: Sandbox | None = None
         self._hidden = tuple(Path(each).expanduser() for each in hidden)
         self._policy: Policy | None = None
-        self._means: _Means | None = None
+        self._restrictions: _Restrictions | None = None
         self._is_closed = False
         self._remove: Callable[[], object] = _do_nothing
         self._lock = threading.Lock()  # for the policy
-        # Held while the means are made and used, so that close() does not close them under a process that starts.
+        # Held while the restrictions are made and used, so that close() does not close them while a process starts.
         self._starting = threading.Lock()
 
     def for_session(self) -> Sandbox:
@@ -155,7 +155,7 @@ class Sandbox:
         """Make what `popen()` needs, if that was not done yet. The first time a helper process runs."""
         if not seatbelt.is_available():
             with self._starting:
-                self._made()
+                self._prepared()
 
     def popen(
         self, argv: Sequence[str], *, cwd: str, pass_fds: Iterable[int] = (), **options: Any
@@ -164,7 +164,7 @@ class Sandbox:
         if seatbelt.is_available():
             return subprocess.Popen(seatbelt.wrap(self.policy, argv), cwd=cwd, pass_fds=[*pass_fds], **options)
         with self._starting:
-            ruleset, namespaces = self._made()
+            ruleset, namespaces = self._prepared()
             descriptors = [*pass_fds]
             command = list(argv)
             if namespaces is not None:
@@ -185,7 +185,7 @@ class Sandbox:
             policy = self.policy
             return seatbelt.wrap(replace(policy, writable=(*policy.writable, *map(Path, writable))), argv, ports)
         with self._starting:
-            has_namespaces = self._made().namespaces is not None
+            has_namespaces = self._prepared().namespaces is not None
         request = request_for(self.policy) | {
             "namespaces": has_namespaces,
             "ports": [*ports],
@@ -196,47 +196,47 @@ class Sandbox:
         return [sys.executable, "-I", "-S", str(program), json.dumps(request), *argv]
 
     def explain(self, output: str) -> str:
-        """A note for the result of a command that failed: what the sandbox may have had to do with it, or nothing."""
+        """A note for the result of a command that failed: how the sandbox may have caused it; empty if it has not."""
         words = output[-4000:].lower()
 
         def has(each: tuple[str, ...]) -> bool:
             return any(word in words for word in each)
 
-        said, how = "", _HOW_TO_ALLOW
+        cause, how = "", _HOW_TO_ALLOW
         if not self.network and has(_NO_NETWORK):
-            said, how = "has no network", _HOW_TO_GET_NETWORK
+            cause, how = "has no network", _HOW_TO_GET_NETWORK
         elif not self.network and has(_NO_SERVER):
             how = _HOW_TO_GET_NETWORK
-            said = "has a loopback of its own, with servers that this session has started"
+            cause = "has a loopback of its own, with servers that this session has started"
             if self.without_namespaces:
-                said = f"has no loopback on this system ({self.without_namespaces})"
+                cause = f"has no loopback on this system ({self.without_namespaces})"
         elif has(_NO_WRITE):
             places = f"only {self.workspace} and $TMPDIR" if self.mode == "workspace" else "only $TMPDIR"
-            said = f"lets commands write {places}, keeps Git's hooks and configuration as they are, and hides secrets"
+            cause = f"lets commands write {places}, keeps Git's hooks and configuration as they are, and hides secrets"
             if self.without_namespaces and not self.network:  # Landlock refuses a connection with the same error
-                said, how = f"{said}; nor does it let them connect to servers", f"{how} {_HOW_TO_GET_NETWORK}"
+                cause, how = f"{cause}; nor does it let them connect to servers", f"{how} {_HOW_TO_GET_NETWORK}"
         elif has(_NO_PRIVILEGE):
-            said = "gives commands no privileges, and keeps them away from other processes"
-        return f"The sandbox may be the cause: it {said}. {how}" if said else ""
+            cause = "gives commands no privileges, and keeps them away from other processes"
+        return f"The sandbox may be the cause: it {cause}. {how}" if cause else ""
 
     def close(self) -> None:
-        """Remove its temporary files. Processes that run in it go on, and keep their restrictions."""
+        """Remove its temporary files. Processes that run in it continue, and keep their restrictions."""
         with self._lock:
             self._is_closed = True
             networked, self._networked = self._networked, None
         if networked is not None:
             networked.close()
         with self._starting:
-            means, self._means = self._means, None
-            if means is not None:
-                means.ruleset.close()
-                if means.namespaces is not None:
-                    means.namespaces.close()
+            restrictions, self._restrictions = self._restrictions, None
+            if restrictions is not None:
+                restrictions.ruleset.close()
+                if restrictions.namespaces is not None:
+                    restrictions.namespaces.close()
         self._remove()
 
-    def _made(self) -> _Means:
+    def _prepared(self) -> _Restrictions:
         policy = self.policy
-        if self._means is None:
+        if self._restrictions is None:
             namespaces = None
             try:
                 namespaces = Namespaces(policy)
@@ -252,8 +252,8 @@ class Sandbox:
                     namespaces.close()
                     raise
                 namespaces.close_devices()
-            self._means = _Means(ruleset, namespaces)
-        return self._means
+            self._restrictions = _Restrictions(ruleset, namespaces)
+        return self._restrictions
 
 
 def _remove(folder: Path, forget: Callable[[], None]) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from halter.toolbox.sandbox.policy import Policy
 
 PROGRAM: Final = Path("/usr/bin/sandbox-exec")
-# What programs need to run at all. No service is among them that starts programs or controls others for a process:
-# those would run outside of the sandbox.
+# What programs need to run at all. None of these services starts or controls other programs, which would run outside of
+# the sandbox.
 _BASE: Final = """\
 (version 1)
 (deny default)
@@ -84,9 +84,9 @@ def profile(policy: Policy, ports: Iterable[int] = ()) -> str:
     return "".join(parts)
 
 
-def _rule(what: str, paths: Iterable[Path], kind: str = "subpath") -> str:
+def _rule(operation: str, paths: Iterable[Path], kind: str = "subpath") -> str:
     filters = [f"\n  ({kind} {_quoted(path)})" for path in paths]
-    return f"({what}{''.join(filters)})\n" if filters else ""  # without a path, a rule would be for all
+    return f"({operation}{''.join(filters)})\n" if filters else ""  # without a path, a rule would be for all
 
 
 def _quoted(path: Path) -> str:

@@ -21,7 +21,7 @@ class ChangeSignal:
     """Wakes waiting threads when something has changed."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # held to look and to note, never while anything is done
+        self._lock = threading.Lock()  # held only to read and change the set
         self._listeners: set[Callable[[], object]] = set()
 
     def subscribe(self, listener: Callable[[], object]) -> None:
@@ -31,7 +31,7 @@ class ChangeSignal:
         listener()
 
     def notify(self) -> None:
-        """Something has changed: wake all who wait."""
+        """Something has changed: wake all waiting threads."""
         with self._lock:
             listeners = list(self._listeners)
         for wake in listeners:
@@ -44,20 +44,20 @@ class ChangeSignal:
         timeout: float | None = None,
         progress: Progress | None = None,
     ) -> bool:
-        """Block until *condition* holds, the token is cancelled or the time is over; True if it holds."""
+        """Block until *condition* holds, the token is cancelled or the timeout is over; True if it holds."""
         woken = WakeSignal()
         end = None if timeout is None else time.monotonic() + timeout
 
         wake = woken.set
         with self._lock:
             self._listeners.add(wake)
-        try:  # registered, then looked: a change in between is not missed
+        try:  # registered, then checked: a change in between is not missed
             with wake_on_cancel(token, wake):
                 while not condition() and not token.is_cancelled:
                     seconds = None if end is None else end - time.monotonic()
                     if seconds is not None and seconds <= 0:
                         break
-                    due = None if progress is None else progress.tell_if_due()
+                    due = None if progress is None else progress.report_if_due()
                     if due is not None:
                         seconds = due if seconds is None else min(seconds, due)
                     woken.wait(seconds)

@@ -4,7 +4,7 @@ One worker thread starts it, moves its input and output, and ends it with all of
 its group, ignore TERM or lost their parent are found and killed, and that is verified. Processes that it leaves running
 when it exits (`server &`) still belong to it, and run until they end or are stopped.
 
-Every change wakes those who wait; nothing polls.
+Every change wakes waiting threads; nothing polls.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
     from halter.toolbox.sandbox.sandbox import Sandbox
 
-_CHUNK: Final = 65536
+_CHUNK: Final = 65536  # bytes
 _MAX_READS: Final = 32  # of a chunk; a pipe holds no more than one or two
-_SLOW_DEATH: Final = 10.0
-_MAX_UNSENT: Final = 16_000_000
+_REAP_TIMEOUT: Final = 10.0  # seconds
+_MAX_UNSENT: Final = 16_000_000  # bytes
 
 
 class ExtraPipe(NamedTuple):
@@ -45,7 +45,7 @@ class ExtraPipe(NamedTuple):
 
     ours: int
     theirs: int  # passed on to the process under the same number
-    hear: Callable[[bytes], object]  # called with what comes, in the child's thread
+    on_data: Callable[[bytes], object]  # called with what comes, in the child's thread
     is_two_way: bool = False  # then send() goes through here
 
 
@@ -73,20 +73,20 @@ class ChildProcess(JobProcess):
         self._extra = extra
         self._sandbox = sandbox
         self.survivors = []
-        self.is_drained = False  # what it had said before it was stopped has been heard
+        self.is_drained = False  # its output from before the stop was read
         self.cookie = b""
         self._tree: ProcessTree | None = None
         self._cgroup: ControlGroup | None = None
         self._grace = 0.0
-        self._lock = threading.Lock()  # held to look and to note, never while anything is done
+        self._lock = threading.Lock()  # held only to read and change fields
         self._unsent = bytearray()
         self._ends_input = False
         self._input: int | None = None  # the descriptor that send() goes to
-        self._is_deaf = not takes_input  # to standard input
+        self._input_is_closed = not takes_input  # to standard input
         try:
             self._wakeup = WakeupPipe()
             pool.submit(self._run)
-        except BaseException:  # no descriptor or no thread is to be had, so nobody else will close these
+        except BaseException:  # no descriptor or no thread is available, so these are closed here
             for descriptor in () if extra is None else (extra.ours, extra.theirs):
                 os.close(descriptor)
             raise
@@ -99,7 +99,7 @@ class ChildProcess(JobProcess):
         return self.returncode is not None or self.is_over
 
     def explain(self, output: str) -> str:
-        """What the sandbox may have had to do with the failure of a command."""
+        """How the sandbox may have caused the failure of a command."""
         return "" if self._sandbox is None else self._sandbox.explain(output)
 
     @property
@@ -109,7 +109,7 @@ class ChildProcess(JobProcess):
 
     @property
     def accepts_input(self) -> bool:
-        return not (self._is_deaf or self._ends_input or self.has_exited)
+        return not (self._input_is_closed or self._ends_input or self.has_exited)
 
     def send(self, data: bytes, *, ends: bool = False, token: CancellationToken = NEVER) -> None:  # noqa: ARG002
         """Write to its input, without waiting. With *ends*, the input is closed after that."""
@@ -128,13 +128,13 @@ class ChildProcess(JobProcess):
                     os.killpg(self.pid, number)
 
     def stop(self, grace: float) -> None:
-        """Have it and its descendants ended: TERM, and KILL after *grace* seconds. Returns at once; see `is_over`."""
+        """End it and its descendants: TERM, and KILL after *grace* seconds. Returns at once; see `is_over`."""
         with self._lock:
             self._grace = min(grace, self._grace) if self.was_stopped else grace
             self.was_stopped = True
         self._wakeup.wake()
 
-    # -- the thread that looks after it -------------------------------------------------------------------------------
+    # -- in its thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         """Watch it, from its start to the end of its last descendant. A boundary: errors are stored in `error`."""
@@ -161,19 +161,19 @@ class ChildProcess(JobProcess):
         self.changes.notify()
 
     def _start(self, stack: contextlib.ExitStack) -> subprocess.Popen[bytes] | None:
-        mark = new_cookie()
+        cookie = new_cookie()
         try:
             guardian.wait_until_started()
             if self._sandbox is not None:
                 self._sandbox.prepare()  # which takes a while; a stop may come meanwhile
             if self.was_stopped:  # nothing starts after the stop
                 return None
-            self._cgroup = cgroup = ControlGroup.create(mark.lower())
+            self._cgroup = cgroup = ControlGroup.create(cookie.lower())
             popen = subprocess.Popen if self._sandbox is None else self._sandbox.popen
             process = popen(
                 self._argv if cgroup is None else cgroup.enter(self._argv),
                 cwd=self.began_in,
-                env=self._env | {mark: "1"},
+                env=self._env | {cookie: "1"},
                 stdin=subprocess.PIPE if self._takes_input else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -185,7 +185,7 @@ class ChildProcess(JobProcess):
             if self._extra is not None:
                 os.close(self._extra.theirs)
         pid = process.pid
-        self.cookie = mark.encode()
+        self.cookie = cookie.encode()
         self._tree = ProcessTree(
             [pid], session=pid, cookie=self.cookie, cgroup=cgroup, reap=lambda: self._reap(process)
         )
@@ -206,12 +206,12 @@ class ChildProcess(JobProcess):
         assert process.stdout is not None
         sinks = {process.stdout.fileno(): self._on_output}
         if self._extra is not None:
-            sinks[self._extra.ours] = self._extra.hear
-        with _Watch(process, self._wakeup, sinks) as watch:
+            sinks[self._extra.ours] = self._extra.on_data
+        with _ProcessWatch(process, self._wakeup, sinks) as watch:
             while not self.was_stopped:
                 self._send_some(process, watch)
                 watch.wait(wants_to_send=self._input if self._unsent else None)
-                if watch.has_news_of_ends:
+                if watch.has_ended_processes:
                     self._reap(process)
                     left = self._tree.members() if HAS_PROC else {}
                     self.left = len(left)
@@ -220,7 +220,7 @@ class ChildProcess(JobProcess):
                         registry.remove(self._tree)
                         return
                     watch.watch_ends(left)
-                elif watch.has_heard:
+                elif watch.has_read:
                     self.changes.notify()
             watch.drain()
             self.is_drained = True
@@ -232,7 +232,7 @@ class ChildProcess(JobProcess):
         """Reap it, if it took longer than usual to die."""
         if self.returncode is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_SLOW_DEATH)
+                process.wait(_REAP_TIMEOUT)
             self._reap(process)
 
     def _reap(self, process: subprocess.Popen[bytes]) -> None:
@@ -242,7 +242,7 @@ class ChildProcess(JobProcess):
                 self.ended_at = time.monotonic()
                 self.returncode = code
 
-    def _send_some(self, process: subprocess.Popen[bytes], watch: _Watch) -> None:
+    def _send_some(self, process: subprocess.Popen[bytes], watch: _ProcessWatch) -> None:
         """Write as much as it accepts now."""
         with self._lock:
             data = bytes(self._unsent[:_CHUNK])
@@ -251,32 +251,32 @@ class ChildProcess(JobProcess):
                 sent = os.write(self._input, data)
             except BlockingIOError:
                 return
-            except OSError:  # it does not want the rest
+            except OSError:  # it does not read the rest
                 sent = len(self._unsent)
                 self._ends_input = True
             with self._lock:
                 del self._unsent[:sent]
-        if self._ends_input and not self._unsent and process.stdin is not None and not self._is_deaf:
+        if self._ends_input and not self._unsent and process.stdin is not None and not self._input_is_closed:
             watch.forget(self._input)
             self._close_input(process)
 
     def _close_input(self, process: subprocess.Popen[bytes]) -> None:
-        self._is_deaf = True
+        self._input_is_closed = True
         self._input = None
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
 
 
-class _Watch:
+class _ProcessWatch:
     """What the thread waits for: output, the end of the process, room for input, and the ends of its descendants."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], wakeup: WakeupPipe, sinks: Mapping[int, Callable[[bytes], object]]
     ) -> None:
-        self.has_news_of_ends = False
-        self.has_heard = False
-        self._must_look = False
+        self.has_ended_processes = False
+        self.has_read = False
+        self._must_check = False
         self._process = process
         self._wakeup = wakeup
         self._sinks = dict(sinks)
@@ -288,8 +288,8 @@ class _Watch:
     def __enter__(self) -> Self:
         self._selector = self._stack.enter_context(selectors.DefaultSelector())
         self._stack.callback(self._close_ends)
-        self._notice = self._stack.enter_context(ExitDescriptor(self._process))
-        self._selector.register(self._notice, selectors.EVENT_READ, self._note_exit)
+        self._exit_descriptor = self._stack.enter_context(ExitDescriptor(self._process))
+        self._selector.register(self._exit_descriptor, selectors.EVENT_READ, self._on_exit)
         self._selector.register(self._wakeup, selectors.EVENT_READ, lambda: os.read(self._wakeup.fileno(), 4096))
         for descriptor in self._sinks:
             os.set_blocking(descriptor, False)
@@ -301,13 +301,13 @@ class _Watch:
 
     def wait(self, *, wants_to_send: int | None) -> None:
         """Block until there is something to do, and do it."""
-        self.has_news_of_ends, self._must_look = self._must_look, False
-        self.has_heard = False
+        self.has_ended_processes, self._must_check = self._must_check, False
+        self.has_read = False
         self._want_to_send(wants_to_send)
         for key, mask in self._selector.select():
             if mask & selectors.EVENT_READ:
                 key.data()
-        if self.has_news_of_ends:
+        if self.has_ended_processes:
             self.drain()
 
     def watch_ends(self, members: Mapping[int, int]) -> None:
@@ -316,12 +316,12 @@ class _Watch:
         for pid in members:
             try:
                 descriptor = os.pidfd_open(pid)
-            except OSError:  # it has ended since: look again at once
+            except OSError:  # it has ended since: check again at once
                 self._wakeup.wake()
-                self._must_look = True
+                self._must_check = True
                 continue
             self._ends.append(descriptor)
-            self._selector.register(descriptor, selectors.EVENT_READ, self._note_end)
+            self._selector.register(descriptor, selectors.EVENT_READ, self._on_descendant_exit)
 
     def forget(self, descriptor: int | None) -> None:
         """Stop using a descriptor that is about to be closed."""
@@ -354,9 +354,9 @@ class _Watch:
             if self._writing == descriptor:
                 self._writing = None
             return False
-        self.has_heard = True
+        self.has_read = True
         if descriptor != self._first:
-            self._drain_one(self._first)  # what was printed before a message was sent is heard before it
+            self._drain_one(self._first)  # what was printed before a message is read before it
         self._sinks[descriptor](piece)
         return True
 
@@ -378,12 +378,12 @@ class _Watch:
             os.set_blocking(descriptor, False)
             self._selector.register(descriptor, selectors.EVENT_WRITE)
 
-    def _note_exit(self) -> None:
-        self._selector.unregister(self._notice)
-        self.has_news_of_ends = True
+    def _on_exit(self) -> None:
+        self._selector.unregister(self._exit_descriptor)
+        self.has_ended_processes = True
 
-    def _note_end(self) -> None:
-        self.has_news_of_ends = True
+    def _on_descendant_exit(self) -> None:
+        self.has_ended_processes = True
 
     def _close_ends(self) -> None:
         for descriptor in self._ends:

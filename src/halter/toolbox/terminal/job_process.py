@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class JobProcess:
-    """What is known about a process and its descendants. May be used from any thread."""
+    """The state of a process and its descendants. May be used from any thread."""
 
     def __init__(self) -> None:
         self.pid: int | None = None
@@ -55,7 +55,7 @@ class JobProcess:
         return ""
 
     def explain(self, output: str) -> str:  # noqa: ARG002
-        """What restricts it, if that may be why a command with this *output* has failed, for the model."""
+        """A note for the model if restrictions may have caused the failure of a command with this *output*."""
         return ""
 
     def wait_over(self, token: CancellationToken = NEVER, timeout: float | None = None) -> bool:
@@ -63,11 +63,11 @@ class JobProcess:
         return self.wait(lambda: self.is_over, token, timeout)
 
     def stop(self, grace: float) -> None:
-        """Have it and its descendants ended: TERM, then KILL after *grace* seconds. Returns at once."""
+        """End it and its descendants: TERM, then KILL after *grace* seconds. Returns at once."""
         raise NotImplementedError
 
     def settle(self, token: CancellationToken, grace: float) -> None:
-        """Wait for what is still to be learned about its end; once *token* is cancelled, only for a moment."""
+        """Wait for the details of its end; once *token* is cancelled, only for a short time."""
         raise NotImplementedError
 
     def send(self, data: bytes, *, ends: bool = False, token: CancellationToken = NEVER) -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from halter.toolbox.terminal.output import LIMIT, Output
+from halter.toolbox.terminal.output import LIMIT, CommandOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _MAX_RUNNING: Final = 50
 _MAX_ENDED: Final = 50  # that are remembered
-_CLOSE_GRACE: Final = 0.3
-_CLOSE_PATIENCE: Final = 2.0
+_CLOSE_GRACE: Final = 0.3  # seconds
+_CLOSE_TIMEOUT: Final = 2.0  # seconds
 
 
 class Job:
@@ -33,26 +33,26 @@ class Job:
     def __init__(
         self,
         command: str,
-        start: Callable[[Callable[[bytes], object]], JobProcess],  # starts it; is given what takes its output
+        start: Callable[[Callable[[bytes], object]], JobProcess],  # starts it; called with the handler of its output
         *,
         limit: int = LIMIT,
         progress: Progress | None = None,
     ) -> None:
         self.id = 0  # once it is in the background
         self.command = command
-        self.output = Output(limit)
-        self._seen = 0
+        self.output = CommandOutput(limit)
+        self._shown = 0
         self._progress = progress
-        self.process = start(self._hear)
+        self.process = start(self._on_output)
 
-    def _hear(self, piece: bytes) -> None:
+    def _on_output(self, piece: bytes) -> None:
         self.output.add(piece)
         if self._progress is not None:
             self._progress.add(piece)
 
-    def news(self) -> str:
+    def new_output(self) -> str:
         """The output since the last call."""
-        since, self._seen = self._seen, self.output.size
+        since, self._shown = self._shown, self.output.size
         return self.output.text(since)
 
     @property
@@ -70,9 +70,9 @@ class Job:
         if process.error is not None and (process.pid is None or not process.is_lost):
             return f"failed to run: {process.error}"
         if process.is_lost:
-            return f"lost its connection {took}; {self.who_is_left()}"
+            return f"lost its connection {took}; {self.remaining_text()}"
         if process.survivors:
-            return f"could not be ended: {self.who_is_left()}"
+            return f"could not be ended: {self.remaining_text()}"
         if not process.has_exited:
             return f"is being ended {took}" if process.was_stopped else f"has been running for {self.seconds:.1f} s"
         if process.pid is None:
@@ -88,12 +88,12 @@ class Job:
         else:
             ended = f"ended with exit code {code} {took}"
         if process.was_stopped:
-            return f"{ended}; {self.who_is_left()}"
+            return f"{ended}; {self.remaining_text()}"
         if not process.is_over and process.left:
             ended += f"; {process.left} that it started still run{'s' if process.left == 1 else ''}"
         return ended
 
-    def who_is_left(self) -> str:
+    def remaining_text(self) -> str:
         """What is known about its processes after a stop."""
         process = self.process
         if process.survivors:
@@ -115,10 +115,10 @@ def _signal_name(number: int) -> str:
 class Jobs:
     """The working directory and the jobs of a session. Closed with the session."""
 
-    def __init__(self, directory: str, most: int = _MAX_RUNNING) -> None:
+    def __init__(self, directory: str, max_running: int = _MAX_RUNNING) -> None:
         self.directory = directory
         self.sandbox: Sandbox | None = None  # of the session
-        self._most = most
+        self._max_running = max_running
         self._lock = threading.Lock()
         self._jobs: dict[int, Job] = {}
         self._foreground: set[Job] = set()
@@ -128,11 +128,11 @@ class Jobs:
     def check_room(self) -> None:
         """Refuse another job if there are too many."""
         running = sum(job.is_running for job in self.all())
-        if running >= self._most:
+        if running >= self._max_running:
             raise RuntimeError(f"{running} background jobs are running already; end some with the process tool first")
 
     def enter(self, job: Job) -> None:
-        """Register a foreground command: it ends with the session, too."""
+        """Register a foreground command: it ends with the session too."""
         with self._lock:
             self._foreground.add(job)
             is_closed = self._is_closed
@@ -175,27 +175,27 @@ class Jobs:
             raise LookupError(f"no job {number}; existing jobs: {numbers}")
         return job
 
-    def stop_all(self, grace: float = _CLOSE_GRACE, patience: float = _CLOSE_PATIENCE) -> list[int]:
+    def stop_all(self, grace: float = _CLOSE_GRACE, timeout: float = _CLOSE_TIMEOUT) -> list[int]:
         """End all background jobs, and return the numbers of those that did not end in time. Blocks, and is bounded."""
         running = [job for job in self.all() if job.is_running]
-        _end(running, grace, patience)
+        _end(running, grace, timeout)
         return [job.id for job in running if job.is_running]
 
     def close(self) -> None:
         """End everything; nothing can be started after that."""
         with self._lock:
             self._is_closed = True
-            everybody = [*self._jobs.values(), *self._foreground]
-        _end([job for job in everybody if job.is_running], _CLOSE_GRACE, _CLOSE_PATIENCE)
+            jobs = [*self._jobs.values(), *self._foreground]
+        _end([job for job in jobs if job.is_running], _CLOSE_GRACE, _CLOSE_TIMEOUT)
 
     @property
     def is_closed(self) -> bool:
         return self._is_closed
 
 
-def _end(jobs: Sequence[Job], grace: float, patience: float) -> None:
+def _end(jobs: Sequence[Job], grace: float, timeout: float) -> None:
     for job in jobs:
         job.process.stop(grace)
-    end = time.monotonic() + grace + patience
+    end = time.monotonic() + grace + timeout
     for job in jobs:
         job.process.wait(lambda job=job: not job.is_running, timeout=max(end - time.monotonic(), 0.0))  # type: ignore[misc]

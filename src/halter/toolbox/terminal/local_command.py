@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
     from halter.toolbox.sandbox.sandbox import Sandbox
 
-# After a stop, how long to wait for the output from before it: a millisecond, unless the machine is very busy.
+# Seconds to wait after a stop for the output from before it: a millisecond is enough, unless the machine is very busy.
 _OUTPUT_WAIT: Final = 0.025
-# And how long to wait until the command is known to be dead: most are by then.
-_DEATH_WAIT: Final = 0.01
+# Seconds to wait after that for the end of the command: most have ended by then.
+_EXIT_WAIT: Final = 0.01
 # Runs the command and reports its last directory. If the command calls `exec`, nothing is reported.
 _SCRIPT: Final = 'trap "pwd -P >/dev/fd/$HALTER_DIRECTORY" EXIT 2>/dev/null; unset HALTER_DIRECTORY; eval "$1"'
 
@@ -60,4 +60,4 @@ class LocalCommand(ChildProcess):
         if not token.is_cancelled:
             self.wait_over(token)
         self.wait(lambda: self.is_drained or self.is_over, timeout=_OUTPUT_WAIT)
-        self.wait_over(timeout=_DEATH_WAIT)
+        self.wait_over(timeout=_EXIT_WAIT)

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LIMIT: Final = 40_000  # bytes that are kept of one command, half of them from its beginning
-_MAX_REPORTED: Final = 4000
-_BETWEEN_REPORTS: Final = 0.1  # seconds
+_MAX_REPORTED: Final = 4000  # bytes
+_REPORT_INTERVAL: Final = 0.1  # seconds
 
 
-class Output(OutputBuffer):
-    """Takes bytes, and returns them as text."""
+class CommandOutput(OutputBuffer):
+    """Collects bytes, and returns them as text."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         super().__init__(limit)
@@ -50,7 +50,7 @@ class Progress:
         with self._lock:
             self._pending = (self._pending + piece)[-_MAX_REPORTED:]
 
-    def tell_if_due(self) -> float | None:
+    def report_if_due(self) -> float | None:
         """Report if it is time to. Returns the seconds until then; None if there is nothing to report."""
         now = time.monotonic()
         with self._lock:
@@ -59,7 +59,7 @@ class Progress:
             if now < self._next:
                 return self._next - now
             pending, self._pending = self._pending, b""
-            self._next = now + _BETWEEN_REPORTS
+            self._next = now + _REPORT_INTERVAL
         self._report(_decoded(pending, is_cut=True))
         return None
 

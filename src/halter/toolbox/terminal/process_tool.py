@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from halter.cancel.deadlines import check_seconds
+from halter.toolbox.sandbox.sandboxed_tools import SandboxedTools
 from halter.toolbox.terminal.approval.commands import danger_in
 from halter.tools.approval import ApprovalNeed
 from halter.tools.context import ToolContext
@@ -13,23 +14,18 @@ from halter.tools.tool import tool
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from halter.toolbox.sandbox.policy import Mode
     from halter.toolbox.terminal.jobs import Job, Jobs
 from halter.views.text import shorten
 
 __all__ = ["GRACE", "ProcessTool", "on_own_line", "positive"]
 
-# A call that waits for a process returns by itself at a stop. On an overloaded machine that takes longer than usual,
-# and then late output is better than none.
+# Seconds. A call that waits for a process returns by itself at a stop; on an overloaded machine that may take longer.
 GRACE: Final = 0.5
-_MAX_SHOWN: Final = 80
+_MAX_SHOWN: Final = 80  # characters of a command in the list
 
 
-class ProcessTool:
+class ProcessTool(SandboxedTools):
     """The tool `process`."""
-
-    in_sandbox = False
-    sandbox_mode: Mode = "off"
 
     def __init__(self, grace: float) -> None:
         self.grace = check_seconds("grace", grace)  # seconds between TERM and KILL
@@ -91,7 +87,7 @@ class ProcessTool:
         elif action == "kill":
             process.stop(self.grace)
             process.wait(lambda: process.is_over, ctx.token)
-        yield f"{on_own_line(one.news())}[job {one.id} {one.state()}]"
+        yield f"{on_own_line(one.new_output())}[job {one.id} {one.state()}]"
 
 
 def positive(seconds: float) -> float:

@@ -3,7 +3,7 @@
 A stop of a foreground command returns its output so far at once, and ends it with every process that it has started,
 including those that left its process group. It does not touch background jobs: they belong to the session and end with
 it. What needs approval is in `approval/policy.py`: commands that only read, and those that begin with a prefix that was
-allowed, run unasked; the policy "auto" also grants what runs in a sandbox.
+allowed, run without asking; the policy "auto" also grants what runs in a sandbox.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 __all__ = ["NON_INTERACTIVE", "TIMEOUT", "Terminal", "TerminalTools"]
 
-TIMEOUT: Final = 180.0
+TIMEOUT: Final = 180.0  # seconds
 # Variables that keep programs from waiting for a person.
 NON_INTERACTIVE: Final = {"GIT_TERMINAL_PROMPT": "0", "PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb"}
-_START_TIMEOUT: Final = 30.0
+_START_TIMEOUT: Final = 30.0  # seconds
 _MAX_PURPOSE: Final = 200  # characters, in the reason for an approval; the arguments show all
 
 
 class TerminalTools(ProcessTool):
-    """The tools, on whatever machine."""
+    """The tools, for any machine."""
 
     machine_name = ""  # of another machine
     has_network = True  # whether commands have the network without asking for it
@@ -111,8 +111,8 @@ class TerminalTools(ProcessTool):
         jobs = self.jobs(ctx)
         note = self.recover(jobs)
 
-        def start(take: Callable[[bytes], object]) -> JobProcess:
-            return self.start(command, jobs, take, background=background, network=bool(network.strip()))
+        def start(on_output: Callable[[bytes], object]) -> JobProcess:
+            return self.start(command, jobs, on_output, background=background, network=bool(network.strip()))
 
         if background:
             yield note + self._start_job(command, jobs, ctx, start)
@@ -175,7 +175,7 @@ class TerminalTools(ProcessTool):
         if not (process.was_stopped or process.is_lost or process.survivors):
             if process.left and not process.is_over:
                 number = jobs.add(job)
-                job.news()
+                job.new_output()
                 are = "process is" if process.left == 1 else "processes are"
                 notes.append(f"{process.left} {are} still running as job {number}")
             if process.directory and process.directory != process.began_in:
@@ -194,7 +194,7 @@ def _ending(job: Job) -> str:
     if process.was_stopped:
         if process.pid is None and process.is_over:
             return "stopped before it was started"
-        return f"stopped after {job.seconds:.1f} s; {job.who_is_left()}"
+        return f"stopped after {job.seconds:.1f} s; {job.remaining_text()}"
     code = process.returncode
     return f"exit code {code}" if code is None or code >= 0 else job.state()
 
@@ -216,12 +216,10 @@ class Terminal(TerminalTools):
         grace: float = 1.0,  # seconds between TERM and KILL
         limit: int = LIMIT,  # bytes of output to keep
         sandbox: Sandbox | None = None,  # what commands may read, write and reach; each session gets its own
-        approve_prefixes: Iterable[str | Sequence[str]] = (),  # commands that run unasked, such as "git push"
+        approve_prefixes: Iterable[str | Sequence[str]] = (),  # commands that run without asking, such as "git push"
     ) -> None:
         super().__init__(timeout, grace, limit, approve_prefixes)
         self._sandbox = sandbox
-        self.in_sandbox = sandbox is not None
-        self.sandbox_mode = "off" if sandbox is None else sandbox.mode
         self.has_network = sandbox is None or sandbox.network
         self._workspace = str(Path(workspace).expanduser().resolve())
         self._pass_env = frozenset(pass_env)
@@ -230,7 +228,7 @@ class Terminal(TerminalTools):
 
     def jobs(self, ctx: ToolContext) -> Jobs:
         """The jobs of the session that *ctx* belongs to."""
-        sandbox = None if self._sandbox is None else ctx.keep(self._sandbox.for_session)
+        sandbox = self.session_sandbox(ctx)
         jobs = ctx.keep(self._make_jobs)  # after the sandbox, and so closed before it
         jobs.sandbox = sandbox
         return jobs

@@ -1,4 +1,4 @@
-"""What a fetched page says, as Markdown. Runs in a worker process: parsing is heavy, blocking, and can go wild."""
+"""The text of a fetched page, as Markdown. Runs in a worker process: parsing blocks, and may take very long."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def page_of(html: str | bytes, url: str) -> Page:
     text = trafilatura.extract(
         html, url=url, output_format="markdown", include_links=True, include_tables=True, include_comments=False
     )
-    told = trafilatura.extract_metadata(html, default_url=url)
-    title = getattr(told, "title", None) or ""
+    metadata = trafilatura.extract_metadata(html, default_url=url)
+    title = getattr(metadata, "title", None) or ""
     return Page(str(title), text or trafilatura.html2txt(html) or "")

@@ -1,8 +1,8 @@
-"""Who searches the web: SearXNG, Brave, Tavily, or `ddgs`, which needs neither a server nor a key.
+"""Providers of web search: SearXNG, Brave, Tavily, or `ddgs`, which needs neither a server nor a key.
 
 A provider returns one page of results at a time, so that a search that is stopped after two pages has two. Requests
 go through `http.fetch`, whose rules are opened for the provider's own host only. `ddgs` brings its own client and
-thread pool, which hear of no stop; it runs in a worker process that is killed.
+thread pool, which a stop does not reach; it runs in a worker process that is killed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from halter.toolbox.http.fetch import Net
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Brave", "Ddgs", "Provider", "Result", "SearXNG", "SearchError", "Tavily", "provider_named"]
+__all__ = ["Brave", "Ddgs", "Result", "SearXNG", "SearchError", "SearchProvider", "Tavily", "provider_named"]
 
-_PER_PAGE: Final = 10
-_ANSWER_BYTES: Final = 4_000_000
+_PER_PAGE: Final = 10  # results
+_MAX_BYTES: Final = 4_000_000  # of an answer
 _FORBIDDEN: Final = 403
 
 
@@ -42,14 +42,14 @@ class Result(Struct, frozen=True):
     text: str = ""
 
 
-class Provider(Protocol):
+class SearchProvider(Protocol):
     """Anything that can search."""
 
     name: str
     max_pages: int
 
     async def page(self, query: str, number: int) -> list[Result]:
-        """Give one page of results, counted from 1; an empty list if there are no more."""
+        """One page of results, counted from 1; an empty list if there are no more."""
         ...
 
 
@@ -67,9 +67,9 @@ class _Api:
             )
         self._base = base_url.rstrip("/")
         # The developer named this host, so it may be a private one; where it redirects to may not.
-        self._net = Net(allow=[server_of(base_url)], max_bytes=_ANSWER_BYTES, timeout=timeout)
+        self._net = Net(allow=[server_of(base_url)], max_bytes=_MAX_BYTES, timeout=timeout)
 
-    async def _ask(
+    async def _request(
         self, path: str, *, headers: Mapping[str, str] | None = None, body: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         sent = None if body is None else msgspec.json.encode(body)
@@ -80,13 +80,13 @@ class _Api:
             body=sent,
         )
         if not got.is_ok:
-            raise SearchError(self._why(got.status, got.text()))
+            raise SearchError(self._error_text(got.status, got.text()))
         try:
             return msgspec.json.decode(got.body, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise SearchError(f"{self.name} did not answer with a JSON object: {error}") from error
 
-    def _why(self, status: int, text: str) -> str:
+    def _error_text(self, status: int, text: str) -> str:
         return f"{self.name} answered with status {status}: {' '.join(text.split())[:300]}"
 
 
@@ -99,14 +99,14 @@ class SearXNG(_Api):
         super().__init__(base_url or os.environ.get("SEARXNG_URL", ""), timeout=timeout)
 
     async def page(self, query: str, number: int) -> list[Result]:
-        """Give one page of results."""
+        """One page of results."""
         parameters = urlencode({"q": query, "format": "json", "pageno": number})
-        return _results((await self._ask(f"/search?{parameters}")).get("results"), "content")
+        return _results((await self._request(f"/search?{parameters}")).get("results"), "content")
 
-    def _why(self, status: int, text: str) -> str:
+    def _error_text(self, status: int, text: str) -> str:
         if status == _FORBIDDEN:
             return "SearXNG refused (403): its settings.yml has to list json under search.formats"
-        return super()._why(status, text)
+        return super()._error_text(status, text)
 
 
 class Brave(_Api):
@@ -121,9 +121,9 @@ class Brave(_Api):
         self._key = _key(self.name, api_key, "BRAVE_API_KEY")
 
     async def page(self, query: str, number: int) -> list[Result]:
-        """Give one page of results."""
+        """One page of results."""
         parameters = urlencode({"q": query, "count": _PER_PAGE, "offset": number - 1})
-        found = await self._ask(f"/res/v1/web/search?{parameters}", headers={"x-subscription-token": self._key})
+        found = await self._request(f"/res/v1/web/search?{parameters}", headers={"x-subscription-token": self._key})
         web = found.get("web")
         return _results(web.get("results") if isinstance(web, dict) else None, "description")
 
@@ -141,11 +141,11 @@ class Tavily(_Api):
         self._key = _key(self.name, api_key, "TAVILY_API_KEY")
 
     async def page(self, query: str, number: int) -> list[Result]:
-        """Give the page of results."""
+        """The page of results."""
         if number > 1:
             return []
         body = {"query": query, "max_results": 2 * _PER_PAGE}
-        found = await self._ask("/search", headers={"authorization": f"Bearer {self._key}"}, body=body)
+        found = await self._request("/search", headers={"authorization": f"Bearer {self._key}"}, body=body)
         return _results(found.get("results"), "content")
 
 
@@ -162,13 +162,13 @@ class Ddgs:
         self._backend = backend
 
     async def page(self, query: str, number: int) -> list[Result]:
-        """Give one page of results."""
+        """One page of results."""
         need("web", "ddgs")
         return await run_isolated_async(_ask_ddgs, query, number, self._backend, self._options)
 
 
 def _ask_ddgs(query: str, number: int, backend: str, options: dict[str, Any]) -> list[Result]:
-    """Search. Runs in a worker process; a boundary: its errors are known there only, so they come back as ours."""
+    """Search. Runs in a worker process; a boundary: its errors exist only there, so they are raised as ours."""
     from ddgs import DDGS
 
     try:
@@ -180,12 +180,17 @@ def _ask_ddgs(query: str, number: int, backend: str, options: dict[str, Any]) ->
     return [Result(str(each.get("title", "")), str(each.get("href", "")), str(each.get("body", ""))) for each in found]
 
 
-def provider_named(name: str | None) -> Provider:
+def provider_named(name: str | None) -> SearchProvider:
     """Make the provider of that name; without one, that for which the environment has a URL or a key, else ddgs."""
     if name is None:
         known = {"searxng": "SEARXNG_URL", "brave": "BRAVE_API_KEY", "tavily": "TAVILY_API_KEY"}
         name = next((each for each, variable in known.items() if read_key(variable)), "ddgs")
-    makers: dict[str, Callable[[], Provider]] = {"searxng": SearXNG, "brave": Brave, "tavily": Tavily, "ddgs": Ddgs}
+    makers: dict[str, Callable[[], SearchProvider]] = {
+        "searxng": SearXNG,
+        "brave": Brave,
+        "tavily": Tavily,
+        "ddgs": Ddgs,
+    }
     if name.lower() not in makers:
         raise ValueError(f"{name!r} is not a search provider; available: {', '.join(makers)}")
     return makers[name.lower()]()
@@ -199,7 +204,7 @@ def _key(name: str, given: str | None, variable: str) -> str:
 
 
 def _results(found: object, text_key: str) -> list[Result]:
-    """Read results as they are meant; what is none is left out."""
+    """The results of an answer; entries without a URL are left out."""
     if not isinstance(found, list):
         return []
     rows = [each for each in found if isinstance(each, dict) and each.get("url")]

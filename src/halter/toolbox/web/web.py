@@ -18,7 +18,7 @@ from halter.cancel.isolation.api import run_isolated_async
 from halter.cancel.token import Cancelled
 from halter.toolbox.http.fetch import Fetched, FetchError, Net, WrongType
 from halter.toolbox.web.page_text import HTML, PLAIN, page_of
-from halter.toolbox.web.search_providers import Provider, SearchError, provider_named
+from halter.toolbox.web.search_providers import SearchError, SearchProvider, provider_named
 from halter.tools.content import bound
 from halter.tools.context import ToolContext
 from halter.tools.tool import Tool, tool
@@ -32,8 +32,8 @@ __all__ = ["Web"]
 
 _MAX_PAGES: Final = 10
 _MAX_READERS: Final = 2  # each is a process that parses
-_READING_TIME: Final = 30.0
-_RESULT_TEXT: Final = 500
+_READING_TIMEOUT: Final = 30.0  # seconds
+_MAX_EXCERPT: Final = 500  # characters of one result
 _ACCEPT: Final = "text/html, application/xhtml+xml, text/*;q=0.8, */*;q=0.1"
 
 
@@ -46,7 +46,7 @@ class Web:
 
     def __init__(
         self,
-        search: Provider | str | None = None,
+        search: SearchProvider | str | None = None,
         *,
         net: Net | None = None,
         max_characters: int = 20_000,
@@ -147,7 +147,7 @@ class _Reading:
         return bool(self._tasks)
 
     async def next(self) -> list[str]:
-        """Wait for some page, and give those that are there."""
+        """Wait for a page, and return those that are finished."""
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         return self.take_finished()
 
@@ -156,7 +156,7 @@ class _Reading:
         for task in [each for each in self._tasks if each.done() and not each.cancelled()]:
             error = task.exception()
             if isinstance(error, Cancelled):
-                continue  # it heard of the stop before we did, and is not finished
+                continue  # it was stopped before us, and is not finished
             url = self._tasks.pop(task)
             if error is None:
                 texts.append(self._counted(task.result()))
@@ -168,7 +168,7 @@ class _Reading:
         return texts
 
     def _counted(self, text: str) -> str:
-        """Say which of how many it is: so the first of two is never taken for all, whenever the stop comes."""
+        """Number a page: after a stop, the first of two must not look like all of them."""
         self._count += 1
         return text if self._total == 1 else f"[{self._count} of {self._total}] {text}"
 
@@ -195,13 +195,13 @@ class _Reading:
         need("web", "trafilatura")
         html = got.text() if got.charset else got.body
         async with self._readers:
-            token = current_token().child("reading", _READING_TIME)
+            token = current_token().child("reading", _READING_TIMEOUT)
             try:
                 page = await run_isolated_async(page_of, html, got.url, token=token)
             except Cancelled as stop:
                 if stop.reason != "timeout" or current_token().is_cancelled:
                     raise
-                raise FetchError(f"extracting its text took longer than {_READING_TIME:g} s") from None
+                raise FetchError(f"extracting its text took longer than {_READING_TIMEOUT:g} s") from None
         if not page.text.strip():
             raise FetchError("it has no text; it may need JavaScript, which is not run here")
         title = f"# {page.title}\n{got.url}" if page.title else f"# {got.url}"
@@ -210,6 +210,6 @@ class _Reading:
 
 def _listed(found: list[Result], start: int) -> str:
     return "\n".join(
-        f"{number}. {each.title}\n   {each.url}\n   {' '.join(each.text.split())[:_RESULT_TEXT]}".rstrip()
+        f"{number}. {each.title}\n   {each.url}\n   {' '.join(each.text.split())[:_MAX_EXCERPT]}".rstrip()
         for number, each in enumerate(found, start + 1)
     )

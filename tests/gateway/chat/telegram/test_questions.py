@@ -71,14 +71,14 @@ async def test_a_long_approval_is_read_to_its_end() -> None:
         await desk.server.say("Erase it.")
         asked = await desk.server.read("Allow erase?")
         buttons = list(asked.buttons)
-        assert [button["text"] for button in buttons] == ["Read on", "Deny"]
-        await desk.server.press(asked, "Read on")
+        assert [button["text"] for button in buttons] == ["Next page", "Deny"]
+        await desk.server.press(asked, "Next page")
         await desk.server.until(lambda: not asked.buttons)
-        second = await desk.server.until(lambda: desk.server.with_button("Read on"))
-        await desk.server.press(second, "Read on")
+        second = await desk.server.until(lambda: desk.server.with_button("Next page"))
+        await desk.server.press(second, "Next page")
         last = await desk.server.until(lambda: desk.server.with_button("Allow once"))
-        asked.buttons = [{"text": "Read on", "callback_data": buttons[0]["callback_data"]}]
-        await desk.server.press(asked, "Read on")  # once more, too late: it must not mean another button
+        asked.buttons = [{"text": "Next page", "callback_data": buttons[0]["callback_data"]}]
+        await desk.server.press(asked, "Next page")  # once more, too late: it must not mean another button
         await desk.server.say("/stop")
         await desk.server.until(lambda: not last.buttons and "🚫" in last.text)
         assert [each.granted for each in desk.events() if isinstance(each, ApprovalAnswered)] == [False]

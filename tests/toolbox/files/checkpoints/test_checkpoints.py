@@ -109,7 +109,7 @@ def test_a_restore_can_be_undone_and_done_again(root: Path, kept: Checkpoints) -
     assert (root / "a").read_text() == "old"
     (root / "a").write_text("user")
     assert kept.undo_restore(S).kept == {"a": "changed since"}
-    assert kept.undo_restore("other").note == "no rollback of files is known that could be undone"
+    assert kept.undo_restore("other").note == "there is no rollback of files to undo"
 
 
 def test_a_restore_that_finds_nothing_to_do_keeps_the_undo(root: Path, kept: Checkpoints) -> None:

@@ -252,7 +252,7 @@ def test_a_file_that_others_changed_meanwhile_is_not_overwritten(
         return find(self, path, make_parents=make_parents)
 
     monkeypatch.setattr(Workspace, "find", and_write)
-    with pytest.raises(PatchError, match="was changed by somebody else"):
+    with pytest.raises(PatchError, match="was changed in the meantime"):
         patched(tmp_path, block("one\n", "two\n"))
     assert (tmp_path / "f").read_text() == "theirs\n"
 

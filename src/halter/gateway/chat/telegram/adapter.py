@@ -52,17 +52,17 @@ __all__ = ["Telegram"]
 
 _log = logging.getLogger(__name__)
 _SERVER: Final = "https://api.telegram.org"
-_LONG: Final = 50  # seconds of a long poll
-_SOON: Final = 0.3  # seconds until the next poll while an update is not stored yet
-_LAST_POLL: Final = 1.5  # seconds for the last acknowledgement
-_KNOWN: Final = 1_000  # acknowledged updates that are remembered
-_ROW: Final = 24  # characters of labels that fit into one row of buttons
+_POLL_TIMEOUT: Final = 50  # seconds of a long poll
+_POLL_PAUSE: Final = 0.3  # seconds until the next poll while an update is not stored yet
+_CONFIRM_TIMEOUT: Final = 1.5  # seconds for the last acknowledgement
+_MAX_KNOWN: Final = 1_000  # acknowledged updates that are remembered
+_ROW_WIDTH: Final = 24  # characters of labels that fit into one row of buttons
 _MENU: Final = (
     ("stop", "Stop now"),
     ("steer", "Send a message into the running turn"),
-    ("queue", "Send a message when the turn is over"),
+    ("queue", "Send a message when the turn ends"),
     ("new", "Start a new conversation"),
-    ("deny", "Do not allow what was asked, and say why"),
+    ("deny", "Deny the open request, with a reason"),
     ("why", "Show the last stop: what ended, and how fast"),
 )
 
@@ -114,7 +114,7 @@ class Telegram:
     async def run(self, inbound: Inbound) -> None:
         """Receive until cancelled."""
         try:
-            me = await self._ask(self._bot.get_me)
+            me = await self._retrying(self._bot.get_me)
             self._username = (me.username or "").lower()
             with contextlib.suppress(TelegramError):  # only a menu
                 await self._bot.set_my_commands([BotCommand(*each) for each in _MENU])
@@ -135,8 +135,8 @@ class Telegram:
         that is being downloaded, the next poll comes after a short pause: the next update may be a stop.
         """
         offset = self._offset
-        updates = await self._ask(
-            lambda: self._bot.get_updates(offset, timeout=_LONG, allowed_updates=["message", "callback_query"])
+        updates = await self._retrying(
+            lambda: self._bot.get_updates(offset, timeout=_POLL_TIMEOUT, allowed_updates=["message", "callback_query"])
         )
         self._confirmed = offset
         for update in updates:
@@ -145,7 +145,7 @@ class Telegram:
                 self._taking[number] = asyncio.create_task(self._take(inbound, update, redelivered=offset is None))
         self._offset = offset or 0
         if self._taking:
-            await asyncio.wait(self._taking.values(), timeout=_SOON)
+            await asyncio.wait(self._taking.values(), timeout=_POLL_PAUSE)
         self._advance()
 
     def _advance(self) -> None:
@@ -156,7 +156,7 @@ class Telegram:
             self._taking.pop(number).exception()  # mark it as retrieved: `_take()` is a boundary
             self._offset = number + 1
             self._known[number] = None
-            if len(self._known) > _KNOWN:
+            if len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
 
     async def _confirm(self) -> None:
@@ -165,7 +165,7 @@ class Telegram:
         if not self._offset or self._offset == self._confirmed:
             return
         with contextlib.suppress(TelegramError, TimeoutError):
-            async with asyncio.timeout(_LAST_POLL):
+            async with asyncio.timeout(_CONFIRM_TIMEOUT):
                 await self._bot.get_updates(self._offset, limit=1, timeout=0)
 
     async def _take(self, inbound: Inbound, update: Update, *, redelivered: bool) -> None:
@@ -194,11 +194,11 @@ class Telegram:
             with contextlib.suppress(TelegramError):
                 await self._bot.edit_message_reply_markup(message.chat.id, message.message_id, reply_markup=None)
 
-    async def _ask(self, ask: Any) -> Any:  # noqa: ANN401  (any method of the bot)
+    async def _retrying(self, request: Any) -> Any:  # noqa: ANN401  (any method of the bot)
         """Retry a request until it succeeds. Raises `InvalidToken`."""
         for retry in itertools.count():
             try:
-                return await ask()
+                return await request()
             except InvalidToken:
                 raise
             except RetryAfter as error:
@@ -264,7 +264,7 @@ class Telegram:
 
     async def close(self) -> None:
         """Close the connections."""
-        await asyncio.gather(*(wire.shutdown() for wire in self._requests))
+        await asyncio.gather(*(client.shutdown() for client in self._requests))
         self._redactor.remove()
 
 
@@ -303,7 +303,7 @@ def _keyboard(buttons: Sequence[Button]) -> InlineKeyboardMarkup | None:
     keys = [InlineKeyboardButton(button.label, callback_data=button.data) for button in buttons]
     if not keys:
         return None
-    is_short = sum(len(button.label) for button in buttons) <= _ROW
+    is_short = sum(len(button.label) for button in buttons) <= _ROW_WIDTH
     return InlineKeyboardMarkup([keys] if is_short else [[key] for key in keys])
 
 

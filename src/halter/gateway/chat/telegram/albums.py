@@ -1,7 +1,7 @@
 """Albums: several pictures that a user sends together, and that Telegram delivers one by one.
 
-The first of an album is the message, and those that come soon after it are part of it. Its place in the line is that of
-the first, so what is said behind the album stays behind it. None of them is safe before all are.
+The first picture of an album is the message, and those that come soon after it are part of it. The album has the order
+of its first picture, so what is sent after it stays after it. No picture is acknowledged before all are stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Albums"]
 
-_WAIT: Final = 1.0  # seconds for the others to arrive: Telegram does not say how many there are
+_WAIT: Final = 1.0  # seconds for the others to arrive: Telegram does not send their number
 
 
 class Albums:

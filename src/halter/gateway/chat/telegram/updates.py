@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["chat_id_of", "read_message"]
 
 _COMMAND: Final = re.compile(r"/([A-Za-z0-9_]{1,32})(?:@(\w+))?(?:\s+|$)")
-_LARGEST: Final = 20_000_000  # bytes; the limit of Telegram's own server
-_TRIES: Final = 4
+_MAX_BYTES: Final = 20_000_000  # bytes; the limit of Telegram's own server
+_MAX_TRIES: Final = 4
 _BACKOFF: Final = Backoff()
-_WORDS: Final = {
+_UNSUPPORTED: Final = {
     "Animation": "an animation",
     "Contact": "a contact",
     "Dice": "a die",
@@ -89,17 +89,17 @@ def _attached(bot: Bot, message: Message) -> tuple[Fetch | None, str]:
     if file is not None and message.animation is None and file.mime_type in IMAGE_TYPES:
         picture = file.mime_type
         return _fetch(bot, file.file_id, lambda data: Image(data, media_type=picture)), ""
-    return None, _WORDS.get(type(attached).__name__, "this kind of message")
+    return None, _UNSUPPORTED.get(type(attached).__name__, "this kind of message")
 
 
 def _fetch(bot: Bot, file_id: str, make: Callable[[bytes], Part]) -> Fetch:
     async def fetch() -> list[Part]:
         """Download it, with a few tries."""
-        for retry in range(_TRIES):
+        for retry in range(_MAX_TRIES):
             try:
                 file = await bot.get_file(file_id)
-                if (file.file_size or 0) > _LARGEST:
-                    msg = f"it is larger than {_LARGEST:,} bytes"
+                if (file.file_size or 0) > _MAX_BYTES:
+                    msg = f"it is larger than {_MAX_BYTES:,} bytes"
                     raise AttachmentUnavailable(msg)
                 return [make(bytes(await file.download_as_bytearray()))]
             except (BadRequest, Forbidden, InvalidToken):

@@ -1,4 +1,4 @@
-"""Files as checkpoints know them: an entry is a kind and the hash of a content, a change is two entries of one path."""
+"""Files in checkpoints: an entry is a kind and the hash of a content, a change is two entries of one path."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = [
     "FILE",
     "LINK",
     "PROGRAM",
-    "Change",
     "Content",
     "Entry",
+    "TurnChange",
     "blob_id",
     "content_at",
+    "display_path",
     "entry_at",
-    "shown",
     "text_diff",
 ]
 
@@ -42,10 +42,10 @@ class Entry(NamedTuple):
     blob: str  # the hash of the content, as Git computes it
 
 
-class Change(NamedTuple):
+class TurnChange(NamedTuple):
     """One path before a turn and at its end. None: there was nothing, or nothing that checkpoints keep."""
 
-    path: str  # below the workspace, as `os.fsdecode` gives it
+    path: str  # below the workspace, as `os.fsdecode` returns it
     before: Entry | None
     after: Entry | None
 
@@ -63,7 +63,7 @@ def blob_id(data: bytes) -> str:
 
 
 class Content(NamedTuple):
-    """What is at a path, completely."""
+    """The full content of a path."""
 
     kind: str
     data: bytes  # of a link, where it leads
@@ -97,15 +97,15 @@ def entry_at(place: Place, max_size: int) -> Entry | Literal["other"] | None:
     return found.entry if isinstance(found, Content) else found
 
 
-def shown(path: str) -> str:
+def display_path(path: str) -> str:
     """A path for people and for JSON, whatever its bytes are."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
-def text_diff(change: Change, before: bytes, after: bytes) -> str:
+def text_diff(change: TurnChange, before: bytes, after: bytes) -> str:
     """The change of one file as a unified diff; a line of text if it is too large, or not text."""
-    name = shown(change.path)
+    name = display_path(change.path)
     if _NOT_TEXT in before or _NOT_TEXT in after:
         return f"Binary file {name} was {change.name}\n"
     old, new = (data.decode("utf-8", "replace").splitlines(keepends=True) for data in (before, after))
@@ -120,6 +120,6 @@ def text_diff(change: Change, before: bytes, after: bytes) -> str:
     return text or f"{_kind_change(change)} {name}\n"
 
 
-def _kind_change(change: Change) -> str:
+def _kind_change(change: TurnChange) -> str:
     kinds: Sequence[str] = [each.kind for each in (change.before, change.after) if each is not None]
     return f"Mode changed ({' → '.join(kinds)}):" if len(kinds) > 1 else f"Empty file {change.name}:"

@@ -5,8 +5,8 @@
     session.rollback(files=True)
 
 The state is kept before the first call of a turn that may change files, and again when the turn has ended. What differs
-between the two is the turn's; what differs later, somebody else has changed, and a restore keeps it. If the program
-ended before the turn's end could be kept, the state is taken at the next opportunity, and results say so.
+between the two is the turn's; what differs later was changed by others, and a restore keeps it. If the program ended
+before the turn's end could be kept, the state is taken at the next opportunity, and results say so.
 
 With Git, a repository in our data folder keeps the whole workspace, so changes by commands count too. Left out are
 files that `.gitignore` names, keys and passwords, large files and nested repositories. Without Git, or if the workspace
@@ -28,7 +28,7 @@ from halter.cancel.context import checkpoint, current_token
 from halter.cancel.deadlines import check_seconds
 from halter.cancel.token import Cancelled
 from halter.errors import CheckpointFailed
-from halter.toolbox.files.checkpoints.changes import Change, shown, text_diff
+from halter.toolbox.files.checkpoints.changes import TurnChange, display_path, text_diff
 from halter.toolbox.files.checkpoints.git_snapshots import GitSnapshots
 from halter.toolbox.files.checkpoints.image_snapshots import ImageSnapshots
 from halter.toolbox.files.checkpoints.records import UNDO, Records, TurnRecord, key
@@ -46,8 +46,8 @@ _log = logging.getLogger(__name__)
 _CHANGING: Final = frozenset({"terminal", "process", "write_file", "patch", "execute_code"})
 _MAX_DIFF: Final = 200_000  # characters
 _MAX_LISTED: Final = 1_000  # files of a diff
-_TIDY_TIMEOUT: Final = 120.0
-_LATE: Final = "the files at the end of the turn are not known, so what others changed since is taken for the turn's"
+_TIDY_TIMEOUT: Final = 120.0  # seconds
+_LATE: Final = "the files at the end of the turn are unknown, so later changes by others count as the turn's"
 
 
 class Checkpoints:
@@ -76,7 +76,7 @@ class Checkpoints:
         self._max_size = max_size
         self._max_turns = max_turns
         self._running: set[tuple[str, str]] = set()  # sessions and turns
-        self._made: tuple[GitSnapshots | ImageSnapshots, Records] | None = None
+        self._storage: tuple[GitSnapshots | ImageSnapshots, Records] | None = None
 
     def __eq__(self, other: object) -> bool:
         """Two that keep the same files in the same place are one history: a turn needs one of them."""
@@ -97,11 +97,11 @@ class Checkpoints:
         """
         watched = []
         for tool in tools:
-            twin = tool
+            copied = tool
             if tool.name in _CHANGING if changing is None else changing(tool):
-                twin = copy.copy(tool)
-                twin.file_history = self
-            watched.append(twin)
+                copied = copy.copy(tool)
+                copied.file_history = self
+            watched.append(copied)
         return watched
 
     # -- during a turn -----------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Checkpoints:
     def diff(self, session: str, *turns: str) -> FileDiff:
         """What turns have changed, from before the first to the end of the last; of a running one, until now."""
         snapshots, records = self._opened()
-        merged: dict[str, Change] = {}
+        merged: dict[str, TurnChange] = {}
         notes: dict[str, None] = {}
         for turn in turns:
             record = records.load(session, turn)
@@ -171,17 +171,18 @@ class Checkpoints:
             notes[_note(record)] = None
             for each in snapshots.changes(record):
                 first = merged.get(each.path, each)
-                merged[each.path] = Change(each.path, first.before, each.after)
+                merged[each.path] = TurnChange(each.path, first.before, each.after)
         changes = [each for each in merged.values() if each.before != each.after]
         listed = changes[:_MAX_LISTED]
         files = [
-            ChangedFile(shown(each.path), each.name, find_kept(self.root, each, self._max_file)) for each in listed
+            ChangedFile(display_path(each.path), each.name, find_kept(self.root, each, self._max_file))
+            for each in listed
         ]
         text, is_whole = self._text(snapshots, listed)
         note = "; ".join(filter(None, notes))
         return FileDiff(files, text, truncated=not is_whole or len(changes) > len(listed), note=note)
 
-    def _text(self, snapshots: GitSnapshots | ImageSnapshots, changes: Sequence[Change]) -> tuple[str, bool]:
+    def _text(self, snapshots: GitSnapshots | ImageSnapshots, changes: Sequence[TurnChange]) -> tuple[str, bool]:
         pieces: list[str] = []
         size = 0
         for change in changes:
@@ -197,7 +198,7 @@ class Checkpoints:
         return "".join(pieces), True
 
     def restore(self, session: str, turn: str) -> RestoredFiles:
-        """Restore what the turn has changed and nobody else has changed since. The restore can be undone."""
+        """Restore the turn's changes, except in files that others have changed since. The restore can be undone."""
         snapshots, records = self._opened()
         record = records.load(session, turn)
         if record is None or record.failure:
@@ -220,11 +221,11 @@ class Checkpoints:
         return result
 
     def undo_restore(self, session: str) -> RestoredFiles:
-        """Bring back what the last restore has taken away; once more, and it is taken away again."""
+        """Undo the last restore; the next call undoes that again."""
         snapshots, records = self._opened()
         record = records.load(session, UNDO)
         if record is None:
-            return RestoredFiles(note="no rollback of files is known that could be undone")
+            return RestoredFiles(note="there is no rollback of files to undo")
         if not record.has_ended:  # it was stopped, so what it has done so far is undone
             self._end_undo(session, record)
         if not record.has_ended:
@@ -235,7 +236,7 @@ class Checkpoints:
         self._end_undo(session, undo)  # only now: until then, calling this again completes it
         return result
 
-    def _begin_undo(self, session: str, turn: str, changes: Sequence[Change]) -> TurnRecord:
+    def _begin_undo(self, session: str, turn: str, changes: Sequence[TurnChange]) -> TurnRecord:
         """Keep the present state, so that a restore can be undone."""
         snapshots, _ = self._opened()
         undo = TurnRecord(turn=turn)
@@ -257,8 +258,8 @@ class Checkpoints:
     # -- where it is kept --------------------------------------------------------------------------------------------
 
     def _opened(self) -> tuple[GitSnapshots | ImageSnapshots, Records]:
-        """Find out what is used, once. Two threads that do so at the same time find the same."""
-        if self._made is None:
+        """The snapshots and records, which are chosen once. Two threads at the same time choose the same."""
+        if self._storage is None:
             folder = find_paths().data / "checkpoints" if self._folder is None else self._folder
             name = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:20]
             own = folder / name
@@ -270,12 +271,12 @@ class Checkpoints:
                 snapshots = ImageSnapshots(why, own / "images", self.root, **options)
             else:
                 snapshots = GitSnapshots(git, own / "git", self.root, **options)
-            self._made = (snapshots, Records(own / ("turns" if not why else "image-turns")))
-        return self._made
+            self._storage = (snapshots, Records(own / ("turns" if not why else "image-turns")))
+        return self._storage
 
 
 def _find_git(root: Path) -> str | None:
-    """Git, but not one in the workspace: what is there the model may have written, and this runs without a sandbox."""
+    """The path of Git. Not one in the workspace: the model may have written that, and this runs without a sandbox."""
     folders = [each for each in os.environ.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(each)]  # noqa: PTH117
     for folder in folders:
         found = shutil.which("git", path=folder)

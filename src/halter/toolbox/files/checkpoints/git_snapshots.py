@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from halter.toolbox.files.checkpoints.changes import Change
+    from halter.toolbox.files.checkpoints.changes import TurnChange
     from halter.toolbox.files.checkpoints.records import TurnRecord
 
 __all__ = ["GitSnapshots"]
@@ -39,7 +39,7 @@ class GitSnapshots:
         """Keep it once more."""
         record.end, record.note = self._repository.snapshot(_REFS + ref, refresh=True)
 
-    def changes(self, record: TurnRecord) -> list[Change]:
+    def changes(self, record: TurnRecord) -> list[TurnChange]:
         """What differs between the two."""
         return self._repository.changes(record.before, record.end)
 
@@ -47,11 +47,11 @@ class GitSnapshots:
         """Contents, by their hashes. Those that are missing are left out."""
         return self._repository.read(blobs)
 
-    def tidy(self, forgotten: Sequence[str]) -> bool:
-        """Let go of old turns, and pack what is left if it is worth it. True if there are too many bytes of it."""
-        self._repository.forget([f"{_REFS}{each}/{which}" for each in forgotten for which in ("before", "end")])
+    def tidy(self, removed: Sequence[str]) -> bool:
+        """Remove old turns, and pack the rest if that is worthwhile. True if it is still too large."""
+        self._repository.forget([f"{_REFS}{each}/{which}" for each in removed for which in ("before", "end")])
         usage = self._repository.usage()
-        if usage.objects > _MAX_OBJECTS or usage.packs > _MAX_PACKS or (forgotten and usage.size > self._max_size):
+        if usage.objects > _MAX_OBJECTS or usage.packs > _MAX_PACKS or (removed and usage.size > self._max_size):
             self._repository.tidy()
             usage = self._repository.usage()
         return usage.size > self._max_size

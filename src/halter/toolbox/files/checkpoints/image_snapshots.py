@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.context import checkpoint
-from halter.toolbox.files.checkpoints.changes import Change, Entry, content_at
-from halter.toolbox.files.checkpoints.records import TurnRecord, make_private_folder
+from halter.toolbox.files.checkpoints.changes import Entry, TurnChange, content_at
+from halter.toolbox.files.checkpoints.records import TurnRecord, make_private_folder, replace_file
 from halter.toolbox.files.checkpoints.restore import find_place
 
 if TYPE_CHECKING:
@@ -41,20 +40,20 @@ class ImageSnapshots:
         """Copy the files that a call names, unless this turn has done so before."""
         for path in paths:
             checkpoint()
-            name = self._below(path)
+            name = self._relative_path(path)
             if name is not None and name not in record.images:
                 record.images[name] = [self._keep(name), None]
 
     def finish(self, record: TurnRecord, ref: str) -> None:  # noqa: ARG002
-        """Note how the files are now."""
+        """Keep the files as they are now."""
         for name, image in record.images.items():
             checkpoint()
             image[1] = self._keep(name)
 
-    def changes(self, record: TurnRecord) -> list[Change]:
+    def changes(self, record: TurnRecord) -> list[TurnChange]:
         """What differs between the two."""
         return [
-            Change(os.fsdecode(name.encode(_BYTES)), *(None if each is None else Entry(*each) for each in image))
+            TurnChange(os.fsdecode(name.encode(_BYTES)), *(None if each is None else Entry(*each) for each in image))
             for name, image in sorted(record.images.items())
             if image[0] != image[1]
         ]
@@ -65,7 +64,7 @@ class ImageSnapshots:
             with contextlib.suppress(FileNotFoundError):
                 yield blob, (self._folder / blob).read_bytes()
 
-    def tidy(self, forgotten: Sequence[str]) -> bool:  # noqa: ARG002
+    def tidy(self, removed: Sequence[str]) -> bool:  # noqa: ARG002
         """Remove the oldest copies if there are too many bytes of them."""
         found = []
         for path in self._folder.glob("*"):
@@ -79,7 +78,7 @@ class ImageSnapshots:
             total -= size
         return False
 
-    def _below(self, path: str) -> str | None:
+    def _relative_path(self, path: str) -> str | None:
         with contextlib.suppress(ValueError):
             below = os.path.relpath(path, self._root)
             if below != "." and not below.startswith("../") and below != "..":
@@ -101,10 +100,4 @@ class ImageSnapshots:
 
     def _write(self, blob: str, data: bytes) -> None:
         make_private_folder(self._folder)
-        draft = self._folder / f"{secrets.token_hex(8)}.tmp"
-        try:
-            draft.write_bytes(data)
-            draft.replace(self._folder / blob)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+        replace_file(self._folder / blob, data)

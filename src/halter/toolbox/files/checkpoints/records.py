@@ -1,4 +1,4 @@
-"""What is known of each turn's files, in one small file per turn. A record is replaced as a whole, or not at all."""
+"""Records of the files of each turn, in one small file per turn. A record is replaced as a whole, or not at all."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["UNDO", "Records", "TurnRecord", "make_private_folder"]
+__all__ = ["UNDO", "Records", "TurnRecord", "make_private_folder", "replace_file"]
 
 UNDO: Final = "undo"
 _SUFFIX: Final = ".json"
@@ -54,20 +54,14 @@ class Records:
         """Save a record, under the name of its turn."""
         path = self._path(session, name or record.turn)
         make_private_folder(path.parent)
-        draft = path.with_name(f"{secrets.token_hex(8)}.tmp")
-        try:
-            draft.write_bytes(msgspec.json.encode(record))
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+        replace_file(path, msgspec.json.encode(record))
 
     def count(self) -> int:
         """How many there are."""
         return sum(1 for _ in self._root.glob(f"*/*{_SUFFIX}"))
 
     def remove_oldest(self, keep: int) -> list[str]:
-        """Remove all but the newest records; returns their keys, as `key()` gives them."""
+        """Remove all but the newest records; returns their keys, as `key()` makes them."""
         found: list[tuple[float, Path]] = []
         for path in self._root.glob(f"*/*{_SUFFIX}"):
             with contextlib.suppress(FileNotFoundError):
@@ -86,6 +80,17 @@ class Records:
 def key(session: str, turn: str) -> str:
     """A name for the files of a turn that a path and a Git ref may have; ids may have any characters."""
     return "/".join(hashlib.sha256(os.fsencode(each)).hexdigest()[:20] for each in (session, turn))
+
+
+def replace_file(path: Path, data: bytes, draft_folder: Path | None = None) -> None:
+    """Write a file by a rename. It need not survive a power cut. The draft is beside it, or in *draft_folder*."""
+    draft = (draft_folder or path.parent) / f"{secrets.token_hex(8)}.tmp"
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def make_private_folder(path: Path) -> None:

@@ -1,10 +1,10 @@
 """Puts files back: one after the other, each of them completely or not at all.
 
 A file is restored if it is as the turn left it. One that is as it was before the turn is done already, so restoring
-again after a stop, or after the death of the process, completes the work. Every other file was changed by somebody else
-and is kept. No step follows a link, so nothing outside of the workspace is read or written.
+again after a stop, or after the death of the process, completes the work. Every other file was changed by others, and
+is kept. No step follows a link, so nothing outside of the workspace is read or written.
 
-Between the comparison and the rename of one file there is a moment in which somebody else's write to it would be lost.
+A write by others between the comparison and the rename of one file would be lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel.context import checkpoint
 from halter.toolbox.files.atomic import Draft, sync_directory
-from halter.toolbox.files.checkpoints.changes import LINK, PROGRAM, Change, Entry, entry_at, shown
+from halter.toolbox.files.checkpoints.changes import LINK, PROGRAM, Entry, TurnChange, display_path, entry_at
 from halter.toolbox.files.workspace import Place
 from halter.tools.file_history import RestoredFiles
 
@@ -34,7 +34,7 @@ _DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O
 CHANGED: Final = "changed since"
 
 
-def restore_files(root: Path, changes: Sequence[Change], read: ReadBlobs, max_size: int) -> RestoredFiles:
+def restore_files(root: Path, changes: Sequence[TurnChange], read: ReadBlobs, max_size: int) -> RestoredFiles:
     """Restore what is as the turn left it. Raises Cancelled between two files after a stop."""
     result = RestoredFiles()
     created = [change for change in changes if change.before is None]
@@ -43,7 +43,7 @@ def restore_files(root: Path, changes: Sequence[Change], read: ReadBlobs, max_si
         checkpoint()
         if _may_restore(root, change, max_size, result):
             _restore(root, change, b"", max_size, result)
-    wanted: dict[str, list[Change]] = {}
+    wanted: dict[str, list[TurnChange]] = {}
     for change in others:
         checkpoint()
         if _may_restore(root, change, max_size, result):
@@ -54,30 +54,30 @@ def restore_files(root: Path, changes: Sequence[Change], read: ReadBlobs, max_si
             checkpoint()
             _restore(root, change, data, max_size, result)
     for change in (each for left in wanted.values() for each in left):
-        result.kept[shown(change.path)] = "its content is no longer kept"
+        result.kept[display_path(change.path)] = "its earlier content is no longer stored"
     result.restored.sort()
     return result
 
 
-def _may_restore(root: Path, change: Change, max_size: int, result: RestoredFiles) -> bool:
-    finding = _look(root, change, max_size)
-    if finding not in ("restore", "done"):
-        result.kept[shown(change.path)] = finding
-    return finding == "restore"
+def _may_restore(root: Path, change: TurnChange, max_size: int, result: RestoredFiles) -> bool:
+    decision = _decide(root, change, max_size)
+    if decision not in ("restore", "done"):
+        result.kept[display_path(change.path)] = decision
+    return decision == "restore"
 
 
-def find_kept(root: Path, change: Change, max_size: int) -> str:
+def find_kept(root: Path, change: TurnChange, max_size: int) -> str:
     """Why a restore would keep a file as it is; empty if it would restore it, or need not."""
-    finding = _look(root, change, max_size)
-    return "" if finding in ("restore", "done") else finding
+    decision = _decide(root, change, max_size)
+    return "" if decision in ("restore", "done") else decision
 
 
-def is_restored(root: Path, changes: Sequence[Change], max_size: int) -> bool:
+def is_restored(root: Path, changes: Sequence[TurnChange], max_size: int) -> bool:
     """Whether all files are as they were before the turn, so that there is nothing to do."""
-    return all(_look(root, change, max_size) == "done" for change in changes)
+    return all(_decide(root, change, max_size) == "done" for change in changes)
 
 
-def _look(root: Path, change: Change, max_size: int) -> str:
+def _decide(root: Path, change: TurnChange, max_size: int) -> str:
     """What to do with a file: "restore", "done", or the reason to keep it."""
     try:
         with find_place(root, change.path) as place:
@@ -91,9 +91,9 @@ def _look(root: Path, change: Change, max_size: int) -> str:
     return CHANGED
 
 
-def _restore(root: Path, change: Change, data: bytes, max_size: int, result: RestoredFiles) -> None:
+def _restore(root: Path, change: TurnChange, data: bytes, max_size: int, result: RestoredFiles) -> None:
     """Restore one file; if it cannot be, it is kept, with the reason."""
-    name = shown(change.path)
+    name = display_path(change.path)
     try:
         with find_place(root, change.path, make=change.before is not None) as place:
             if place is None:  # its folder was removed meanwhile, and it with it

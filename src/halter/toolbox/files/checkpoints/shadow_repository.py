@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from halter.cancel.context import current_token
 from halter.cancel.processes.run import run_process_blocking
 from halter.errors import CheckpointFailed
-from halter.toolbox.files.checkpoints.changes import Change, Entry
-from halter.toolbox.files.checkpoints.records import make_private_folder
+from halter.toolbox.files.checkpoints.changes import Entry, TurnChange
+from halter.toolbox.files.checkpoints.records import make_private_folder, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-__all__ = ["ShadowRepository", "Snapshot", "Usage"]
+__all__ = ["RepositoryUsage", "ShadowRepository", "Snapshot"]
 
 _CONFIG: Final = """\
 [core]
@@ -83,18 +83,18 @@ id_ed25519
 .halter-*.tmp
 """
 _MAX_LIST: Final = 64_000_000  # bytes of names
-_CHUNK: Final = 2_000  # names that are added at once; what was added stays when the time is over
+_CHUNK: Final = 2_000  # names that are added at once; what was added stays after a timeout
 _MAX_READ: Final = 16_000_000  # bytes of contents in memory
-_TRIES: Final = 2  # a file may change while it is read
+_MAX_TRIES: Final = 2  # a file may change while it is read
 _GRACE: Final = 0.2  # seconds for a Git process to end after a stop
-_KEPT_LOOSE: Final = "1.hour.ago"  # what another process is about to use
-_KNOWN: Final = frozenset({b"C", b"R"})  # changed and removed, in a list of names
+_KEEP_SINCE: Final = "1.hour.ago"  # newer objects may be about to be used by another process
+_TRACKED: Final = frozenset({b"C", b"R"})  # changed and removed, in a list of names
 _LIST: Final = ("git", "ls-files", "-t", "-o", "-m", "-d", "--exclude-standard", "-z")
 _DROP: Final = ("git", "update-index", "-z", "--force-remove", "--stdin")
 _ADD: Final = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
 _ADD_MANY: Final = ("-c", "core.bigFileThreshold=1", "-c", "core.compression=1", *_ADD)
-_MANY: Final = 200
-_BULK_ADD: Final = (2, 37)  # the version of Git
+_BULK_FROM: Final = 200  # names
+_BULK_ADD: Final = (2, 37)  # the first version of Git that can do it
 
 
 class Snapshot(NamedTuple):
@@ -104,8 +104,8 @@ class Snapshot(NamedTuple):
     note: str  # what is not in it
 
 
-class Usage(NamedTuple):
-    """How much a repository has."""
+class RepositoryUsage(NamedTuple):
+    """The size of a repository."""
 
     objects: int  # those that are not in packs
     packs: int
@@ -141,7 +141,7 @@ class ShadowRepository:
         With *refresh*, files that were touched and not changed are not compared again next time. That takes longer.
         """
         self._prepare()
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(_MAX_TRIES)):
             try:
                 return self._snapshot(ref, refresh=refresh)
             except CheckpointFailed:
@@ -161,7 +161,7 @@ class ShadowRepository:
                 self._run(
                     ["git", "update-index", "-z", "--force-remove", "--stdin"], _joined(names.dropped), index=index
                 )
-            add = _ADD_MANY if len(names.added) > _MANY and self._has_bulk_add() else _ADD
+            add = _ADD_MANY if len(names.added) > _BULK_FROM and self._has_bulk_add() else _ADD
             while len(names.added) > _CHUNK:
                 self._run(["git", *add], _joined(names.added[:_CHUNK]), index=index)
                 self._save_index(index)
@@ -187,7 +187,7 @@ class ShadowRepository:
 
     # -- what has changed --------------------------------------------------------------------------------------------
 
-    def _names(self, index: Path) -> _Names:
+    def _names(self, index: Path) -> _ChangedNames:
         """The names that differ from the index."""
         own = self._root / ".git" / "info" / "exclude"
         excluded = ["--exclude-from=.git/info/exclude"] if own.is_file() else []
@@ -200,7 +200,7 @@ class ShadowRepository:
         if size > shutil.disk_usage(self._folder).free // 2:
             raise CheckpointFailed("the disk of the data folder is almost full")
 
-    def changes(self, before: str, after: str) -> list[Change]:
+    def changes(self, before: str, after: str) -> list[TurnChange]:
         """What differs between two trees."""
         if before == after:
             return []
@@ -227,19 +227,19 @@ class ShadowRepository:
     # -- upkeep ------------------------------------------------------------------------------------------------------
 
     def forget(self, refs: Sequence[str]) -> None:
-        """Let go of snapshots. What only they had is removed by `tidy()`."""
+        """Remove snapshots. Objects that only they had are removed by `tidy()`."""
         for ref in refs:
             (self._folder / ref).unlink(missing_ok=True)
 
-    def usage(self) -> Usage:
-        """How much there is."""
+    def usage(self) -> RepositoryUsage:
+        """The size of the repository."""
         lines = self._run(["git", "count-objects", "-v"]).decode().splitlines()
         found = {name: int(value) for name, _, value in (line.partition(": ") for line in lines) if value.isdecimal()}
-        return Usage(found["count"], found["packs"], (found["size"] + found["size-pack"]) * 1024)
+        return RepositoryUsage(found["count"], found["packs"], (found["size"] + found["size-pack"]) * 1024)
 
     def tidy(self) -> None:
         """Pack the objects, and remove what no snapshot has. May take long; a stop at any time does no harm."""
-        script = f"git repack -A -d -q --unpack-unreachable={_KEPT_LOOSE} && git prune --expire={_KEPT_LOOSE}"
+        script = f"git repack -A -d -q --unpack-unreachable={_KEEP_SINCE} && git prune --expire={_KEEP_SINCE}"
         self._run(["/bin/sh", "-c", script])
 
     def _prepare(self) -> None:
@@ -257,13 +257,7 @@ class ShadowRepository:
         """Replace a small file of the repository, such as a ref."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._folder / f"draft-{secrets.token_hex(8)}"
-        try:
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
+        replace_file(path, text.encode(), draft_folder=self._folder)
 
     # -- processes ---------------------------------------------------------------------------------------------------
 
@@ -284,13 +278,13 @@ class ShadowRepository:
         return result.stdout
 
 
-class _Names(NamedTuple):
-    added: list[bytes]  # and those that are gone
-    dropped: list[bytes]  # no longer what a checkpoint keeps
+class _ChangedNames(NamedTuple):
+    added: list[bytes]  # and those that were removed
+    dropped: list[bytes]  # no longer of a kind that checkpoints keep
     note: str
 
 
-def _sort(root: Path, listed: bytes, max_file: int, check_size: Callable[[int], object]) -> _Names:
+def _sort(root: Path, listed: bytes, max_file: int, check_size: Callable[[int], object]) -> _ChangedNames:
     """Sort the names that Git lists into what is kept and what is not."""
     added: dict[bytes, None] = {}
     dropped: dict[bytes, None] = {}
@@ -299,15 +293,16 @@ def _sort(root: Path, listed: bytes, max_file: int, check_size: Callable[[int], 
     large = unreadable = repositories = size = 0
     for line in listed.split(b"\0"):
         tag, name = line[:1], line[2:]
-        is_known = tag in _KNOWN
+        is_tracked = tag in _TRACKED
         if not name or name in added or name in dropped:
             continue
         if name.endswith(b"/"):
             repositories += 1
             continue
-        found = None if is_known and _is_below_link(base, os.path.dirname(name), links) else _lstat(base + b"/" + name)  # noqa: PTH120
+        folder = os.path.dirname(name)  # noqa: PTH120  (bytes)
+        found = None if is_tracked and _is_below_link(base, folder, links) else _lstat(base + b"/" + name)
         if found is None:
-            (dropped if is_known else {})[name] = None
+            (dropped if is_tracked else {})[name] = None
         elif stat.S_ISLNK(found.st_mode):
             added[name] = None
         elif not stat.S_ISREG(found.st_mode):
@@ -315,22 +310,22 @@ def _sort(root: Path, listed: bytes, max_file: int, check_size: Callable[[int], 
         elif found.st_size > max_file or not os.access(base + b"/" + name, os.R_OK):
             large += found.st_size > max_file
             unreadable += found.st_size <= max_file
-            if is_known:
+            if is_tracked:
                 dropped[name] = None
         else:
             size += found.st_size
             added[name] = None
     check_size(size)
     notes = [
-        f"{number} {what}"
-        for number, what in (
+        f"{number} {kind}"
+        for number, kind in (
             (large, f"over {max_file // 1_000_000} MB"),
             (unreadable, "unreadable"),
             (repositories, "nested Git repositories"),
         )
         if number
     ]
-    return _Names(list(added), list(dropped), f"not covered: {', '.join(notes)}" if notes else "")
+    return _ChangedNames(list(added), list(dropped), f"not covered: {', '.join(notes)}" if notes else "")
 
 
 def _is_below_link(base: bytes, folder: bytes, known: dict[bytes, bool]) -> bool:
@@ -352,11 +347,11 @@ def _joined(names: Iterable[bytes]) -> bytes:
     return b"".join(name + b"\0" for name in names)
 
 
-def _change(raw: bytes, name: bytes) -> Change:
+def _change(raw: bytes, name: bytes) -> TurnChange:
     old_kind, new_kind, old, new, _ = raw.decode().removeprefix(":").split(" ")
     before = None if old_kind == "000000" else Entry(old_kind, old)
     after = None if new_kind == "000000" else Entry(new_kind, new)
-    return Change(os.fsdecode(name), before, after)
+    return TurnChange(os.fsdecode(name), before, after)
 
 
 def _groups(sizes: Iterable[tuple[str, int]]) -> Iterator[list[tuple[str, int]]]:

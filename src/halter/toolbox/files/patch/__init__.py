@@ -1,5 +1,5 @@
 """Patches: parsed, and applied to several files at once.
 
-This is our own code because libraries and `patch` want exact diffs. Models miscount lines, drop blanks and change
-indentation, and need to be told which lines are nearest to those that they meant.
+This is our own code because libraries and `patch` need exact diffs. Models miscount lines, drop blanks and change
+indentation, and need an error that shows the lines nearest to those that they meant.
 """

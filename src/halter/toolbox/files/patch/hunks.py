@@ -1,8 +1,8 @@
-"""Hunks applied to a text: where each belongs, how exactly it has to fit, and what to say if it does not.
+"""Applies hunks to a text: where each belongs, how exactly it has to match, and the error if it does not.
 
 Lines are compared exactly first; then without the white space at their ends (line endings too); then with all lines
-indented more or less by one and the same amount. The first way that finds a place is taken. Lines of context stay as
-they are in the file; what is added gets the file's line endings and, the third way, its indentation.
+indented more or less by one and the same amount. The first way that finds a place is used. Lines of context stay as
+they are in the file; added lines get the file's line endings and, in the third way, its indentation.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ __all__ = ["Applied", "apply_hunks"]
 
 _WAYS: Final = ("", "white space at the ends of lines was ignored", "the indentation was adapted")
 _NEAR: Final = 3  # lines shown around the nearest place
-_MAX_COMPARED: Final = 2_000
-_MAX_SHOWN: Final = 20
-_AT_ONCE: Final = 50_000  # characters, or lines, between two looks at the token
+_MAX_COMPARED: Final = 2_000  # lines
+_MAX_SHOWN: Final = 20  # lines
+_CHECK_INTERVAL: Final = 50_000  # characters, or lines, between two checks of the token
 
 
 class Applied(NamedTuple):
-    """The new text, and what is to be told."""
+    """The new text, the counts, and notes for the model."""
 
     text: str
     added: int
@@ -53,7 +53,7 @@ def split_lines(text: str) -> list[str]:
     at = 0
     while at < len(text):
         checkpoint()
-        end = text.find("\n", at + _AT_ONCE) + 1 or len(text)
+        end = text.find("\n", at + _CHECK_INTERVAL) + 1 or len(text)
         lines += [line + "\n" for line in text[at:end].removesuffix("\n").split("\n")]
         at = end
     if lines and not text.endswith("\n"):
@@ -146,30 +146,30 @@ class _Target:
         body = line.removesuffix("\n").removesuffix("\r")
         ending = self._newline if line.endswith("\n") else ""
         if indent is not None and body.strip():
-            theirs, ours = indent
-            body = ours + body.removeprefix(theirs)
+            patch_indent, file_indent = indent
+            body = file_indent + body.removeprefix(patch_indent)
         return body + ending
 
 
 def _places(lines: list[str], old: list[str], way: int) -> list[int]:
     if way == 0:
-        return _runs(lines, old)
+        return _find_runs(lines, old)
     if way == 1:
-        return _runs(_mapped(str.rstrip, lines), _mapped(str.rstrip, old))
-    candidates = _runs(_mapped(str.strip, lines), _mapped(str.strip, old))
+        return _find_runs(_mapped(str.rstrip, lines), _mapped(str.rstrip, old))
+    candidates = _find_runs(_mapped(str.strip, lines), _mapped(str.strip, old))
     return [place for place in candidates if _indentation(old, lines[place : place + len(old)]) is not None]
 
 
 def _mapped(change: Callable[[str], str], lines: list[str]) -> list[str]:
     found: list[str] = []
-    for at in range(0, len(lines), _AT_ONCE // 10):
+    for at in range(0, len(lines), _CHECK_INTERVAL // 10):
         checkpoint()
-        found += map(change, lines[at : at + _AT_ONCE // 10])
+        found += map(change, lines[at : at + _CHECK_INTERVAL // 10])
     return found
 
 
-def _runs(lines: list[str], wanted: list[str]) -> list[int]:
-    """Where the wanted lines are, one behind the other."""
+def _find_runs(lines: list[str], wanted: list[str]) -> list[int]:
+    """The places where the wanted lines follow each other."""
     found: list[int] = []
     first, count, at = wanted[0], len(wanted), -1
     while True:
@@ -186,13 +186,15 @@ def _indent_of(line: str) -> str:
 
 
 def _indentation(old: list[str], found: list[str]) -> tuple[str, str] | None:
-    """The indentation that stands for another throughout; None if that differs from line to line."""
-    pairs = [(_indent_of(mine), _indent_of(theirs)) for mine, theirs in zip(old, found, strict=True) if mine.strip()]
+    """The indentation that replaces another in all lines; None if it differs from line to line."""
+    pairs = [(_indent_of(given), _indent_of(line)) for given, line in zip(old, found, strict=True) if given.strip()]
     if not pairs:
         return None
-    theirs, ours = min(pairs, key=lambda pair: len(pair[0]))
-    fits = all(mine.startswith(theirs) and its == ours + mine[len(theirs) :] for mine, its in pairs)
-    return (theirs, ours) if fits else None
+    patch_indent, file_indent = min(pairs, key=lambda pair: len(pair[0]))
+    fits = all(
+        given.startswith(patch_indent) and actual == file_indent + given[len(patch_indent) :] for given, actual in pairs
+    )
+    return (patch_indent, file_indent) if fits else None
 
 
 def _mismatch(lines: list[str], old: list[str], where: str) -> str:
@@ -215,7 +217,7 @@ def _nearest(lines: list[str], old: list[str]) -> int | None:
             wanted.setdefault(line.strip(), at)
     votes: dict[int, int] = {}
     for at, line in enumerate(_mapped(str.strip, lines)):
-        if at % _AT_ONCE == 0:
+        if at % _CHECK_INTERVAL == 0:
             checkpoint()
         offset = wanted.get(line)
         if offset is not None:

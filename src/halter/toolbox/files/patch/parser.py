@@ -1,7 +1,7 @@
-"""What a model wants changed, as it wrote it: a unified diff, or search/replace blocks.
+"""Parses the patch of a model: a unified diff, or search/replace blocks.
 
-Models miscount. The numbers in a hunk's header are believed if they fit the hunk; else the hunk goes on to the next
-header. A line that lost the blank in front of it is a blank line of context.
+Models miscount. The numbers in a hunk's header are used if they fit the hunk; else the hunk extends to the next header.
+An empty line that lost the blank in front of it is a blank line of context.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class PatchError(ValueError):
 
 @dataclass
 class Hunk:
-    """One place that is to be changed. Lines end with a line feed, unless they are the last of a file without one."""
+    """A change at one place. Lines end with a line feed, unless they are the last of a file without one."""
 
     lines: list[tuple[str, str]]  # " ", "-" or "+", and the line
-    at: int | None = None  # the line of the old file at which it starts, from 0; None if nobody said
+    at: int | None = None  # the line of the old file at which it starts, from 0; None if unknown
     is_block: bool = False  # must be there exactly once
 
     @property
@@ -108,7 +108,7 @@ class _Blocks:
 
 
 def _block_name(line: str) -> str:
-    """The name of a file as models write it in front of a block: bare, in backquotes, or behind a hash or a star."""
+    """The name of a file as models write it before a block: bare, in backquotes, or after a hash or a star."""
     return "" if line.startswith("```") else line.removesuffix(":").strip("`#* ")
 
 

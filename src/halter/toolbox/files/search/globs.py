@@ -27,13 +27,13 @@ _NOTHING: Final = "(?!)"
 
 
 def compile_glob(glob: str, *, ignore_case: bool = False) -> re.Pattern[str]:
-    """Compile a glob as people write it, with braces, for relative paths."""
+    """Compile a glob, which may have braces, for relative paths."""
     alternatives = "|".join(f"(?:{translate(each)})" for each in _expand(glob))
     return re.compile(f"(?s:{alternatives})\\Z", re.IGNORECASE if ignore_case else 0)
 
 
 def _expand(glob: str) -> list[str]:
-    """The globs without braces that a glob with braces stands for. Braces without a partner are plain characters."""
+    """The globs without braces that a glob with braces means. Unmatched braces are plain characters."""
     pending, done = [glob], []
     while pending:
         each = pending.pop()
@@ -43,7 +43,7 @@ def _expand(glob: str) -> list[str]:
         else:
             pending += [each[: inner.start()] + choice + each[inner.end() :] for choice in inner[1].split(",")]
         if len(pending) + len(done) > _MAX_ALTERNATIVES:
-            raise ValueError(f"the braces of {glob!r} stand for more than {_MAX_ALTERNATIVES:,} names")
+            raise ValueError(f"the braces of {glob!r} expand to more than {_MAX_ALTERNATIVES:,} globs")
     return done
 
 

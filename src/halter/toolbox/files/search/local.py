@@ -1,4 +1,4 @@
-"""A search in a workspace: `rg` says where something is, and it is read through the workspace's descriptors."""
+"""A search in a workspace: `rg` finds the places, and lines are read through the workspace's descriptors."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ class LocalSearch:
             return file.read(MAX_FILE + 1)
 
     def names(self, is_wanted: Callable[[str], bool]) -> Iterator[str]:
-        """List all files, and look at those that are wanted: one that lies outside by now is not named."""
+        """List all files that are wanted. Each is checked: one that is outside by now is left out."""
         found: list[str] = []
-        is_kept = self._keeps(is_wanted)
+        is_kept = self._filter(is_wanted)
 
-        def take(name: str) -> None:
+        def add(name: str) -> None:
             if is_kept(self._prefix + name):
                 found.append(self._prefix + name)
 
         with self._directory() as directory:
-            self._note(is_complete=ripgrep.files_below(directory, take))
+            self._note(is_complete=ripgrep.files_below(directory, add))
         for path in found:
             if self._is_file(path):
                 yield path
 
     def matches(self, query: Query, is_wanted: Callable[[str], bool]) -> Iterator[list[Match]]:
-        """Give all matches in one list: after a stop there is no second one."""
+        """Yield all matches in one list: after a stop there is no second one."""
         found: list[Match] = []
-        is_kept = self._keeps(is_wanted)
+        is_kept = self._filter(is_wanted)
         enough = current_token().child("rg")
-        with contextlib.closing(_LineReader(self._workspace)) as reader, self._directory() as directory:
+        with contextlib.closing(_MatchedLineReader(self._workspace)) as reader, self._directory() as directory:
 
-            def take(name: str, number: int, offset: int) -> None:
+            def add(name: str, number: int, offset: int) -> None:
                 path = self._prefix + name
                 line = reader.line(path, offset) if is_kept(path) else None
                 if line is not None:
@@ -72,7 +72,7 @@ class LocalSearch:
                     if len(found) >= query.limit:
                         enough.cancel("enough")
 
-            self._note(is_complete=ripgrep.lines_below(directory, query, take, enough))
+            self._note(is_complete=ripgrep.lines_below(directory, query, add, enough))
         yield found
 
     def _note(self, *, is_complete: bool) -> None:
@@ -87,20 +87,20 @@ class LocalSearch:
 
     @contextlib.contextmanager
     def _directory(self) -> Iterator[str]:
-        """A path to the very directory that was found, to start a process in, whatever its name leads to by now."""
+        """A path to the directory that was found, to start a process in, even if its name leads elsewhere by now."""
         with self._workspace.find(self.start or ".") as place:
             if place.directory is None:
                 yield place.name
                 return
-            descriptor = _raised(place.open_directory())
+            descriptor = _with_high_number(place.open_directory())
         try:
             # Of the child that changes to it: other processes may not look into ours (`PR_SET_DUMPABLE`).
             yield f"/proc/self/fd/{descriptor}"
         finally:
             os.close(descriptor)
 
-    def _keeps(self, is_wanted: Callable[[str], bool]) -> Callable[[str], bool]:
-        """Whether a path is wanted, and not ignored by a directory above the start. `rg` knows the rules below."""
+    def _filter(self, is_wanted: Callable[[str], bool]) -> Callable[[str], bool]:
+        """Whether a path is wanted, and not ignored by a directory above the start. `rg` applies the rules below."""
         ignore = Ignore()
         parts = self.start.split("/") if self.start else []
         for count in range(len(parts)):
@@ -110,11 +110,11 @@ class LocalSearch:
         return lambda path: is_wanted(path) and not ignore.hides_below(path, self.start)
 
 
-def _raised(descriptor: int) -> int:
-    """Give a descriptor a high number.
+def _with_high_number(descriptor: int) -> int:
+    """Duplicate a descriptor to a high number.
 
-    After a stop it is closed while a thread may be about to start `rg` where it leads. A low number could belong to
-    another directory by then; a high one belongs to nobody, and `rg` does not start.
+    After a stop it is closed while a thread may be about to start `rg` in its directory. A low number could be reused
+    for another directory by then; a high one is not, and `rg` does not start.
     """
     import fcntl
 
@@ -125,7 +125,7 @@ def _raised(descriptor: int) -> int:
     return descriptor
 
 
-class _LineReader:
+class _MatchedLineReader:
     """Reads lines of files, many of one file after another."""
 
     def __init__(self, workspace: Workspace) -> None:
@@ -139,7 +139,7 @@ class _LineReader:
             os.close(descriptor)
 
     def line(self, path: str, offset: int) -> str | None:
-        """The line that begins there, as much as can be shown; None if the file is gone or was changed."""
+        """The line that begins there, as much as can be shown; None if the file was removed or changed."""
         if path != self._path:
             self.close()
             self._path = path

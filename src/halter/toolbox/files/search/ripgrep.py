@@ -1,7 +1,7 @@
 """Runs `rg`, which searches directories and bytes. It comes with the `ripgrep` package.
 
-It only says where something is: the number of a line, and where the line begins. Its time is linear in what it reads,
-whatever the expression, and a stop kills it.
+Only places are used: the number of a line, and where it begins. The time is linear in what is read, whatever the
+expression, and a stop kills the process.
 """
 
 from __future__ import annotations
@@ -47,40 +47,40 @@ def lines_in(data: bytes, query: Query) -> list[tuple[int, int]]:
     """The matching lines of a text: the number of each, from 1 on, and where it begins."""
     found: list[tuple[int, int]] = []
 
-    def take(line: bytes) -> None:
+    def on_match(line: bytes) -> None:
         if place := _LINE.match(line):
             found.append((int(place[2]), int(place[3])))
 
     if data:
         limit = f"--max-count={query.limit}"
-        _run([*_LINES, *_pattern(query), "--text", "--no-filename", limit, "-"], b"\n", take, data=data)
+        _run([*_LINES, *_pattern(query), "--text", "--no-filename", limit, "-"], b"\n", on_match, data=data)
     return found
 
 
 def lines_below(
-    directory: str, query: Query, take: Callable[[str, int, int], object], token: CancellationToken
+    directory: str, query: Query, on_match: Callable[[str, int, int], object], token: CancellationToken
 ) -> bool:
-    """Call *take* with the path, number and offset of each matching line; False if something could not be read.
+    """Call *on_match* with the path, number and offset of each matching line; False if something could not be read.
 
     Cancelling *token* ends the search.
     """
 
-    def take_line(line: bytes) -> None:
+    def on_line(line: bytes) -> None:
         place = _LINE.match(line)
         if place is not None and place[1] is not None:  # else it says something about a binary file
-            take(os.fsdecode(place[1]), int(place[2]), int(place[3]))
+            on_match(os.fsdecode(place[1]), int(place[2]), int(place[3]))
 
     options = [*_TREE, *_LINES, "--with-filename", *_pattern(query), *_type(query.glob), "."]
-    return _run(options, b"\n", take_line, directory, token)
+    return _run(options, b"\n", on_line, directory, token)
 
 
-def files_below(directory: str, take: Callable[[str], object]) -> bool:
-    """Call *take* with the path of each file that is not ignored; False if something could not be read."""
+def files_below(directory: str, on_match: Callable[[str], object]) -> bool:
+    """Call *on_match* with the path of each file that is not ignored; False if something could not be read."""
 
-    def take_path(path: bytes) -> None:
-        take(os.fsdecode(path.removeprefix(b"./")))
+    def on_path(path: bytes) -> None:
+        on_match(os.fsdecode(path.removeprefix(b"./")))
 
-    return _run([*_TREE, "--files", "."], b"\0", take_path, directory)
+    return _run([*_TREE, "--files", "."], b"\0", on_path, directory)
 
 
 def _pattern(query: Query) -> list[str]:
@@ -88,7 +88,7 @@ def _pattern(query: Query) -> list[str]:
 
 
 def _type(glob: str | None) -> list[str]:
-    """Have `rg` skip files by their names, to be faster; not by --glob, which would bring back ignored files."""
+    """Options that make `rg` skip files by name, to be faster; not --glob, which would include ignored files."""
     if glob is None or _SIMPLE_GLOB.fullmatch(glob) is None:
         return []
     return [f"--type-add=wanted:{glob}", "--type=wanted"]
@@ -97,7 +97,7 @@ def _type(glob: str | None) -> list[str]:
 def _run(
     options: list[str],
     separator: bytes,
-    take: Callable[[bytes], object],
+    on_match: Callable[[bytes], object],
     directory: str | None = None,
     token: CancellationToken | None = None,
     data: bytes | None = None,
@@ -112,7 +112,7 @@ def _run(
         for record in records:
             if token.is_cancelled:
                 return
-            take(record)
+            on_match(record)
 
     result = run_process_blocking(
         [_program(), *_COMMON, *options], cwd=directory, token=token, input=data, on_output=on_output, max_output=10_000
@@ -132,7 +132,7 @@ def _problem(stderr: bytes) -> str:
 
 @functools.cache
 def _program() -> str:
-    """Where `rg` is: that of the package, or else another."""
+    """The path of `rg`: that of the package, or else another."""
     schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
     scripts = os.pathsep.join(sysconfig.get_path("scripts", scheme) for scheme in schemes)
     found = shutil.which("rg", path=scripts) or shutil.which("rg")

@@ -85,7 +85,7 @@ class SearchBackend(Protocol):
 
 
 def search(backend: SearchBackend, query: Query) -> Iterator[str]:
-    """Search; yields the matches as text, and at the end what else there is to say."""
+    """Search; yields the matches as text, and at the end notes."""
     found = 0
     names = query.kind == "name"
     for block in _blocks(backend, query):
@@ -94,7 +94,7 @@ def search(backend: SearchBackend, query: Query) -> Iterator[str]:
             yield "\n".join(block)
         if found >= query.limit:
             break
-    checkpoint()  # "no match" may be said only of a search that was not stopped
+    checkpoint()  # "no match" is true only of a search that was not stopped
     notes = list(backend.notes)
     if found >= query.limit:
         notes.insert(0, f"the first {found:,} {'files' if names else 'matches'}; there may be more: narrow the search")

@@ -1,8 +1,8 @@
 """Parses command lines whose meaning is certain, and refuses all others.
 
-`shell_parser.py` finds dangers: it reads whatever it can. Here it is the other way round: a command runs unasked
+`shell_parser.py` finds dangers: it reads whatever it can. Here it is the other way round: a command runs without asking
 because of what is found, so each word must be known as bash will see it. What is not in this list is `NotUnderstood`,
-and then somebody is asked:
+and then the user is asked:
 
 - simple commands, joined by `;` `&` `&&` `||` `|` `|&` and line ends; comments
 - words with quotes, backslashes, `$NAME`, `${NAME}`, `$?`, `$( )`, patterns such as `*.py`, and `~`
@@ -10,11 +10,11 @@ and then somebody is asked:
 - `< FILE`, `> FILE`, `>> FILE`, `&> FILE`, `2>&1`
 
 So there are no loops, functions, subshells, here-documents, process substitutions, arithmetic, arrays, backquotes or
-brace expansions, and no characters that cannot be seen.
+brace expansions, and no invisible characters.
 
-Why not tree-sitter-bash: it is made for editors and finds a tree in any text, also in one that bash refuses or reads
-otherwise, and quotes would still have to be taken off here. It is the oracle of a test instead, together with bash:
-both of them read what is accepted here in the same way.
+Why not tree-sitter-bash: it is made for editors and finds a tree in any text, even in one that bash refuses or reads
+differently, and quotes would still have to be removed here. A test uses it as an oracle instead, together with bash:
+both read what is accepted here in the same way.
 """
 
 from __future__ import annotations

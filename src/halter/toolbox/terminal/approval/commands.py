@@ -23,7 +23,7 @@ import re
 from typing import Final
 
 from halter.toolbox.terminal.approval.programs import RULES, is_device, is_system_file
-from halter.toolbox.terminal.approval.shell_parser import Simple, Unreadable, read_commands
+from halter.toolbox.terminal.approval.shell_parser import Simple, UnparsableCommand, read_commands
 from halter.toolbox.terminal.approval.wrappers import MAX_COMMANDS, SHELLS, base_name, unwrap
 
 _MAX_DEPTH: Final = 8
@@ -51,23 +51,23 @@ _WRITERS: Final = frozenset({"tee", "cp", "mv", "install", "ln", "truncate"})
 
 def danger_in(command: str) -> str:
     """Why this shell command needs approval; "" if nothing destructive was found."""
-    return _look(command, 0)
+    return _check(command, 0)
 
 
-def _look(text: str, depth: int) -> str:
+def _check(text: str, depth: int) -> str:
     if depth > _MAX_DEPTH:
         return "it is nested too deeply to be checked"
     if any(bomb.search(text) for bomb in _FORK_BOMBS):
         return "it is a fork bomb"
     try:
         commands = read_commands(text)
-    except (Unreadable, RecursionError) as error:
+    except (UnparsableCommand, RecursionError) as error:
         return f"it cannot be parsed: {error}"
     upstream: list[Simple] = []
     for command in commands:
         if not command.is_piped:
             upstream = []
-        if why := _look_at(command, upstream, depth):
+        if why := _check_command(command, upstream, depth):
             return why
         upstream.append(command)
         if len(upstream) > _MAX_PIPED:
@@ -75,7 +75,7 @@ def _look(text: str, depth: int) -> str:
     return ""
 
 
-def _look_at(command: Simple, upstream: list[Simple], depth: int) -> str:
+def _check_command(command: Simple, upstream: list[Simple], depth: int) -> str:
     for target in command.targets:
         if is_device(target) or is_system_file(target):
             return f"it overwrites {target}"
@@ -113,17 +113,17 @@ def _fed(name: str, args: list[str], command: Simple, upstream: list[Simple], de
             return f"it runs code from the network with {name}"
         if sources & _DECODERS and name in SHELLS:
             return f"it runs decoded code with {name}"
-    told = [*command.fed, *(word for each in upstream for word in [" ".join(each.words[1:]), *each.fed])]
+    given = [*command.fed, *(word for each in upstream for word in [" ".join(each.words[1:]), *each.fed])]
     if is_interpreter and name in SHELLS:
-        return next((why for each in told if (why := _look_leniently(each, depth))), "")
-    if not is_interpreter and (found := next(filter(None, map(_SQL.search, [" ".join(args), *told])), None)):
+        return next((why for each in given if (why := _check_leniently(each, depth))), "")
+    if not is_interpreter and (found := next(filter(None, map(_SQL.search, [" ".join(args), *given])), None)):
         return f"it deletes data: {found[0].strip()}"
     return ""
 
 
-def _look_leniently(text: str, depth: int) -> str:
-    """Look at words that somebody prints to a shell; text that is no command does nothing there."""
-    why = _look(text.replace("\\n", "\n"), depth + 1)
+def _check_leniently(text: str, depth: int) -> str:
+    """Check text that is printed to a shell; text that is not a command does nothing there."""
+    why = _check(text.replace("\\n", "\n"), depth + 1)
     return "" if why.startswith("it cannot be parsed") else why
 
 
@@ -132,26 +132,26 @@ def _scripted(name: str, args: list[str], command: Simple, depth: int) -> str:
     if name in {"eval", "source", ".", *SHELLS} and _fetches(command.inner):
         return f"it runs code from the network with {name}"
     if name == "eval":
-        return _look(" ".join(args), depth + 1)
+        return _check(" ".join(args), depth + 1)
     if name == "trap" and args:
-        return _look(args[0], depth + 1)
+        return _check(args[0], depth + 1)
     if name in SHELLS:
         script = _script_of(args)
-        return _look(script, depth + 1) if script is not None else ""
+        return _check(script, depth + 1) if script is not None else ""
     if name == "ssh":
-        return _look(" ".join(_behind_host(args)), depth + 1)
+        return _check(" ".join(_after_host(args)), depth + 1)
     return ""
 
 
 def _script_of(args: list[str]) -> str | None:
-    """The text behind the -c of a shell, also in `-lc` and `-o pipefail -c`."""
+    """The text after the -c of a shell, also in `-lc` and `-o pipefail -c`."""
     for at, arg in enumerate(args):
         if re.fullmatch(r"-\w*c\w*", arg):
             return next((each for each in args[at + 1 :] if not re.match(r"[-+]\w", each)), None)
     return None
 
 
-def _behind_host(args: list[str]) -> list[str]:
+def _after_host(args: list[str]) -> list[str]:
     takes_value = set("bcDEeFIiJLlmOopQRSWw")
     at = 0
     while at < len(args) and args[at].startswith("-"):
@@ -175,8 +175,8 @@ def _fetches(inner: list[str]) -> bool:
     for text in inner:
         try:
             commands = read_commands(text)
-        except (Unreadable, RecursionError):
-            return True  # nobody can say
+        except (UnparsableCommand, RecursionError):
+            return True  # unknown, so assume the worst
         names = {base_name(argv[0]) for each in commands for argv in unwrap(each.words)}
         if names & (_FETCHERS | _DECODERS):
             return True

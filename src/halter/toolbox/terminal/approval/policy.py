@@ -1,8 +1,8 @@
 """What a shell command is: read-only, covered by prefixes that a person has allowed, or something to ask about.
 
-A command line is judged as a whole. It runs unasked only if each of its simple commands is read-only or covered. What
-is not understood is asked about, and so is what the list of dangers names (`commands.py`), covered or not: the list
-adds the reason that a person reads first.
+A command line is judged as a whole. It runs without asking only if each of its simple commands is read-only or covered.
+The user is asked about what is not understood, and about what the list of dangers names (`commands.py`), covered or
+not: the list adds the reason that the user reads first.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["approval_for"]
 
-_MAX_PREFIXES: Final = 5  # more are not read by anybody
+_MAX_PREFIXES: Final = 5  # nobody would read more
 
 
 def approval_for(text: str, *, in_sandbox: bool, prefixes: Sequence[Prefix] = ()) -> ApprovalNeed | None:
-    """Why somebody has to be asked before this command runs, and what they may allow; None if it may run.
+    """Why the user has to be asked before this command runs, and what they may allow; None if it may run.
 
     The mode "auto" grants what is said to be automatic: everything, in a sandbox.
     """

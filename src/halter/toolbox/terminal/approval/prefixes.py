@@ -81,7 +81,7 @@ _BUILTINS: Final = frozenset(
     | {"local", "mapfile", "printf", "read", "readarray", "readonly", "set", "shopt", "source", "test", "[", "trap"}
     | {"typeset", "unalias", "unset", "wait"}
 )
-_ELSEWHERE: Final = frozenset(
+_RUN_ELSEWHERE: Final = frozenset(
     {
         "ansible",
         "at",
@@ -114,7 +114,7 @@ _ELSEWHERE: Final = frozenset(
     }
     | {"watch", "wget", "zip"}
 )
-_RUN_TEXT: Final = SHELLS | WRAPPERS | _INTERPRETERS | _BUILTINS | _ELSEWHERE
+_RUN_TEXT: Final = SHELLS | WRAPPERS | _INTERPRETERS | _BUILTINS | _RUN_ELSEWHERE
 # Programs whose second word says what they do: the prefix must name it.
 _WITH_COMMANDS: Final = frozenset(
     {"apt", "apt-get", "aws", "az", "brew", "bundle", "cargo", "conda", "docker", "dotnet", "flutter", "gcloud", "gem"}
@@ -177,7 +177,7 @@ def read_prefixes(prefixes: Iterable[str | Sequence[str]]) -> tuple[Prefix, ...]
         try:
             words = tuple(shlex.split(each)) if isinstance(each, str) else tuple(each)
         except ValueError as error:
-            raise ValueError(f"{each!r} is no prefix of a command: {error}") from error
+            raise ValueError(f"{each!r} is not a prefix of a command: {error}") from error
         check_prefix(words)
         found.append(words)
     return tuple(dict.fromkeys(found))
@@ -216,7 +216,7 @@ _EXAMPLES: Final = {"git": "push", "npm": "test", "cargo": "test", "go": "test",
 def suggest_prefix(command: CommandLine) -> Prefix | None:
     """The prefix that a person may allow for a command like this; None if there is none."""
     if not command.words or command.assignments or command.redirections or "/" in command.name:
-        return None  # of a file in the workspace nobody knows what is in it tomorrow
+        return None  # the content of a file in the workspace may change
     name = command.name
     length = 1
     if name in _WITH_COMMANDS:

@@ -13,7 +13,7 @@ _SYSTEM: Final = r"/(?:bin|boot|dev|etc|lib|lib32|lib64|opt|proc|root|sbin|srv|s
 _SYSTEM_FILE: Final = re.compile(
     r"/(?:boot|bin|sbin|lib|lib64|etc|usr/(?:bin|sbin|lib)|proc/sys|sys)/.+|/proc/sysrq-trigger"
 )
-_WHOLE: Final = re.compile(rf"(?:/+\*?|~[\w.-]*/*\*?|\$\{{?HOME\}}?/*\*?|{_SYSTEM}/*\*?|\.\.(?:/\.\.)*/?)$")
+_WHOLE_TREE: Final = re.compile(rf"(?:/+\*?|~[\w.-]*/*\*?|\$\{{?HOME\}}?/*\*?|{_SYSTEM}/*\*?|\.\.(?:/\.\.)*/?)$")
 
 
 def is_device(path: str) -> bool:
@@ -36,8 +36,8 @@ def has_option(args: list[str], letters: str = "", *names: str) -> bool:
         if arg == "--":
             return False
         if arg.startswith("--"):
-            said = arg.partition("=")[0]
-            if any(said == name or (len(said) > 4 and name.startswith(said)) for name in names):  # noqa: PLR2004
+            option = arg.partition("=")[0]
+            if any(option == name or (len(option) > 4 and name.startswith(option)) for name in names):  # noqa: PLR2004
                 return True
         elif arg.startswith("-") and any(letter in arg[1:] for letter in letters):
             return True
@@ -63,7 +63,7 @@ def _rights(name: str) -> Callable[[list[str]], str]:
     def rule(args: list[str]) -> str:
         if not has_option(args, "R", "--recursive"):
             return ""
-        whole = next((arg for arg in args if _WHOLE.match(_plain(arg))), "")
+        whole = next((arg for arg in args if _WHOLE_TREE.match(_plain(arg))), "")
         return f"{name} -R changes everything below {whole}" if whole else ""
 
     return rule
@@ -126,15 +126,15 @@ def _first(words: Mapping[str, str]) -> Callable[[list[str]], str]:
     """A rule for programs whose first word says what they do."""
 
     def rule(args: list[str]) -> str:
-        said = [arg for arg in args if not arg.startswith("-")]
-        return next((why for phrase, why in words.items() if _begins(said, phrase.split())), "")
+        plain = [arg for arg in args if not arg.startswith("-")]
+        return next((why for phrase, why in words.items() if _contains(plain, phrase.split())), "")
 
     return rule
 
 
-def _begins(said: list[str], phrase: list[str]) -> bool:
-    """Whether the phrase is said, in order and next to each other; before it, values of options may stand."""
-    return any(said[at : at + len(phrase)] == phrase for at in range(len(said)))
+def _contains(words: list[str], phrase: list[str]) -> bool:
+    """Whether the words of the phrase follow each other; values of options may come before them."""
+    return any(words[at : at + len(phrase)] == phrase for at in range(len(words)))
 
 
 def _option(why: str, letters: str = "", *names: str) -> Callable[[list[str]], str]:
@@ -148,9 +148,9 @@ def _always(why: str) -> Callable[[list[str]], str]:
     return rule
 
 
-def _listing_disks(args: list[str]) -> str:
-    is_look = has_option(args, "l", "--list", "--print", "--help", "--version")
-    return "" if is_look else "it changes the partitions of a disk"
+def _partitions(args: list[str]) -> str:
+    only_lists = has_option(args, "l", "--list", "--print", "--help", "--version")
+    return "" if only_lists else "it changes the partitions of a disk"
 
 
 _GIT: Final[dict[str, Callable[[list[str]], str]]] = {
@@ -198,12 +198,12 @@ RULES: Final[dict[str, Callable[[list[str]], str]]] = {
     "newfs": _always(_MAKES_DISK),
     "blkdiscard": _always(_MAKES_DISK),
     "cryptsetup": _first({"luksFormat": _MAKES_DISK, "erase": _MAKES_DISK}),
-    "fdisk": _listing_disks,
-    "sfdisk": _listing_disks,
-    "gdisk": _listing_disks,
-    "sgdisk": _listing_disks,
-    "cfdisk": _listing_disks,
-    "parted": _listing_disks,
+    "fdisk": _partitions,
+    "sfdisk": _partitions,
+    "gdisk": _partitions,
+    "sgdisk": _partitions,
+    "cfdisk": _partitions,
+    "parted": _partitions,
     "diskutil": _first({"eraseDisk": _MAKES_DISK, "eraseVolume": _MAKES_DISK, "partitionDisk": _MAKES_DISK}),
     "lvremove": _always(_MAKES_DISK),
     "vgremove": _always(_MAKES_DISK),

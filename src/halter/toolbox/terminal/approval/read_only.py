@@ -62,7 +62,7 @@ _ANY_WORDS: Final = frozenset(
     | {"strings", "sum", "tac", "tail", "tr", "true", "tty", "type", "uname", "unexpand", "uptime", "wc", "which"}
     | {"whoami", "yes"}
 )
-_TELL_VERSION: Final = frozenset(
+_PRINT_VERSION: Final = frozenset(
     {
         "bash",
         "cargo",
@@ -123,7 +123,7 @@ def is_read_only(command: CommandLine, *, in_sandbox: bool) -> bool:
     if not command.words:
         return True
     program, words = _program(command.name), command.words[1:]
-    if program in _ANY_WORDS or (program in _TELL_VERSION and words == [_VERSION]):
+    if program in _ANY_WORDS or (program in _PRINT_VERSION and words == [_VERSION]):
         return True
     if program == "git":
         # A word that is not fixed equals no name of a command or option.
@@ -162,8 +162,8 @@ def _has(words: Iterable[Word], letters: str, *names: str) -> bool:
     for word in words:
         text = word.text
         if text.startswith("--"):
-            said = text.partition("=")[0]
-            if said != "--" and any(name.startswith(said) for name in names):
+            option = text.partition("=")[0]
+            if option != "--" and any(name.startswith(option) for name in names):
                 return True
         elif text.startswith("-") and any(letter in text for letter in letters):
             return True

@@ -52,9 +52,9 @@ def is_read_only_git(words: list[str]) -> bool:
 
 
 def _acts(word: str) -> bool:
-    said = word.partition("=")[0]
-    is_option = said.startswith("--") and said != "--"
-    return (is_option and any(each.startswith(said) for each in _ACTS)) or _SIGNATURE in word
+    option = word.partition("=")[0]
+    is_option = option.startswith("--") and option != "--"
+    return (is_option and any(each.startswith(option) for each in _ACTS)) or _SIGNATURE in word
 
 
 def _branch(words: list[str]) -> bool:
@@ -68,9 +68,9 @@ def _tag(words: list[str]) -> bool:
 
 
 def _config(words: list[str]) -> bool:
-    asked = [each for each in words if each in _CONFIG]
+    reads = [each for each in words if each in _CONFIG]
     others = [each for each in words if each.startswith("-") and each not in _CONFIG | _CONFIG_PLACES]
-    return bool(asked) and not others
+    return bool(reads) and not others
 
 
 _RULES: Final[dict[str, Callable[[list[str]], bool]]] = {

@@ -1,8 +1,8 @@
-"""Parses a shell command as a shell would, without running anything. `shlex` knows neither pipes nor substitutions.
+"""Parses a shell command as a shell would, without running anything. `shlex` supports neither pipes nor substitutions.
 
-A command line becomes simple commands: their words with the quotes taken off, where their output goes, and what is fed
-to them. What stands inside `$( )`, backquotes and `<( )` is read as well and belongs to the command around it.
-Variables are not known here and stay as they are written.
+A command line becomes simple commands: their words without quotes, where their output goes, and their input. What is
+inside `$( )`, backquotes and `<( )` is parsed as well and belongs to the command around it. Variables stay as they are
+written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SENDS: Final = re.compile(r"&>>|&>|<>|>>|>\||>&|>")
 _MAX_DEPTH: Final = 20
 
 
-class Unreadable(ValueError):
+class UnparsableCommand(ValueError):
     """The text is not a complete shell command, or is nested too deeply."""
 
 
@@ -41,12 +41,12 @@ class Simple:
 def read_commands(text: str, depth: int = 0) -> list[Simple]:
     """All simple commands of *text* in order, those inside substitutions among them. Raises Unreadable."""
     if depth > _MAX_DEPTH:
-        raise Unreadable("it is nested too deeply to be checked")
-    commands = _Reader(text.replace("\\\n", "")).read()
+        raise UnparsableCommand("it is nested too deeply to be checked")
+    commands = _ShellReader(text.replace("\\\n", "")).read()
     return [*commands, *(one for each in commands for inner in each.inner for one in read_commands(inner, depth + 1))]
 
 
-class _Reader:
+class _ShellReader:
     """One pass over one text."""
 
     def __init__(self, text: str) -> None:
@@ -54,7 +54,9 @@ class _Reader:
         self._at = 0
         self._commands: list[Simple] = []
         self._now = Simple()
-        self._heredocs: list[tuple[Simple, str, bool, bool]] = []  # for whom, until which word, tabs off, is quoted
+        self._heredocs: list[
+            tuple[Simple, str, bool, bool]
+        ] = []  # the command, the last line, whether tabs are stripped, whether it is quoted
 
     def read(self) -> list[Simple]:
         text = self._text
@@ -185,7 +187,7 @@ class _Reader:
         self._add_word("".join(word))
 
     def _add_word(self, word: str) -> None:
-        # What stands between the words is a variable, but everybody knows its value.
+        # $IFS separates words, and its value is known.
         pieces = re.split(r"\$\{IFS[^}]*\}|\$IFS(?:\$\d)?", word)
         self._now.words += [piece for piece in pieces if piece] if len(pieces) > 1 else [word]
 
@@ -209,7 +211,7 @@ class _Reader:
             else:
                 word.append(char)
                 self._at += 1
-        raise Unreadable("a double quote is not closed")
+        raise UnparsableCommand("a double quote is not closed")
 
     def _read_dollar(self, word: list[str], *, in_quotes: bool) -> None:
         text, at = self._text, self._at
@@ -243,21 +245,21 @@ class _Reader:
     def _until_quote(self, start: int) -> str:
         end = self._text.find("'", start)
         if end < 0:
-            raise Unreadable("a single quote is not closed")
+            raise UnparsableCommand("a single quote is not closed")
         self._at = end + 1
         return self._text[start:end]
 
     def _until_backquote(self) -> str:
         found = re.compile(r"`((?:[^`\\]|\\.)*)`", re.DOTALL).match(self._text, self._at)
         if found is None:
-            raise Unreadable("a backquote is not closed")
+            raise UnparsableCommand("a backquote is not closed")
         self._at = found.end()
         return re.sub(r"\\([`$\\])", r"\1", found[1])
 
     def _ansi_quoted(self, start: int) -> str:
         found = re.compile(r"((?:[^'\\]|\\.)*)'", re.DOTALL).match(self._text, start)
         if found is None:
-            raise Unreadable("a quote is not closed")
+            raise UnparsableCommand("a quote is not closed")
         self._at = found.end()
         return re.sub(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,3}|.)", _unescape, found[1])
 
@@ -286,7 +288,7 @@ def _closing(text: str, start: int, opening: str, closing: str) -> int:
             if depth == 0:
                 return at
         at += 1
-    raise Unreadable(f"a {opening} is not closed")
+    raise UnparsableCommand(f"a {opening} is not closed")
 
 
 def _end_of_quote(text: str, start: int) -> int:
@@ -296,7 +298,7 @@ def _end_of_quote(text: str, start: int) -> int:
             at = _closing(text, at + 1, "(", ")")
         at += 2 if quote == '"' and text[at] == "\\" else 1
     if at >= len(text):
-        raise Unreadable(f"a {quote} is not closed")
+        raise UnparsableCommand(f"a {quote} is not closed")
     return at
 
 

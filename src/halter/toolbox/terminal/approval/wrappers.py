@@ -55,8 +55,8 @@ WRAPPERS: Final = frozenset(_PREFIXES)
 # How many arguments of their own come before the program.
 _LEADING: Final = {"timeout": 1, "chroot": 1, "taskset": 1, "chrt": 1, "flock": 1}
 # Tools with commands of their own: `docker exec box rm -rf /`, `kubectl exec pod -- rm -rf /`.
-_CARRIERS: Final = frozenset({"docker", "podman", "kubectl", "nerdctl", "lxc"})
-_CARRIED: Final = frozenset({"rm", "sh", "bash", "dd", "sudo", "shred", "env", "xargs", "find"})
+_CONTAINER_TOOLS: Final = frozenset({"docker", "podman", "kubectl", "nerdctl", "lxc"})
+_RUN_IN_CONTAINERS: Final = frozenset({"rm", "sh", "bash", "dd", "sudo", "shred", "env", "xargs", "find"})
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_]\w*\+?=")
 MAX_COMMANDS: Final = 16  # commands found in one; if there are as many, not all were found
 
@@ -90,19 +90,19 @@ def _run_by(name: str, args: list[str]) -> list[list[str]]:
     """What a program with these arguments runs."""
     if name == "find":
         return [args[at + 1 :] for at, arg in enumerate(args) if arg in {"-exec", "-execdir", "-ok", "-okdir"}]
-    if name in _CARRIERS and {"exec", "run"} & set(args):
-        # Where their own options end is theirs to know: any word may be the program's name.
-        return [args[at:] for at, arg in enumerate(args) if base_name(arg) in _CARRIED][:1]
+    if name in _CONTAINER_TOOLS and {"exec", "run"} & set(args):
+        # It is unknown where their own options end: any word may be the program's name.
+        return [args[at:] for at, arg in enumerate(args) if base_name(arg) in _RUN_IN_CONTAINERS][:1]
     if name in {"su", "runuser", "script", "flock"} and "-c" in args:
         return [["sh", *args[args.index("-c") :]]]
     if name == "env":
         split = next((at for at, arg in enumerate(args) if arg in {"-S", "--split-string"}), None)
         if split is not None:
             return [["sh", "-c", *args[split + 1 : split + 2]]]
-    return _behind_options(args, _PREFIXES[name], _LEADING.get(name, 0)) if name in _PREFIXES else []
+    return _after_options(args, _PREFIXES[name], _LEADING.get(name, 0)) if name in _PREFIXES else []
 
 
-def _behind_options(args: list[str], takes_value: str, leading: int) -> list[list[str]]:
+def _after_options(args: list[str], takes_value: str, leading: int) -> list[list[str]]:
     """Where the program may begin. Only the prefix knows whether a long option takes the next word: both ways."""
     found: list[list[str]] = []
     at = 0

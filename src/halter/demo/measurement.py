@@ -1,4 +1,4 @@
-"""What the demo measures with. None of it asks Halter: the server and the kernel are the witnesses."""
+"""The measurements of the demo. None of them relies on Halter: they come from the server and the kernel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Clock:
         return None if self._start is None else (time.perf_counter() - self._start) * 1000
 
 
-class Act:
+class DemoCase:
     """One thing that runs and is stopped, and what was seen of it."""
 
     def __init__(self, title: str, folder: Path, server: TrickleServer, clock: Clock) -> None:
@@ -50,15 +50,15 @@ class Act:
         self.gone = asyncio.Event()
         self._folder = folder
 
-    def note_control_back(self) -> None:
+    def record_control_back(self) -> None:
         self.back_ms = self.clock.read()
 
-    def note_gone(self) -> None:
+    def record_gone(self) -> None:
         self.gone_ms = self.clock.read()
         self.gone.set()
 
     def lifeline(self) -> str:
-        """Make a named pipe for the processes of the act to write to once and then hold open.
+        """Make a named pipe for the processes of the case to write to once and then hold open.
 
         When the last of them is dead, wherever it was hiding, the kernel reports the end of the file.
         """
@@ -73,7 +73,7 @@ class Act:
             else:
                 loop.remove_reader(pipe)
                 os.close(pipe)
-                self.note_gone()
+                self.record_gone()
 
         loop.add_reader(pipe, read)
         return path
@@ -88,7 +88,7 @@ class TrickleServer:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Answer(self), "127.0.0.1", 0)
+        self._server = await loop.create_server(lambda: _ServerConnection(self), "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -96,7 +96,7 @@ class TrickleServer:
         self._server.close()
 
 
-class _Answer(asyncio.Protocol):
+class _ServerConnection(asyncio.Protocol):
     """One connection, from the side of the server."""
 
     def __init__(self, server: TrickleServer) -> None:
@@ -121,8 +121,8 @@ class _Answer(asyncio.Protocol):
         self._server.on_hang_up()
 
 
-class Witness:
-    """Recognises every process that was started after it was made, by a mark in the environment."""
+class ProcessFinder:
+    """Finds every process that was started after it was made, by a mark in the environment."""
 
     def __init__(self) -> None:
         self._mark = f"{_MARK}={secrets.token_hex(8)}"
@@ -142,4 +142,4 @@ class Witness:
         try:
             return self._mark.encode() in (process / "environ").read_bytes().split(b"\0")
         except OSError:
-            return False  # gone meanwhile, or somebody else's
+            return False  # ended meanwhile, or of another user

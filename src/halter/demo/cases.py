@@ -1,7 +1,7 @@
-"""The acts of the demo: what an agent has running when somebody presses stop.
+"""The cases of the demo: what an agent has running when somebody presses stop.
 
 Each runs under a token of its own, which is the ``current_token()`` here, and reports what was seen
-of it to its ``Act``. None of them is told about the stop by any other means than that token.
+of it to its ``DemoCase``. None of them is told about the stop by any other means than that token.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ from halter.cancel import current_token, run_blocking_async, run_isolated_async,
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from halter.demo.backstage import Act
+    from halter.demo.measurement import DemoCase
 
 _LONG: Final = 30  # seconds; nothing here would end by itself while you watch
 _GRACE: Final = 0.4
 _ABANDONED: Final = "abandoned: a thread cannot be killed"
 
 
-async def stream(act: Act) -> None:
+async def stream(case: DemoCase) -> None:
     """A model's answer. The scope cancels its body with the token, and the body closes the connection."""
-    act.server.on_hang_up = act.note_gone
-    act.unit = "words"
+    case.server.on_hang_up = case.record_gone
+    case.unit = "words"
     async with current_token().scope():
-        reader, writer = await asyncio.open_connection("127.0.0.1", act.server.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", case.server.port)
         try:
             writer.write(b"GET /answer HTTP/1.1\r\nHost: demo\r\n\r\n")
             async for line in reader:
-                act.progress += line.startswith(b"data: ")
-                act.started.set()
+                case.progress += line.startswith(b"data: ")
+                case.started.set()
         finally:
             writer.close()
-            act.ending = f"closed after {act.progress} words, as the server saw it"
+            case.ending = f"closed after {case.progress} words, as the server saw it"
 
 
-async def thread_in_a_command(act: Act) -> None:
+async def thread_in_a_command(case: DemoCase) -> None:
     """A tool that waits for a command and never looks up. What it waits for is ended, so it comes back."""
     loop = asyncio.get_running_loop()
-    act.ending = _ABANDONED
+    case.ending = _ABANDONED
 
     def tool() -> None:
-        loop.call_soon_threadsafe(act.started.set)
+        loop.call_soon_threadsafe(case.started.set)
         subprocess.run(["sleep", str(_LONG)], check=False)
         if current_token().is_cancelled:
-            act.ending = "returned when its command was killed"
-        loop.call_soon_threadsafe(act.note_gone)
+            case.ending = "returned when its command was killed"
+        loop.call_soon_threadsafe(case.record_gone)
 
-    act.is_abandoned = sys.platform != "linux"  # only there can a thread's children be told from the others
+    case.is_abandoned = sys.platform != "linux"  # only there can a thread's children be told from the others
     await run_blocking_async(tool)
 
 
-async def thread_asleep(act: Act) -> None:
+async def thread_asleep(case: DemoCase) -> None:
     """A tool that cannot be reached at all. Control comes back; the thread is abandoned, and counted."""
-    act.ending, act.is_abandoned = _ABANDONED, True
-    act.started.set()
+    case.ending, case.is_abandoned = _ABANDONED, True
+    case.started.set()
     await run_blocking_async(time.sleep, _LONG)
 
 
-async def stubborn_process(act: Act) -> None:
+async def stubborn_process(case: DemoCase) -> None:
     """A command that ignores TERM. Control comes back with its output so far; it is killed after its grace."""
     script = """
         trap '' TERM
@@ -73,17 +73,17 @@ async def stubborn_process(act: Act) -> None:
         while :; do echo working; sleep 0.1; done
     """
 
-    act.unit = "lines"
+    case.unit = "lines"
 
     def count(piece: bytes) -> None:
-        act.progress += piece.count(b"\n")
+        case.progress += piece.count(b"\n")
 
-    result = await run_process(["/bin/sh", "-c", script, act.lifeline()], grace=_GRACE, on_output=count)
+    result = await run_process(["/bin/sh", "-c", script, case.lifeline()], grace=_GRACE, on_output=count)
     lines = result.stdout.count(b"\n")
-    act.ending = f"killed after {_GRACE} s of grace; {lines} lines kept"
+    case.ending = f"killed after {_GRACE} s of grace; {lines} lines kept"
 
 
-async def runaway_process(act: Act) -> None:
+async def runaway_process(case: DemoCase) -> None:
     """A command that leaves its parent, its group and its session, and ignores TERM. It is found and killed."""
     script = """if True:
         import os, signal, sys
@@ -96,14 +96,14 @@ async def runaway_process(act: Act) -> None:
             os.write(lifeline, b"out")
         signal.pause()
     """
-    await run_process([sys.executable, "-c", script, act.lifeline()], grace=_GRACE)
-    act.ending = "found, and killed with its command"
+    await run_process([sys.executable, "-c", script, case.lifeline()], grace=_GRACE)
+    case.ending = "found, and killed with its command"
 
 
-async def spinning_tool(act: Act) -> None:
+async def spinning_tool(case: DemoCase) -> None:
     """Code that only a kill can stop runs in a process of its own, where it can be killed."""
-    act.ending = "its worker process was killed"
-    await run_isolated_async(spin, act.lifeline())
+    case.ending = "its worker process was killed"
+    await run_isolated_async(spin, case.lifeline())
 
 
 def spin(lifeline: str) -> None:
@@ -112,7 +112,7 @@ def spin(lifeline: str) -> None:
         pass
 
 
-async def sub_tasks(act: Act) -> None:
+async def sub_tasks(case: DemoCase) -> None:
     """Three sub-tasks in a plain TaskGroup. One scope around it is enough: they end before it is left."""
     ended = 0
 
@@ -121,22 +121,22 @@ async def sub_tasks(act: Act) -> None:
         try:
             while True:
                 await asyncio.sleep(0.05)
-                act.progress += 1
+                case.progress += 1
         finally:
             ended += 1
 
-    act.unit = "steps"
-    act.started.set()
+    case.unit = "steps"
+    case.started.set()
     try:
         async with current_token().scope(), asyncio.TaskGroup() as group:
             for _ in range(3):
                 group.create_task(work())
     finally:
-        act.ending = f"{ended} of 3 cancelled and awaited"
-        act.note_gone()
+        case.ending = f"{ended} of 3 cancelled and awaited"
+        case.record_gone()
 
 
-ACTS: Final[dict[str, Callable[[Act], Awaitable[None]]]] = {
+CASES: Final[dict[str, Callable[[DemoCase], Awaitable[None]]]] = {
     "HTTP stream": stream,
     "thread in subprocess.run": thread_in_a_command,
     "thread in time.sleep": thread_asleep,
