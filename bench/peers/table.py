@@ -54,6 +54,19 @@ POOLS = """
 Where fewer than eight tools had started and the system runs them at once, they wait for a thread: the thread pools of
 Python have by default four threads more than the machine has cores.
 """
+GOES_ON = """
+After each stop of the first table, the user sends another message. `6 of 7` means six of seven scenarios. The next turn
+cannot work where control was not back. The history and the text that the user had seen are judged by the request of
+that turn, if there was one; the history, by the rules of OpenAI's chat completions.
+
+The last two columns are scenarios of their own: a message that is sent during the turn, and ten stops between the last
+word and the end of the turn, of which those count that came while the turn still ran. A dash means that the system
+takes no messages during a turn, or that there was no request to judge.
+"""
+KILLED = """
+The process is killed while eight tools run a process each. Then a new process continues the stored conversation. A dash
+means that storing is left to the application.
+"""
 
 
 def _row(cells: list[str]) -> str:
@@ -192,28 +205,11 @@ def page_of(results: dict) -> str:
     head = ["", "connection to the provider closed", "requests after the stop", "processes alive 2 s after the stop"]
     lines += _table([*head, "time to exit"], rows(_left))
     lines += ["## Whether the conversation goes on", ""]
-    lines.append(
-        "After each stop of the first table, the user sends another message. `6 of 7` means that it was so in six of "
-        "seven scenarios. The next turn does not work where control was not back; the history is judged by the request "
-        "of that turn, if there was one, and by the rules of OpenAI's chat completions. The last two columns are "
-        "scenarios of their own: a message that is sent during the turn, and stops between the last word and the end of "
-        "the turn. Of these ten, those count that came while the turn still ran. A dash means that the system has no "
-        "way to send a message during a turn, or that no request could be judged.\n"
-    )
-    head = [
-        "",
-        "next turn works",
-        "history valid",
-        "seen text kept",
-        "message during the turn",
-        "late stops that failed",
-    ]
+    lines += [GOES_ON.strip(), ""]
+    head = ["", "next turn works", "history valid", "text kept", "message during the turn", "late stops that failed"]
     lines += _table(head, rows(_goes_on))
     lines += ["## After kill -9", ""]
-    lines.append(
-        "The process is killed while eight tools run a process each; a new process continues the stored conversation. A "
-        "dash means that storing is left to the application.\n"
-    )
+    lines += [KILLED.strip(), ""]
     head = ["", "processes alive after 2 s", "next turn works", "history valid"]
     lines += _table(head, rows(_killed))
     lines += ["## What it costs", ""]
