@@ -116,6 +116,8 @@ def main() -> int:
         return 0
     systems = [each for each in SYSTEMS if not options.system or each.name in options.system]
     scenarios = [each for each in everything if not options.scenario or each.tag in options.scenario]
+    if (load := os.getloadavg()[0]) > (os.cpu_count() or 1):
+        print(f"The machine is busy (load {load:.1f}): times, and what has to happen within 5 s, are not reliable.")
     start = time.monotonic()
     logs = Path(tempfile.mkdtemp(prefix="halter-peers-"))
     for each in systems:
