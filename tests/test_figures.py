@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bench.approvals import counts
 from bench.peers.plot import plot_of
 from bench.peers.table import page_of
 
@@ -93,6 +94,13 @@ def test_the_page_about_other_agents_is_what_was_measured() -> None:
     results = json.loads((RESULTS / "peers.json").read_text("utf-8"))
     assert GENERATED.read_text("utf-8") == page_of(results)
     assert (ROOT / "docs" / "peers.svg").read_text("utf-8") == plot_of(results)
+
+
+def test_the_counts_of_questions_are_those_of_the_benchmark() -> None:
+    """The table on the page about security has what `python -m bench.approvals` prints."""
+    page = (ROOT / "docs/security.md").read_text("utf-8")
+    table = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert table == [(sandbox, mode, str(asked), str(after)) for sandbox, mode, asked, after in counts()]
 
 
 def test_a_figure_without_a_source_is_found(tmp_path: Path) -> None:
