@@ -7,18 +7,22 @@ nothing was allowed for the session or for always. "after prefixes" counts again
 for always was allowed.
 """
 
+from __future__ import annotations
+
 from halter.toolbox.terminal.approval.commands import danger_in
 from halter.toolbox.terminal.approval.policy import approval_for
 from tests.security.test_everyday import COMMANDS
 
+Prefix = tuple[str, ...]
 
-def questions(*, in_sandbox, mode, allowed=()):
+
+def questions(*, in_sandbox: bool, mode: str, allowed: tuple[Prefix, ...] = ()) -> list[tuple[Prefix, ...]]:
     """The prefixes that each question offers, one for each command that asks."""
     needs = [approval_for(each, in_sandbox=in_sandbox, prefixes=allowed) for each in COMMANDS.values()]
     return [each.prefixes for each in needs if each is not None and not (mode == "auto" and each.automatic)]
 
 
-def counts():
+def counts() -> list[tuple[str, str, int, int]]:
     """For each sandbox and mode: how many commands ask, and how many after all offered prefixes were allowed."""
     found = []
     for in_sandbox in (True, False):
@@ -30,7 +34,7 @@ def counts():
     return found
 
 
-def main():
+def main() -> None:
     dangers = sum(bool(danger_in(each)) for each in COMMANDS.values())
     print(f"{len(COMMANDS)} commands; the list of dangers alone names {dangers}")
     print(f"{'sandbox':10} {'mode':6} {'asked':>6} {'after prefixes':>15}")
