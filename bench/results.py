@@ -13,7 +13,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-__all__ = ["RESULTS", "write_results"]
+__all__ = ["RESULTS", "commit", "today", "write_results"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -39,11 +39,14 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
+def today() -> str:
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")
+
+
 def write_results(name: str, values: dict[str, object]) -> Path:
     """Write what was measured, and return the file."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    date = dt.datetime.now(dt.UTC).strftime("%Y-%m-%d")
-    found = {"date": date, "machine": machine(), "commit": commit(), "values": values}
+    found = {"date": today(), "machine": machine(), "commit": commit(), "values": values}
     path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     return path

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from bench.approvals import counts
 from bench.peers.plot import plot_of
 from bench.peers.table import page_of
 
@@ -90,12 +91,16 @@ def test_each_result_says_where_it_comes_from(path: Path) -> None:
 
 def test_the_page_about_other_agents_is_what_was_measured() -> None:
     """The page and the plot are written from the results, so none of their figures was changed by hand."""
-    path, plot = RESULTS / "peers.json", ROOT / "docs" / "peers.svg"
-    assert path.exists() == GENERATED.exists() == plot.exists()
-    if path.exists():
-        results = json.loads(path.read_text("utf-8"))
-        assert GENERATED.read_text("utf-8") == page_of(results)
-        assert plot.read_text("utf-8") == plot_of(results)
+    results = json.loads((RESULTS / "peers.json").read_text("utf-8"))
+    assert GENERATED.read_text("utf-8") == page_of(results)
+    assert (ROOT / "docs" / "peers.svg").read_text("utf-8") == plot_of(results)
+
+
+def test_the_counts_of_questions_are_those_of_the_benchmark() -> None:
+    """The table on the page about security has what `python -m bench.approvals` prints."""
+    page = (ROOT / "docs/security.md").read_text("utf-8")
+    table = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    assert table == [(sandbox, mode, str(asked), str(after)) for sandbox, mode, asked, after in counts()]
 
 
 def test_a_figure_without_a_source_is_found(tmp_path: Path) -> None:

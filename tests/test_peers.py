@@ -5,8 +5,10 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from typing import Any
 
+from bench.peers.findings import findings
 from bench.peers.judge import all_text, defects_of
 from bench.peers.plot import plot_of
+from bench.peers.provider_main import CHUNKS, words
 from bench.peers.systems import SYSTEMS
 from bench.peers.verdicts import defects_of as told
 from bench.peers.verdicts import level_of
@@ -14,8 +16,8 @@ from bench.peers.verdicts import level_of
 
 def test_a_system_without_a_store_is_not_blamed_for_it() -> None:
     """A library may leave storing to the application; only what it left behind counts after kill -9."""
-    assert level_of("kill", [{"processes": 0, "has_store": False}]) == "good"
-    assert told("kill", [{"processes": 8, "has_store": False}]) == ["processes alive 2 s later: 8"]
+    assert level_of("smolagents", "kill", [{"processes": 0, "has_store": False}]) == "good"
+    assert told("kill", [{"processes": 8, "has_store": False}]) == ["8 processes were still running after 2 s"]
 
 
 def test_a_refused_message_is_not_a_lost_one() -> None:
@@ -26,7 +28,36 @@ def test_a_refused_message_is_not_a_lost_one() -> None:
 
 def test_a_system_that_has_no_way_to_send_is_not_judged() -> None:
     """The table has a dash for it."""
-    assert level_of("message", [{"can_send": False}]) == "none"
+    assert level_of("smolagents", "message", [{"can_send": False}]) == "none"
+
+
+def test_a_result_that_depends_on_reading_the_documentation_is_not_judged() -> None:
+    """It is told with its reason on the page, and is grey in the plot."""
+    lost = {"can_send": True, "accepted": True, "lost": 1, "next": True, "valid": True}
+    assert level_of("pydantic-ai", "message", [lost]) == "none"
+    assert level_of("hermes-agent", "message", [lost]) == "part"
+    found = {"versions": {}, "stop": "", "message": "", "store": "", "scenarios": {"message": [lost]}}
+    assert any("not judged" in line and "EnqueuedMessagesEvent" in line for line in findings("pydantic-ai", found))
+    assert any("the message was lost" in line for line in findings("hermes-agent", found))
+
+
+def test_what_could_not_be_measured_is_not_a_defect() -> None:
+    """A driver that failed says nothing about its system: grey in the plot, and the reason on the page."""
+    assert level_of("smolagents", "slow", [{"broken": "RuntimeError: no request"}]) == "none"
+    assert told("slow", [{"broken": "RuntimeError: no request"}]) == [
+        "could not be measured (RuntimeError: no request)"
+    ]
+
+
+def test_each_streamed_word_is_different() -> None:
+    """LiteLLM takes a hundred equal chunks for a model in a loop: openhands-sdk could then not be measured."""
+    assert len(set(words(CHUNKS))) == CHUNKS
+
+
+def test_each_version_has_the_name_of_its_package() -> None:
+    """A system may consist of several packages."""
+    found = {"versions": {"langgraph": "1.2", "langchain": "1.4"}, "stop": "", "message": "", "store": ""}
+    assert "Measured: langgraph 1.2, langchain 1.4." in "\n".join(findings("langgraph", found | {"scenarios": {}}))
 
 
 def test_words_are_kept_in_a_message_of_any_role() -> None:

@@ -2,7 +2,7 @@
 
     python -m bench.peers                          all systems, all scenarios; writes bench/results/peers.json,
                                                    docs/explanation/peers.md and docs/peers.svg
-    python -m bench.peers --system halter          only this one; the results of others stay as they are
+    python -m bench.peers --system halter          only this one; the stored results of the others stay
     python -m bench.peers --system halter --scenario slow     prints what was measured, and writes nothing
     python -m bench.peers --list                   the systems and scenarios
 
@@ -28,7 +28,7 @@ from bench.peers.processes import Provider
 from bench.peers.scenarios import COSTS, SCENARIOS, STREAM_TAGS, Bench, NotStarted, Scenario
 from bench.peers.systems import SYSTEMS, System
 from bench.peers.table import write_page
-from bench.results import RESULTS, write_results
+from bench.results import RESULTS, commit, today, write_results
 
 STORED = RESULTS / "peers.json"
 ROUNDS_UNTIL = 110.0  # seconds of one system after which it gets no more rounds: all ten take less than 30 minutes
@@ -44,7 +44,7 @@ def measure(system: System, scenarios: list[Scenario], folder: Path, logs: Path,
         return found | {"not_installed": _without_paths(str(exc))}
     found |= installed(system, python)
     print(f"{system.name}: {found['versions']}, {found['packages']} packages", flush=True)
-    found["import"] = _import_seconds(system, python) if COSTS in scenarios else None
+    found["import_cpu"] = _import_seconds(system, python) if COSTS in scenarios else None
     found["scenarios"] = {}
     begun = time.monotonic()
     provider = Provider()
@@ -95,14 +95,15 @@ def _short(result: dict) -> dict:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--system", action="append", help="only this one; may be repeated")
-    parser.add_argument("--scenario", action="append", help="only this one, by its tag; may be repeated")
+    everything = [*SCENARIOS, COSTS]
+    names, tags = [each.name for each in SYSTEMS], [each.tag for each in everything]
+    parser.add_argument("--system", action="append", choices=names, help="only this one; may be repeated")
+    parser.add_argument("--scenario", action="append", choices=tags, help="only this one; may be repeated")
     parser.add_argument("--environments", type=Path, default=CACHE, help="where the environments are made")
     parser.add_argument("--rounds", type=int, default=3, help="of the scenarios without tools")
     parser.add_argument("--page", action="store_true", help="write the page and the plot from the stored results")
     parser.add_argument("--list", action="store_true", help="list the systems and scenarios")
     options = parser.parse_args()
-    everything = [*SCENARIOS, COSTS]
     if options.list:
         for system in SYSTEMS:
             print(f"{system.name:20} stop: {system.stop}")
@@ -115,6 +116,8 @@ def main() -> int:
         return 0
     systems = [each for each in SYSTEMS if not options.system or each.name in options.system]
     scenarios = [each for each in everything if not options.scenario or each.tag in options.scenario]
+    if (load := os.getloadavg()[0]) > (os.cpu_count() or 1):
+        print(f"The machine is busy (load {load:.1f}): times, and what has to happen within 5 s, are not reliable.")
     start = time.monotonic()
     logs = Path(tempfile.mkdtemp(prefix="halter-peers-"))
     for each in systems:
@@ -133,9 +136,10 @@ def main() -> int:
 
 def _merged(name: str, found: dict) -> dict:
     """All results: those that are stored, with the new ones of one system."""
-    load = round(os.getloadavg()[0], 1)  # others may work on the machine: then only large differences mean something
+    # Systems may be measured at different times. The load tells how much the times of one can be trusted.
+    measured = {"date": today(), "commit": commit(), "load": round(os.getloadavg()[0], 1)}
     stored = json.loads(STORED.read_text())["values"]["systems"] if STORED.exists() else {}
-    systems = stored | {name: found | {"load": load}}
+    systems = stored | {name: found | measured}
     return {"systems": {each.name: systems[each.name] for each in SYSTEMS if each.name in systems}}
 
 

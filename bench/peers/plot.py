@@ -14,27 +14,28 @@ __all__ = ["plot_of", "write_plot"]
 PLOT = Path(__file__).parents[2] / "docs" / "peers.svg"
 SHORT = {
     "slow": ["slow", "stream"],
-    "silent": ["silent", "at first"],
-    "hang": ["silent in", "mid-stream"],
-    "deaf": ["8 deaf", "tools"],
-    "cooperative": ["8 tools that", "cooperate"],
-    "process": ["8 tools with", "processes"],
-    "blocking": ["blocking", "async tool"],
-    "message": ["message,", "then stop"],
-    "race": ["stop at the", "very end"],
-    "kill": ["kill -9", ""],
+    "silent": ["no answer", "yet"],
+    "hang": ["hangs in", "mid-stream"],
+    "deaf": ["sleeping", "threads"],
+    "cooperative": ["tools that", "cooperate"],
+    "process": ["running", "programs"],
+    "blocking": ["blocked", "event loop"],
+    "message": ["right after", "a message"],
+    "race": ["in the last", "millisecond"],
+    "kill": ["kill -9", "instead"],
 }
+GROUPS = [("while the model answers", 3), ("while tools run", 4), ("at a bad moment", 3)]
 # 800 wide, which is what GitHub shows of it without scaling.
-LEFT, TOP, WIDTH, HEIGHT = 130, 98, 66, 30
+LEFT, TOP, WIDTH, HEIGHT = 128, 116, 66, 30
 MARKS = {"good": "✓", "part": "!", "bad": "✗", "none": "-"}
 LEGEND = [
-    ("good", "stopped within a second, and all is in order"),
-    ("part", "stopped, but something was left behind or lost"),
+    ("good", "stopped within a second, nothing left or lost"),
+    ("part", "stopped, but something was left running or lost"),
     ("bad", "took over a second, or broke the next turn"),
-    ("none", "the system has no such thing"),
+    ("none", "no such feature, or not judged"),
 ]
 TITLE = "What happens when you press stop"
-SUBTITLE = "Time until control is back. The colour says whether the stop was complete."
+SUBTITLE = "Time until you have control back, and whether the stop was complete"
 # The background is part of the picture: a page may be light where the browser prefers dark.
 STYLE = """
 text { font-family: system-ui, -apple-system, "Segoe UI", sans-serif; font-size: 12px; fill: #1f2328; }
@@ -42,8 +43,10 @@ text { font-family: system-ui, -apple-system, "Segoe UI", sans-serif; font-size:
 .title { font-size: 16px; font-weight: 700; }
 .soft { fill: #59636e; }
 .head { font-size: 10.5px; text-anchor: middle; }
+.group { font-size: 11.5px; text-anchor: middle; font-weight: 600; }
+.line { stroke: #59636e; stroke-width: 1; }
 .own { font-weight: 700; }
-.cell { font-size: 11.5px; text-anchor: middle; font-weight: 600; fill: #ffffff; }
+.cell { font-size: 11px; text-anchor: middle; font-weight: 600; fill: #ffffff; }
 .cell.part { fill: #1f2328; }
 .cell.none { fill: #59636e; }
 rect.good { fill: #0067a3; }
@@ -54,12 +57,13 @@ rect.none { fill: #8884; }
   text { fill: #e6edf3; }
   .back { fill: #0d1117; }
   .soft, .cell.none { fill: #9198a1; }
+  .line { stroke: #9198a1; }
 }
 """
 
 
 def _label(tag: str, rounds: list[dict], level: str) -> str:
-    if level == "none" or tag in {"message", "race", "kill"} or "broken" in rounds[0]:
+    if level == "none" or tag in {"message", "race", "kill"}:
         return MARKS[level]
     control = control_of(rounds)
     return f"{MARKS[level]} {'> 5 s' if control is None else _rounded(control)}"
@@ -74,7 +78,7 @@ def _row(y: float, name: str, scenarios: dict) -> list[str]:
     lines = [f'<text x="8" y="{y + 19:g}"{own}>{html.escape(name)}</text>']
     for column, scenario in enumerate(SCENARIOS):
         rounds = scenarios.get(scenario.tag)
-        level = level_of(scenario.tag, rounds) if rounds else "none"
+        level = level_of(name, scenario.tag, rounds) if rounds else "none"
         label = _label(scenario.tag, rounds, level) if rounds else MARKS["none"]
         x = LEFT + WIDTH * column
         lines.append(
@@ -84,10 +88,24 @@ def _row(y: float, name: str, scenarios: dict) -> list[str]:
     return lines
 
 
+def _heads() -> list[str]:
+    lines, column = [], 0
+    for words, count in GROUPS:
+        left, right = LEFT + WIDTH * column + 4, LEFT + WIDTH * (column + count) - 4
+        lines.append(f'<text x="{(left + right) / 2:g}" y="72" class="group">{words}</text>')
+        lines.append(f'<line x1="{left}" y1="78" x2="{right}" y2="78" class="line"/>')
+        column += count
+    for column, scenario in enumerate(SCENARIOS):
+        x = LEFT + WIDTH * column + WIDTH / 2
+        for row, word in enumerate(SHORT[scenario.tag]):
+            lines.append(f'<text x="{x:g}" y="{92 + 13 * row}" class="head">{word}</text>')
+    return lines
+
+
 def plot_of(results: dict) -> str:
     systems = {name: found for name, found in results["values"]["systems"].items() if "scenarios" in found}
     bottom = TOP + HEIGHT * len(systems) + 16
-    width, height = LEFT + WIDTH * len(SCENARIOS) + 10, bottom + 52
+    width, height = LEFT + WIDTH * len(SCENARIOS) + 12, bottom + 52
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
         f"<title>{TITLE}. {SUBTITLE}</title><style>{STYLE}</style>",
@@ -95,10 +113,7 @@ def plot_of(results: dict) -> str:
         f'<text x="8" y="26" class="title">{TITLE}</text>',
         f'<text x="8" y="46" class="soft">{SUBTITLE}</text>',
     ]
-    for column, scenario in enumerate(SCENARIOS):
-        x = LEFT + WIDTH * column + WIDTH / 2
-        for row, word in enumerate(SHORT[scenario.tag]):
-            lines.append(f'<text x="{x:g}" y="{74 + 13 * row}" class="head">{word}</text>')
+    lines += _heads()
     for row, (name, found) in enumerate(systems.items()):
         lines += _row(TOP + HEIGHT * row, name, found["scenarios"])
     for place, (level, words) in enumerate(LEGEND):

@@ -17,7 +17,6 @@ from halter.testing import (
     ScriptedReply,
     answer,
     hang_before_first_byte,
-    slow_stream,
     tool_calls,
 )
 
@@ -25,8 +24,14 @@ if TYPE_CHECKING:
     from halter.testing import SeenRequest
 
 CHUNKS = 2000  # of the stream whose CPU time is measured
+SLOW_CHUNKS = 10_000
 BRIEF_CHUNKS, BRIEF_INTERVAL = 10, 0.01
 CALLS = {"deaf": 8, "cooperative": 8, "process": 8, "blocking": 1}
+
+
+def words(count: int) -> tuple[str, ...]:
+    """Different words: LiteLLM takes a hundred equal chunks for a model that repeats itself, and asks again."""
+    return tuple(f"word{n} " for n in range(count))
 
 
 def texts(message: dict) -> str:
@@ -45,11 +50,11 @@ def reply_to(request: SeenRequest) -> ScriptedReply:
     # smolagents ends a turn by a call of this tool, and by nothing else.
     end = (ToolCall("call_final", "final_answer", '{"answer": "ok"}'),) if "final_answer" in tools else ()
     plain = {
-        "slow": slow_stream(0.05),
+        "slow": ScriptedReply(words(SLOW_CHUNKS), interval=0.05),
         "silent": hang_before_first_byte(),
         "hang": ScriptedReply(("one ", "two ", "three ", "four ", "five ", "six"), fault="hang", after=5),
-        "brief": ScriptedReply(("word ",) * BRIEF_CHUNKS, end, interval=BRIEF_INTERVAL),
-        "chunks": ScriptedReply(("word ",) * CHUNKS, end),
+        "brief": ScriptedReply(words(BRIEF_CHUNKS), end, interval=BRIEF_INTERVAL),
+        "chunks": ScriptedReply(words(CHUNKS), end),
     }
     if tag in plain:
         return plain[tag]

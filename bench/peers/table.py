@@ -5,37 +5,67 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.peers.scenarios import SCENARIOS
-from bench.peers.verdicts import control_of, defects_of, milliseconds
+from bench.peers.findings import EIGHT, findings
+from bench.peers.scenarios import SCENARIOS, STREAM_TAGS
+from bench.peers.verdicts import NOT_JUDGED, control_of, defects_of, milliseconds
 
 __all__ = ["page_of", "write_page"]
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "peers.md"
-EIGHT = {"deaf", "cooperative", "process"}
 STOPS = [each for each in SCENARIOS if each.tag not in {"message", "race", "kill"}]
+NONE = "-"
 
 HEAD = """# Halter beside other agents
 
-After this page you know what happens in Halter and in other agents when somebody stops a turn, and how to see it for
-yourself.
+After this page you know what Halter and eight other agent frameworks do when a turn is stopped, and how to check each
+result yourself.
 
-![Time from a stop to control, and whether anything was left behind](../peers.svg)
+![Time until control is back, for each system and scenario, and whether the stop was complete](../peers.svg)
 
-`python -m bench.peers` writes `bench/results/peers.json`, and from that file this page and the plot. Each
-system is installed with pip into an environment of its own. A small driver (`bench/peers/drivers/`) runs it against one
-fake provider in another process, and stops it as the system's own documentation recommends; the driver's docstring says
-what that is. The tools are the same functions everywhere, except for those that cooperate: they use what the system
-gives them to notice a stop. What happened is judged from outside: by the provider, which sees when connections close
-and what the next request contains; by the table of processes; and by the clock.
+## How it is measured
+
+`python -m bench.peers` runs all systems in the same ten [scenarios](#the-scenarios), and writes
+`bench/results/peers.json`, this page and the plot.
+
+- **Each system is installed with pip** into an environment of its own, in the newest version there is.
+- **Each is stopped as its own documentation says.** A short driver in `bench/peers/drivers/` does that; its docstring
+  says what was chosen, and why.
+- **The tools are the same functions everywhere**, written as people write them, without a thought of being stopped.
+  Only the cooperative ones use what their system offers to notice a stop. Where a system notifies its tools, the tool
+  with a process could be written to end that process.
+- **The results are observed from outside**: the fake provider sees when a connection is closed and what the next
+  request contains, the process table shows what still runs, and all of them share one clock.
+- **What a system does not offer does not count against it**, nor does a result that depends on how its documentation
+  is read. [The results of each system](#results-of-each-system) say which, and have the command that reproduces them.
+
+If a driver does not do justice to a system, please open an issue.
 """
 READING = """
-Control is back when the call that runs the turn has returned. "> 5 s" means that it had not after five seconds; the
-deaf tools run for 15 s. A dash means that the system has no such thing. Systems that run tools in the thread pool of
-asyncio start no more of the eight at once than there are cores, and four.
+Control is back when the call that runs the turn has returned. `> 5 s` means that it had not returned after five
+seconds; the deaf tools run for 15 s. The times of the first three columns are medians of up to three runs. A dash means
+that the system has no such tools.
 
-Halter is here twice. `halter` is its blocking API, `stream_sync()`, which runs turns on an event loop of Halter's own.
-`halter-async` is `stream()`, which runs them in the loop of the program: an async tool that blocks this loop blocks
-Halter, too.
+Halter has two rows. `halter` is its blocking API, `stream_sync()`, which runs turns on an event loop of its own.
+`halter-async` is `stream()`, which runs them in the event loop of the program: an async tool that blocks this loop
+blocks the turn as well. If your async tools may block, call `session.use_tool_loop()`; they then run on a separate
+loop, and stop as in the row of `halter`.
+"""
+POOLS = """
+Where fewer than eight tools had started and the system runs them at once, they wait for a thread: the thread pools of
+Python have by default four threads more than the machine has cores.
+"""
+GOES_ON = """
+After each stop of the first table, the user sends another message. `6 of 7` means six of seven scenarios. The next turn
+cannot work where control was not back. The history and the text that the user had seen are judged by the request of
+that turn, if there was one; the history, by the rules of OpenAI's chat completions.
+
+The last two columns are scenarios of their own: a message that is sent during the turn, and ten stops between the last
+word and the end of the turn, of which those count that came while the turn still ran. A dash means that the system
+takes no messages during a turn, or that there was no request to judge.
+"""
+KILLED = """
+The process is killed while eight tools run a process each. Then a new process continues the stored conversation. A dash
+means that storing is left to the application.
 """
 
 
@@ -44,160 +74,154 @@ def _row(cells: list[str]) -> str:
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return [_row(head), "|" + "---|" * len(head), *map(_row, rows), ""]
+    """A table without the columns that have nothing in them."""
+    filled = [n for n in range(len(head)) if n == 0 or any(row[n] != NONE for row in rows)]
+    lines = [[cells[n] for n in filled] for cells in (head, *rows)]
+    return [_row(lines[0]), "|" + "---|" * len(filled), *map(_row, lines[1:]), ""]
 
 
-def _seconds(value: float | None, *, cap: str = "> 5 s") -> str:
-    return cap if value is None else milliseconds(value)
+def _of(found: dict, key: str, tags: set[str]) -> list:
+    """The values that a key has in some scenarios, over all rounds."""
+    rounds = [each for tag, results in found["scenarios"].items() if tag in tags for each in results]
+    return [each[key] for each in rounds if key in each]
 
 
-def _cell(tag: str, rounds: list[dict] | None) -> str:
-    if not rounds or defects_of(tag, rounds) is None:
-        return "-"
-    return "broken" if "broken" in rounds[0] else _seconds(control_of(rounds))
-
-
-def _worst(found: dict, key: str, tags: list[str]) -> object:
-    """The worst value of a key over some scenarios: None beats numbers, False beats True; absent if there is none."""
-    values = [each[key] for tag in tags for each in found["scenarios"].get(tag, ()) if key in each]
+def _slowest(values: list, late: str) -> str:
     if not values:
-        return "-"
-    if None in values:
-        return None
-    return all(values) if all(isinstance(each, bool) for each in values) else max(values)
+        return NONE
+    return late if None in values else milliseconds(max(values))
 
 
-def _yes(value: object) -> str:
-    return {True: "yes", False: "**no**", None: "-"}.get(value, "-") if not isinstance(value, str) else value
+def _share(found: dict, key: str, tags: set[str]) -> str:
+    """In how many of the scenarios it was always so: "6 of 7"."""
+    scenarios = [[each[key] for each in found["scenarios"].get(tag, ()) if each.get(key) is not None] for tag in tags]
+    asked = [values for values in scenarios if values]
+    good = sum(all(values) for values in asked)
+    text = f"{good} of {len(asked)}"
+    return NONE if not asked else text if good == len(asked) else f"**{text}**"
 
 
-def _measured(systems: dict) -> dict:
-    return {name: found for name, found in systems.items() if "scenarios" in found}
+def _first(found: dict, tag: str) -> dict:
+    return (found["scenarios"].get(tag) or [{}])[0]
 
 
-def _left_behind(name: str, found: dict) -> list[str]:
-    tags = [each.tag for each in STOPS]
-    streams = ["slow", "silent", "hang"]
-    closed, exits = _worst(found, "closed", streams), _worst(found, "exit", tags)
-    message = (found["scenarios"].get("message") or [{}])[0]
-    kill = (found["scenarios"].get("kill") or [{}])[0]
-    race = (found["scenarios"].get("race") or [{}])[0]
+def _control(tag: str, rounds: list[dict] | None) -> str:
+    if not rounds or defects_of(tag, rounds) is None:
+        return NONE
+    if "broken" in rounds[0]:
+        return "not measured"
+    control = control_of(rounds)
+    return "> 5 s" if control is None else milliseconds(control)
+
+
+TAGS = {each.tag for each in STOPS}
+
+
+def _left(name: str, found: dict) -> list[str]:
     return [
         name,
-        closed if isinstance(closed, str) else _seconds(closed, cap="open after 2 s"),
-        str(_worst(found, "requests_after", tags)),
-        str(_worst(found, "processes", ["process"])),
-        exits if isinstance(exits, str) else _seconds(exits),
-        _yes(_worst(found, "next", tags)),
-        _yes(_worst(found, "valid", tags)),
-        _yes(_worst(found, "words_kept", streams)),
-        _message(message),
-        f"{race['next_failed']}, {race['words_lost']} of {race['in_turn']}" if "tries" in race else "broken",
-        f"{kill.get('processes', '-')}",
-        _yes(kill.get("next")) if kill.get("has_store") else "no store",
+        _slowest(_of(found, "closed", STREAM_TAGS), "open after 2 s"),
+        str(max(_of(found, "requests_after", TAGS), default=NONE)),
+        str(max(_of(found, "processes", {"process"}), default=NONE)),
+        _slowest(_of(found, "exit", TAGS), "> 5 s"),
     ]
 
 
-def _message(result: dict) -> str:
+def _goes_on(name: str, found: dict) -> list[str]:
+    race = _first(found, "race")
+    bad = max(race.get("next_failed", 0), race.get("invalid", 0), race.get("words_lost", 0))
+    return [
+        name,
+        _share(found, "next", TAGS),
+        _share(found, "valid", TAGS),
+        _share(found, "words_kept", STREAM_TAGS),
+        _message(name, _first(found, "message")),
+        f"{bad} of {race['in_turn']}" if "tries" in race else NONE,
+    ]
+
+
+def _message(name: str, result: dict) -> str:
+    if (name, "message") in NOT_JUDGED:
+        return "not judged"
     if "broken" in result:
-        return "broken"
+        return "not measured"
     if not result.get("can_send"):
-        return "no way"
+        return NONE
     if not result["accepted"]:
         return "refused"
     return "**lost**" if result["lost"] else "kept"
 
 
-LEFT_HEAD = [
-    "",
-    "connection closed",
-    "requests after the stop",
-    "processes after 2 s",
-    "exit",
-    "next turn works",
-    "history valid",
-    "words kept",
-    "message in a turn",
-    "late stop: next turns failed, words lost",
-    "kill -9: processes after 2 s",
-    "kill -9: goes on",
-]
+def _killed(name: str, found: dict) -> list[str]:
+    kill = _first(found, "kill")
+    if not kill.get("has_store"):
+        return [name, str(kill.get("processes", NONE)), NONE, NONE]
+    yes = {True: "yes", False: "**no**"}
+    return [name, str(kill["processes"]), yes.get(kill.get("next"), NONE), yes.get(kill.get("valid"), NONE)]
 
 
 def _cost(name: str, found: dict) -> list[str]:
-    cost = (found["scenarios"].get("cost") or [{}])[0]
-    size = f"{found['bytes'] / 1e6:.0f} MB in {found['packages']} packages"
-    if "turn" not in cost:
-        return [name, "broken", "broken", "broken", _seconds(found.get("import"), cap="-"), size]
+    cost = _first(found, "cost")
+    missing = "not measured" if "broken" in cost else NONE
+    times = (found.get("import_cpu"), *(cost.get(key) for key in ("first_cpu", "turn", "turn_cpu")))
+    chunk = cost.get("chunk_cpu")
     return [
         name,
-        milliseconds(cost["turn"]),
-        milliseconds(cost["turn_cpu"]),
-        f"{cost['chunk_cpu'] * 1e6:.0f} µs",
-        _seconds(found.get("import"), cap="-"),
-        size,
+        *(missing if value is None else milliseconds(value) for value in times),
+        ("not measured" if cost else NONE) if chunk is None else f"{chunk * 1e6:.0f} µs",
+        f"{found['bytes'] / 1e6:.0f} MB",
+        str(found["packages"]),
     ]
 
 
-def _defects(name: str, found: dict) -> list[str]:
-    lines = [f"### {name} {', '.join(found['versions'].values())}", ""]
-    lines.append(f"Stopped by {found['stop']}. " + _ways(found))
-    lines.append("")
-    if "note" in found:
-        lines += [found["note"], ""]
-    for scenario in SCENARIOS:
-        told = defects_of(scenario.tag, found["scenarios"].get(scenario.tag, []))
-        if told:
-            command = f"`python -m bench.peers --system {name} --scenario {scenario.tag}`"
-            started = found["scenarios"][scenario.tag][0].get("tools_started")
-            few = f" ({started} of 8 tools had started)" if scenario.tag in EIGHT and started != 8 else ""
-            lines.append(f"- {scenario.name}{few}: {'; '.join(told)}. {command}")
-    if lines[-1] == "":
-        lines.append("- no defect in these scenarios")
-    return [*lines, ""]
-
-
-def _ways(found: dict) -> str:
-    message = f"Messages during a turn by {found['message']}." if found["message"] else "No messages during a turn."
-    return message + (f" Stored by {found['store']}." if found["store"] else " Stores nothing by itself.")
+def _when(results: dict) -> str:
+    systems, machine = results["values"]["systems"], results["machine"]
+    dates = sorted({found.get("date", results["date"]) for found in systems.values()})
+    commits = sorted({found.get("commit", results["commit"]) for found in systems.values()})
+    minutes = sum(found.get("seconds", 0) for found in systems.values()) // 60
+    load = max(found.get("load", 0.0) for found in systems.values())
+    return (
+        f"Measured on {' and '.join(dates)}, with Python {machine['python']} on {machine['cores']} cores "
+        f"({machine['cpu']}), at commit {' and '.join(f'`{each}`' for each in commits)}, in {minutes} minutes. The "
+        f"load of the machine was at most {load:g}. Differences of a few milliseconds mean nothing.\n"
+    )
 
 
 def page_of(results: dict) -> str:
-    systems, machine = results["values"]["systems"], results["machine"]
-    measured = _measured(systems)
-    lines = [HEAD]
-    minutes = sum(found.get("seconds", 0) for found in systems.values()) // 60
-    load = max(found.get("load", 0.0) for found in systems.values())
-    lines.append(
-        f"Measured on {results['date']}, with Python {machine['python']} on {machine['cores']} cores "
-        f"({machine['cpu']}), at commit `{results['commit']}`, in {minutes} minutes. The load of the machine was up to "
-        f"{load:g}, so small differences of times mean nothing.\n"
-    )
-    lines += ["## From the stop to control", ""]
-    rows = [
-        [name, *(_cell(each.tag, found["scenarios"].get(each.tag)) for each in STOPS)]
-        for name, found in measured.items()
-    ]
-    lines += _table(["", *(each.name for each in STOPS)], rows)
-    lines += [READING.strip(), "", "## What is left behind", ""]
-    lines.append(
-        "The worst of all scenarios. The history is judged by the rules of OpenAI's chat completions. Of the ten late "
-        "stops, those count that came while the turn still ran.\n"
-    )
-    lines += _table(LEFT_HEAD, [_left_behind(name, found) for name, found in measured.items()])
+    systems = results["values"]["systems"]
+    measured = {name: found for name, found in systems.items() if "scenarios" in found}
+
+    def rows(of: object) -> list[list[str]]:
+        return [of(name, found) for name, found in measured.items()]
+
+    lines = [HEAD, _when(results), "## Time until control is back", ""]
+    times = rows(lambda name, found: [name, *(_control(each.tag, found["scenarios"].get(each.tag)) for each in STOPS)])
+    lines += _table(["", *(each.name for each in STOPS)], times)
+    lines += [READING.strip(), ""]
+    if any(2 <= n < 8 for found in measured.values() for n in _of(found, "tools_started", EIGHT)):
+        lines += [POOLS.strip(), ""]
+    lines += ["## What keeps running", ""]
+    lines.append("The slowest, or the most, of the scenarios of the first table.\n")
+    head = ["", "connection to the provider closed", "requests after the stop", "processes alive 2 s after the stop"]
+    lines += _table([*head, "time to exit"], rows(_left))
+    lines += ["## Whether the conversation goes on", ""]
+    lines += [GOES_ON.strip(), ""]
+    head = ["", "next turn works", "history valid", "text kept", "message during the turn", "late stops that failed"]
+    lines += _table(head, rows(_goes_on))
+    lines += ["## After kill -9", ""]
+    lines += [KILLED.strip(), ""]
+    head = ["", "processes alive after 2 s", "next turn works", "history valid"]
+    lines += _table(head, rows(_killed))
     lines += ["## What it costs", ""]
     lines.append(
-        "A turn is one request that is answered at once, at the median of fifty. CPU time is that of the driver's "
-        "process; the answer of many chunks has 2,000.\n"
+        "A turn is one request that is answered at once: the median of fifty. A chunk is one of 2,000 of a streamed "
+        "answer. CPU time is that of the driver's process.\n"
     )
-    head = ["", "a turn", "CPU of a turn", "CPU of a chunk", "CPU of the import", "installed"]
-    lines += _table(head, [_cost(name, found) for name, found in measured.items()])
-    lines += ["## Each defect, and how to reproduce it", ""]
-    for name, found in measured.items():
-        lines += _defects(name, found)
+    head = ["", "CPU of the imports", "CPU until the first answer", "a turn", "CPU of a turn", "CPU of a chunk"]
+    lines += _table([*head, "installed", "packages"], rows(_cost))
+    lines += ["## Results of each system", ""]
     for name, found in systems.items():
-        if "not_installed" in found:
-            lines += [f"### {name}", "", f"Was not measured in this run: {found['not_installed']}.", ""]
+        lines += findings(name, found)
     lines += ["## The scenarios", ""]
     lines += [f"- **{each.name}** (`{each.tag}`): {each.does}" for each in SCENARIOS]
     return "\n".join(lines).rstrip() + "\n"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import statistics
 
-__all__ = ["control_of", "defects_of", "level_of", "milliseconds"]
+from bench.peers.systems import SYSTEMS
 
-SLOW = 1.0  # seconds; a stop that takes longer is felt
+__all__ = ["NOT_JUDGED", "control_of", "defects_of", "level_of", "milliseconds"]
+
+SLOW = 1.0  # seconds; people notice a stop that takes longer
+# Why the result of a system in a scenario is not held against it.
+NOT_JUDGED = {(each.name, tag): why for each in SYSTEMS for tag, why in each.not_judged.items()}
 
 
 def milliseconds(seconds: float) -> str:
@@ -34,25 +38,26 @@ def defects_of(tag: str, rounds: list[dict]) -> list[str] | None:
 
 def _of(tag: str, result: dict) -> list[str] | None:
     if "broken" in result:
-        return [f"could not be run: {result['broken']}"]
+        return [f"could not be measured ({result['broken']})"]
     if result.get("applies") is False or result.get("can_send") is False:
         return None
     if tag == "race":
         return _of_race(result)
+    alive = result.get("processes")
     checks = {
         "control was not back after 5 s": result.get("control", 0.0) is None,
         f"control was back after {milliseconds(result.get('control') or 0.0)}": (result.get("control") or 0.0) > SLOW,
-        "the connection was open 2 s later": result.get("closed", 0.0) is None,
+        "the connection was still open after 2 s": result.get("closed", 0.0) is None,
         f"requests after the stop: {result.get('requests_after')}": result.get("requests_after"),
-        f"processes alive 2 s later: {result.get('processes')}": result.get("processes"),
+        f"{alive} {'process was' if alive == 1 else 'processes were'} still running after 2 s": alive,
         "the message was lost": result.get("lost"),
         "the message was refused": result.get("accepted") is False,
         f"the next turn failed ({result.get('why', '')[:100]})": result.get("next") is False
         and result.get("why") != "control was not back",
         f"the next request was invalid ({', '.join(result.get('defects', ()))})": result.get("valid") is False,
-        "the user's message was not in the next request": result.get("message_kept") is False,
-        "the words that were shown were not in the next request": result.get("words_kept") is False,
-        "the process had not ended 5 s after it was told to": result.get("exit", 0.0) is None,
+        "the user's message was missing from the next request": result.get("message_kept") is False,
+        "the text that the user had seen was missing from the next request": result.get("words_kept") is False,
+        "the process was still running 5 s after it was asked to exit": result.get("exit", 0.0) is None,
     }
     return [words for words, is_so in checks.items() if is_so]
 
@@ -61,24 +66,26 @@ def _of_race(result: dict) -> list[str]:
     tries = result["tries"]
     told = []
     if result["next_failed"]:
-        told.append(f"the next turn failed in {result['next_failed']} of {tries} ({result['why'][:100]})")
+        told.append(f"the next turn failed in {result['next_failed']} of {tries} tries ({result['why'][:100]})")
     if result["invalid"]:
-        told.append(f"the next request was invalid in {result['invalid']} of {tries}")
+        told.append(f"the next request was invalid in {result['invalid']} of {tries} tries")
     if result["words_lost"]:
-        told.append(f"words that were shown were lost in {result['words_lost']} of {tries}")
+        told.append(f"text that the user had seen was lost in {result['words_lost']} of {tries} tries")
     return told
 
 
-def level_of(tag: str, rounds: list[dict]) -> str:
-    """`good`: nothing went wrong. `bad`: it did not stop, or the next turn does not work. `part`: the rest."""
+def level_of(system: str, tag: str, rounds: list[dict]) -> str:
+    """`good`: nothing went wrong. `bad`: it did not stop, or the next turn does not work. `part`: the rest.
+
+    `none`: the system has no such thing, or the result is not judged.
+    """
     defects = defects_of(tag, rounds)
-    if defects is None:
+    if defects is None or (system, tag) in NOT_JUDGED or any("broken" in each for each in rounds):
         return "none"
     if not defects:
         return "good"
     is_bad = any(
-        "broken" in each
-        or each.get("next") is False
+        each.get("next") is False
         or each.get("valid") is False
         or each.get("invalid")
         or each.get("next_failed")

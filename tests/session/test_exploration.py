@@ -13,12 +13,19 @@ from collections.abc import Iterator
 import pytest
 
 from halter.events import Mode
-from tests.support.exploration import NEVER, Outcome, Schedule, check, play
+from tests.support.exploration import NEVER, Outcome, Schedule, agent, check, play
 
 MODES: tuple[Mode, ...] = ("queue", "steer", "interrupt", "rollback")
 LONG = bool(os.environ.get("HALTER_LONG"))
 ITERATIONS = 16  # a turn with one call and no disturbance has 14; later actors find no turn
 PLAYED = 200  # in the suite
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _guardian() -> None:
+    """Start the guardian: the first call of a process waits for that, in a thread that no schedule controls."""
+    with agent().session() as session:
+        session.run("go")
 
 
 def schedules(*, crashes: bool) -> Iterator[Schedule]:

@@ -2,6 +2,7 @@
 
 The inbox is compared with a simple model of it; the history is judged by the rules of every provider, and must be the
 same after a restart; the display that is fed event by event must be the same as one that reads the log at once.
+`HALTER_LONG=1 pytest tests/session/test_machines.py -s` runs many more, and prints how many states they visited.
 """
 
 from __future__ import annotations
@@ -9,11 +10,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from halter import Session, tool
 from halter.errors import NothingToDo
@@ -28,7 +36,7 @@ from tests.support.valid_history import judge
 
 LONG = bool(os.environ.get("HALTER_LONG"))
 SETTINGS = settings(
-    max_examples=2_000 if LONG else 25,
+    max_examples=2_000 if LONG else 100,
     stateful_step_count=60 if LONG else 20,
     deadline=None,
     derandomize=not LONG,
@@ -50,6 +58,8 @@ def copied(store: MemoryStore) -> MemoryStore:
 
 class InboxMachine(RuleBasedStateMachine):
     """Posts, edits, holds, releases, turns and restarts, beside a model of it: ids, each with its state and text."""
+
+    visited: ClassVar[set[tuple[object, ...]]] = set()
 
     @initialize()
     def begin(self) -> None:
@@ -138,6 +148,8 @@ class InboxMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         found = [(each.id, each.state, each.text, bool(each.preparing)) for each in self.session.inbox]
         assert found == [(name, *rest) for name, rest in self.waiting.items()]
+        waiting = tuple((name, state, preparing) for name, state, _, preparing in found)
+        self.visited.add((waiting, tuple(sorted(self.settled.items()))))
         for name in self.settled:
             message = self.session.inbox.find(name)
             assert message is not None
@@ -175,6 +187,8 @@ ANSWERS: list[Callable[[], Any]] = [
 
 class HistoryMachine(RuleBasedStateMachine):
     """Turns with every kind of answer, posts, rollbacks and restarts: valid for every provider, and the same again."""
+
+    visited: ClassVar[set[tuple[object, ...]]] = set()
 
     @initialize()
     def begin(self) -> None:
@@ -221,6 +235,8 @@ class HistoryMachine(RuleBasedStateMachine):
     @invariant()
     def history_is_valid(self) -> None:
         judge(self.session.history)
+        roles = tuple(type(message).__name__ for message in self.session.history)
+        self.visited.add((roles, tuple(message.state for message in self.session.inbox)))
 
     @invariant()
     def history_is_the_same_after_a_restart(self) -> None:
@@ -249,7 +265,15 @@ class HistoryMachine(RuleBasedStateMachine):
         self.session.close()
 
 
-InboxTest = InboxMachine.TestCase
-InboxTest.settings = SETTINGS
-HistoryAndViewsTest = HistoryMachine.TestCase
-HistoryAndViewsTest.settings = SETTINGS
+def test_the_inbox_is_what_a_simple_model_says() -> None:
+    """After any sequence of posts, edits, holds, releases, turns and restarts, the inbox agrees with the model."""
+    run_state_machine_as_test(InboxMachine, settings=SETTINGS)
+    print(f"{len(InboxMachine.visited)} states of the inbox, none bad")
+    assert len(InboxMachine.visited) >= 40  # else the rules do nothing
+
+
+def test_histories_are_valid_and_views_agree_with_the_log() -> None:
+    """After any sequence of turns, posts, rollbacks and crashes, providers accept the history, and views agree."""
+    run_state_machine_as_test(HistoryMachine, settings=SETTINGS)
+    print(f"{len(HistoryMachine.visited)} states of history and views, none bad")
+    assert len(HistoryMachine.visited) >= 40

@@ -192,6 +192,29 @@ def test_an_async_tool_may_run_another_session() -> None:
         assert session.run("x").outcomes[0].content == "inner"
 
 
+@looped
+async def test_with_a_tool_loop_an_async_tool_that_blocks_delays_no_stop() -> None:
+    """In the program's own loop it blocks the turn; `use_tool_loop()` moves it to another one, and it is abandoned."""
+    blocked, goes_on = threading.Event(), threading.Event()
+
+    @tool
+    async def block() -> str:
+        """Block."""
+        blocked.set()
+        goes_on.wait()
+        return "too late"
+
+    with session_of(call("block"), tools=[block]) as session:
+        session.use_tool_loop()
+        stopper = threading.Thread(target=lambda: (blocked.wait(), session.stop()))
+        stopper.start()
+        turn = await session.arun("go")
+        assert (turn.status, turn.reason) == ("interrupted", "stop")
+        assert [outcome.status for outcome in turn.outcomes] == ["abandoned"]
+        goes_on.set()
+        stopper.join()
+
+
 def test_a_plain_tool_may_run_another_session() -> None:
     """run() inside a plain tool works, and the inner turn is stopped with the outer one."""
     gate = Gate()

@@ -2,9 +2,11 @@
 
 The docstring of `cancel()` says that it may be called from any thread, that the run then ends with `RunCancelled`, and
 that `RunCancelled.all_messages()` is what the next run is to be given as `message_history`. That is done here.
-`enqueue()` refuses a message after the end of the run. What it took and did not deliver before a cancellation is only
-in `pending_messages`, which its docstring calls internal, for inspection and debugging; so it is not used. Where the
-history is kept between processes is the application's to decide, so there is no store.
+`enqueue()` refuses a message after the end of the run. What it accepted and did not deliver before a cancellation is
+only in `pending_messages`, whose docstring calls it internal; so that is not used. An application can notice that no
+`EnqueuedMessagesEvent` came for a message, and send it again; the documentation does not ask for that, so this driver
+does not do it, and the result of the scenario `message` is not judged. Where the history is kept between processes is
+the application's to decide, so there is no store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """smolagents: `agent.interrupt()`, which is asked before each step; `run(reset=False)` goes on with the conversation.
 
 Tools are plain functions that run in threads and are told nothing of an interrupt, and none can be async. So the
-cooperative tool waits in short sleeps, and there is no scenario with a blocking async tool. Memory is not stored.
+cooperative tool waits in short sleeps, and there is no scenario with a blocking async tool. Memory is not stored. Eight
+threads for tools are asked for, because the default depends on the number of cores.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class SmolagentsDriver(Driver):
             model=OpenAIModel(MODEL, api_base=BASE_URL, api_key="none"),
             instructions=INSTRUCTIONS,
             stream_outputs=True,
+            max_tool_threads=8,
             verbosity_level=LogLevel.OFF,
         )
         self.has_run = False

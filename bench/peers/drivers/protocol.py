@@ -9,6 +9,7 @@ button works only while a turn runs: a stop that comes later is not passed on.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import os
 import subprocess
@@ -26,6 +27,10 @@ MODEL = "gpt-4o-mini"
 INSTRUCTIONS = "Answer briefly."
 TOOL_SECONDS = float(os.environ["PEERS_TOOL_SECONDS"])
 SLEEP = os.environ["PEERS_SLEEP"]  # the argument of `sleep` by which the runner finds our processes
+
+# What asyncio takes on 28 cores and more. Its default depends on the machine, and with less than four cores it could
+# not run the eight tools at once, nor the next turn beside them.
+POOL_THREADS = 32
 
 os.environ.setdefault("OPENAI_API_KEY", "none")
 os.environ.setdefault("OPENAI_BASE_URL", BASE_URL)
@@ -107,6 +112,7 @@ class Driver:
 
     async def _serve_async(self) -> None:
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(POOL_THREADS))
         commands: asyncio.Queue[dict] = asyncio.Queue()
 
         def read() -> None:

@@ -116,7 +116,7 @@ async def test_a_stream_from_another_node_goes_on_while_the_log_is_merged(
         for turns in range(1, 8):
             await one.client.finished(turns=turns)
             while one.has:
-                await one.gateway.registry.wait_unloaded()
+                await one.gateway.registry.wait_for_unload()
             if turns < 7:
                 await one.client.post("Go on.")
         events = await following

@@ -166,4 +166,4 @@ async def test_a_message_to_a_session_that_is_unloaded_at_once_is_answered(tmp_p
                 await gate.await_reached()
                 gate.open()
                 while gateway.registry.live_sessions:
-                    await gateway.registry.wait_unloaded()
+                    await gateway.registry.wait_for_unload()
