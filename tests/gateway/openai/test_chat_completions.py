@@ -6,6 +6,7 @@ import base64
 import json
 from typing import Any
 
+import pydantic
 import pytest
 from openai import APIError, BadRequestError, InternalServerError
 
@@ -95,7 +96,7 @@ async def test_the_gateway_runs_the_tools_of_the_agent() -> None:
         assert "".join(pieces) == whole.choices[0].message.content
         model = gateway.registry.agents["halter"].model
         assert isinstance(model, ScriptedModel)
-        assert model.requests[1].messages[-1].text == "it is red"  # type: ignore[union-attr]
+        assert model.requests[1].messages[-1].text == "it is red"
 
 
 @looped
@@ -242,8 +243,8 @@ async def test_nobody_is_asked() -> None:
         done = await client.chat.completions.create(model="halter", messages=HELLO)
     assert done.choices[0].message.content == "Then not."
     _, denied, asked = (request.messages[-1] for request in model.requests)
-    assert "not allowed" in denied.text  # type: ignore[union-attr]
-    assert "nobody can be asked" in asked.text  # type: ignore[union-attr]
+    assert "not allowed" in denied.text
+    assert "nobody can be asked" in asked.text
 
 
 @looped
@@ -256,6 +257,47 @@ async def test_a_typed_answer_is_sent_once_it_fits() -> None:
         assert done.choices[0].message.content == right
         stream = await client.chat.completions.create(model="halter", messages=HELLO, stream=True)
         assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == right
+
+
+class City(pydantic.BaseModel):
+    name: str
+    people: int
+    sights: list[str] = []
+
+
+@looped
+async def test_an_answer_can_be_asked_for_as_json() -> None:
+    """The provider gets the schema; an answer that is no JSON goes back to the model, and the client gets the last."""
+    right = '{"name": "Lyon", "people": 500000, "sights": []}'
+    with FakeProvider(answer("It is Lyon."), *[answer(right)] * 3, answer("No."), answer("[1]")) as provider:
+        agent = Agent(OpenAIModel("any", base_url=provider.openai_url, api_key="any"))
+        async with openai_gateway(agents=agent) as (_, client, _):
+            parsed = await client.chat.completions.parse(model="halter", messages=HELLO, response_format=City)
+            assert parsed.choices[0].message.parsed == City(name="Lyon", people=500_000)
+            assert len(provider.requests) == 2
+            sent = provider.requests[0].body["response_format"]["json_schema"]
+            assert sent["name"] == "City"
+            assert set(sent["schema"]["properties"]) == {"name", "people", "sights"}
+            of_responses = await client.responses.parse(model="halter", input="Hello.", text_format=City)
+            assert of_responses.output_parsed == City(name="Lyon", people=500_000)
+            stream = await client.chat.completions.create(
+                model="halter", messages=HELLO, response_format={"type": "json_object"}, stream=True
+            )
+            assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == right
+            with pytest.raises(InternalServerError, match="invalid_output"):
+                await client.chat.completions.create(
+                    model="halter", messages=HELLO, response_format={"type": "json_object"}
+                )
+
+
+@looped
+async def test_an_agent_with_an_output_type_takes_no_other() -> None:
+    """What it answers is the choice of who made it."""
+    async with openai_gateway(agents=Agent(ScriptedModel(), output=list[int])) as (_, client, _):
+        with pytest.raises(BadRequestError, match="type of their own"):
+            await client.chat.completions.create(
+                model="halter", messages=HELLO, response_format={"type": "json_object"}
+            )
 
 
 @looped

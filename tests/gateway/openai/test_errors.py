@@ -43,6 +43,14 @@ def heard(data: str, kind: str) -> dict[str, Any]:
     return said({"type": "input_audio", "input_audio": {"data": data, "format": kind}})
 
 
+def schema(wanted: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "wanted", "schema": wanted}}
+
+
+NESTED: Any = {"type": "string"}
+for _ in range(400):
+    NESTED = {"type": "object", "properties": {"a": NESTED}}
+
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"messages": []}, "messages"),
     (CHAT, {"messages": None}, "messages"),
@@ -61,7 +69,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"tools": TOOLS}, "tools"),
     (CHAT, {"functions": [{"name": "f"}]}, "functions"),
     (CHAT, {"n": 2}, "n"),
-    (CHAT, {"response_format": {"type": "json_object"}}, "response_format"),
+    (CHAT, {"response_format": {"type": "xml"}}, "response_format.type"),
+    (CHAT, {"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    (CHAT, {"response_format": schema({"type": "array", "items": {"type": "string"}})}, "response_format"),
+    (CHAT, {"response_format": schema({"type": "object", "properties": 5})}, "response_format"),
+    (CHAT, {"response_format": schema({"type": "object", "properties": {"a": {"anyOf": 1}}})}, "response_format"),
+    (CHAT, {"response_format": schema({"type": "object", "properties": {"a": {"enum": {}}}})}, "response_format"),
+    (CHAT, {"response_format": schema(NESTED)}, "response_format"),
     (CHAT, {"temperature": 3}, "temperature"),
     (CHAT, {"top_p": -1}, "top_p"),
     (CHAT, {"max_tokens": 0}, "max_tokens"),
@@ -78,7 +92,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
     (RESPONSES, {"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input"),
     (RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0].type"),
-    (RESPONSES, {"text": {"format": {"type": "json_object"}}}, "text.format"),
+    (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}}, "text.format.name"),
+    (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "a", "schema": {}}}}, "text.format"),
     (RESPONSES, {"tools": TOOLS}, "tools"),
 ]
 

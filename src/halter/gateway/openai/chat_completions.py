@@ -17,6 +17,7 @@ from halter.gateway.openai.chat_schemas import (
     ChatDeveloperMessage,
     ChatImagePart,
     ChatRefusalPart,
+    ChatSchemaFormat,
     ChatSystemMessage,
     ChatTextPart,
     ChatToolMessage,
@@ -26,7 +27,8 @@ from halter.gateway.openai.chat_schemas import (
 from halter.gateway.openai.content import audio_part, image_part
 from halter.gateway.openai.conversation import read_conversation
 from halter.gateway.openai.errors import error_body, problem_of_turn
-from halter.gateway.openai.turn_request import TurnRequest, refuse_format, refuse_tools
+from halter.gateway.openai.requested_output import read_format
+from halter.gateway.openai.turn_request import TurnRequest, refuse_tools
 from halter.models.sanitize import clean_text
 from halter.models.types import AssistantMessage, Part, Text, ToolCall, ToolMessage, UserMessage
 
@@ -52,8 +54,8 @@ def read_chat(data: bytes) -> TurnRequest:
     body: ChatCompletionBody = decode(data, ChatCompletionBody)
     if body.n not in (None, 1):
         raise Problem(422, "an agent gives one answer: n must be 1", field="n", kind="n")
-    if body.response_format is not None:
-        refuse_format(body.response_format.type, "response_format")
+    form = body.response_format
+    output = read_format(form.json_schema if isinstance(form, ChatSchemaFormat) else form, "response_format")
     refuse_tools(body.tools, body.tool_choice, "tools")
     refuse_tools(body.functions, body.function_call, "functions")
     settings = {
@@ -76,6 +78,7 @@ def read_chat(data: bytes) -> TurnRequest:
         conversation=read_conversation(messages, "messages"),
         instructions=clean_text("\n\n".join(filter(None, texts))),
         settings={name: value for name, value in settings.items() if value is not None},
+        output=output,
         is_streamed=bool(body.stream),
         has_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
     )

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
+from halter.gateway.openai.requested_output import JSONFormat, SchemaFormat, TextFormat
 from halter.models.types import ReasoningEffort
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "ChatImagePart",
     "ChatMessage",
     "ChatRefusalPart",
+    "ChatSchemaFormat",
     "ChatSystemMessage",
     "ChatTextPart",
     "ChatToolMessage",
@@ -134,10 +136,10 @@ class ChatStreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class ChatFormat(Struct):
-    """The form of the answer."""
+class ChatSchemaFormat(Struct, tag_field="type", tag="json_schema"):
+    """A JSON object that fits a schema."""
 
-    type: str
+    json_schema: SchemaFormat
 
 
 class ChatCompletionBody(Struct, kw_only=True):
@@ -154,7 +156,7 @@ class ChatCompletionBody(Struct, kw_only=True):
     stop: str | Annotated[list[str], Meta(max_length=4)] | None = None
     seed: Seed | None = None
     reasoning_effort: ReasoningEffort | None = None
-    response_format: ChatFormat | None = None
+    response_format: TextFormat | JSONFormat | ChatSchemaFormat | None = None
     n: int | None = None
     tools: list[Any] | None = None
     functions: list[Any] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -66,8 +67,10 @@ class OpenAIHandlers:
         async with self._turns.run(request, asked, name) as turn:
             answer = kind(name, asked, last_only=turn.has_output_type)
             if asked.is_streamed:
-                async with ChunkStream(request) as stream:
-                    await answer.send(turn.events, stream)
+                stream = ChunkStream(request)
+                with contextlib.suppress(ConnectionError):  # the client has disconnected, which has stopped the turn
+                    async with stream:
+                        await answer.send(turn.events, stream)
                 return stream.response
             return _json(await answer.collect(turn.events))
 

@@ -106,6 +106,10 @@ class RequestTurns:
         agent.instructions = _joined(agent.instructions, asked.instructions)
         if agent.approve == "ask":
             agent.approve = None
+        if asked.output is not None:
+            if agent.output_type is not None:
+                raise Problem(422, "the answers of this agent have a type of their own", field="model", kind="format")
+            agent.output_type = asked.output
         return agent
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct, field
 
 from halter.gateway.openai.chat_schemas import ModelName, Probability, Temperature, TokenLimit
+from halter.gateway.openai.requested_output import JSONFormat, SchemaFormat, TextFormat
 from halter.models.types import ReasoningEffort
 
 __all__ = [
@@ -87,16 +88,14 @@ class ResponseEffort(Struct):
     effort: ReasoningEffort | None = None
 
 
-class ResponseFormat(Struct):
-    """The form of the answer."""
-
-    type: str
+class ResponseSchemaFormat(SchemaFormat, tag_field="type", tag="json_schema"):
+    """A JSON object that fits a schema."""
 
 
 class ResponseTextOptions(Struct):
     """About the text of the answer."""
 
-    format: ResponseFormat | None = None
+    format: TextFormat | JSONFormat | ResponseSchemaFormat | None = None
 
 
 class ResponseBody(Struct, kw_only=True):

@@ -13,6 +13,7 @@ from halter.gateway.openai.answer_text import AnswerText
 from halter.gateway.openai.content import image_part
 from halter.gateway.openai.conversation import read_conversation
 from halter.gateway.openai.errors import problem_of_turn
+from halter.gateway.openai.requested_output import read_format
 from halter.gateway.openai.response_schemas import (
     ResponseBody,
     ResponseCall,
@@ -23,7 +24,7 @@ from halter.gateway.openai.response_schemas import (
     ResponseRefusal,
     ResponseView,
 )
-from halter.gateway.openai.turn_request import TurnRequest, refuse_format, refuse_tools
+from halter.gateway.openai.turn_request import TurnRequest, refuse_tools
 from halter.models.sanitize import clean_text
 from halter.models.types import AssistantMessage, Text, ToolCall, ToolMessage, UserMessage
 
@@ -53,8 +54,6 @@ def read_response(data: bytes) -> TurnRequest:
             raise Problem(422, _STORED, field=name, kind="stored")
     if body.background:
         raise Problem(422, _STORED, field="background", kind="stored")
-    if body.text is not None and body.text.format is not None:
-        refuse_format(body.text.format.type, "text.format")
     refuse_tools(body.tools, body.tool_choice, "tools")
     settings = {
         "temperature": body.temperature,
@@ -68,6 +67,7 @@ def read_response(data: bytes) -> TurnRequest:
         conversation=read_conversation(messages, "input"),
         instructions=clean_text("\n\n".join(filter(None, (body.instructions or "", *texts)))),
         settings={name: value for name, value in settings.items() if value is not None},
+        output=read_format(body.text.format, "text.format") if body.text is not None else None,
         is_streamed=bool(body.stream),
     )
 

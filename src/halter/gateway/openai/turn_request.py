@@ -9,8 +9,9 @@ from halter.gateway.http.errors import Problem
 
 if TYPE_CHECKING:
     from halter.gateway.openai.conversation import Conversation
+    from halter.gateway.openai.requested_output import RequestedOutput
 
-__all__ = ["TurnRequest", "refuse_format", "refuse_tools"]
+__all__ = ["TurnRequest", "refuse_tools"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,7 @@ class TurnRequest:
     conversation: Conversation
     instructions: str = ""
     settings: dict[str, Any] = field(default_factory=dict)  # fields of `ModelSettings`
+    output: RequestedOutput | None = None  # what the answer has to be; None: text
     is_streamed: bool = False
     has_usage: bool = False
 
@@ -30,10 +32,3 @@ def refuse_tools(tools: list[Any] | None, choice: object, name: str) -> None:
     if tools and choice != "none":
         msg = f'the agent has its own tools, which the gateway runs: leave out {name}, or set the choice to "none"'
         raise Problem(422, msg, field=name, kind="tools")
-
-
-def refuse_format(kind: str, name: str) -> None:
-    """Raise `Problem` if the answer has to be anything but text."""
-    if kind != "text":
-        msg = f"{kind!r} is not supported: ask for JSON in words, or give the agent an output type"
-        raise Problem(422, msg, field=name, kind="format")
