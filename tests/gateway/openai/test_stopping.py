@@ -15,7 +15,7 @@ import pytest
 from openai import APIError, AsyncOpenAI, InternalServerError
 from openai.types.responses import ResponseFailedEvent
 
-from halter import Agent, run_process, tool
+from halter import Agent, Session, run_process, tool
 from halter.events import Event, TurnFinished
 from halter.gateway import Gateway
 from halter.models import OpenAIModel
@@ -42,9 +42,8 @@ def agent_of(provider: FakeProvider, *tools: Any) -> Agent:
     return Agent(OpenAIModel("any", base_url=provider.openai_url, api_key="any"), list(tools))
 
 
-@contextlib.contextmanager
-def ends_of(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The ends of turns, as metrics, logs and traces get them."""
+def ends_of(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> list[TurnFinished]:
+    """The ends of turns from now on, as metrics, logs and traces get them."""
     ends: list[TurnFinished] = []
     take = gateway.metrics.take
 
@@ -54,7 +53,7 @@ def ends_of(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Any:
             ends.append(event.data)
 
     monkeypatch.setattr(gateway.metrics, "take", note)
-    yield ends
+    return ends
 
 
 async def until_idle(gateway: Gateway) -> None:
@@ -62,6 +61,13 @@ async def until_idle(gateway: Gateway) -> None:
         return not list(gateway.registry.transient) and not gateway.registry.busy
 
     await until(is_idle)
+
+
+async def until_some(ends: list[TurnFinished]) -> None:
+    async def has_ended() -> bool:
+        return bool(ends)
+
+    await until(has_ended)
 
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -84,19 +90,20 @@ def test_the_provider_is_left_when_the_client_leaves(
     async def run() -> None:
         with FakeProvider(reply) as provider:
             async with gateway_of(agents=agent_of(provider)) as (gateway, client):
-                with ends_of(gateway, monkeypatch) as ends:
-                    body = BODIES[path] | {"stream": streams}
-                    asking = asyncio.create_task(client.ask("POST", path, body))
-                    await provider.await_request()
-                    if reply.after:
-                        await provider.await_pieces(2)
-                    left = time.monotonic()
-                    asking.cancel()  # aiohttp closes the connection
-                    assert await provider.await_close() - left < PROMPT
-                    await until_idle(gateway)
-                    [end] = ends
-                    assert (end.status, end.reason) == ("interrupted", "disconnect")
-                    assert end.detail == "the client closed the connection"
+                ends = ends_of(gateway, monkeypatch)
+                body = BODIES[path] | {"stream": streams}
+                asking = asyncio.create_task(client.ask("POST", path, body))
+                await provider.await_request()
+                if reply.after:
+                    await provider.await_pieces(2)
+                left = time.monotonic()
+                asking.cancel()  # aiohttp closes the connection
+                assert await provider.await_close() - left < PROMPT
+                await until_idle(gateway)
+                await until_some(ends)
+                [end] = ends
+                assert (end.status, end.reason) == ("interrupted", "disconnect")
+                assert end.detail == "the client closed the connection"
                 assert len(provider.requests) == 1  # it was not tried again
 
     run()
@@ -163,36 +170,40 @@ async def read(client: AsyncOpenAI, *, streams: bool) -> None:
         await client.chat.completions.create(model="halter", messages=HELLO)
 
 
-@looped
-async def test_a_client_that_leaves_before_its_turn_begins_starts_none() -> None:
-    """Its connection was closed while the gateway read the request: the turn ends before the model is asked."""
+def test_a_client_that_leaves_before_its_turn_begins_starts_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection was closed while the gateway opened the session: the turn ends before the model is asked."""
     model = ScriptedModel("Never.")
-    async with gateway_of(model=model) as (gateway, _):
-        opened = asyncio.Event()
-        open_session = gateway.registry.agents["halter"].session
-        loop = asyncio.get_running_loop()
+    open_session = Agent.session
 
-        def session(*given: Any, **options: Any) -> Any:  # in a thread, after the request has been read
-            loop.call_soon_threadsafe(writer.transport.abort)
-            asyncio.run_coroutine_threadsafe(until_lost(), loop).result(10)
-            loop.call_soon_threadsafe(opened.set)
-            return open_session(*given, **options)
+    @looped
+    async def run() -> None:
+        async with gateway_of(model=model) as (gateway, _):
+            loop = asyncio.get_running_loop()
 
-        async def until_lost() -> None:
             async def is_lost() -> bool:
                 return not len(gateway._connections)
 
-            await until(is_lost)
+            async def leave() -> None:
+                writer.transport.abort()
+                await until(is_lost)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Agent, "session", lambda self, *given, **options: session(*given, **options))
+            def session(*given: Any, **options: Any) -> Session:  # in a thread, after the request has been read
+                asyncio.run_coroutine_threadsafe(leave(), loop).result(10)
+                return open_session(*given, **options)
+
+            monkeypatch.setattr(Agent, "session", session)
+            ends = ends_of(gateway, monkeypatch)
             _, writer = await asyncio.open_connection("127.0.0.1", int(gateway.url.rpartition(":")[2]))
-            body = json.dumps(BODIES["/v1/chat/completions"]).encode()
+            body = json.dumps(BODIES["/v1/chat/completions"])
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {OWN}\r\n"
-            writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-            await opened.wait()
-            await until_idle(gateway)
-        assert not model.requests
+            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            writer.write((head + body).encode())
+
+            await until_some(ends)
+            assert (ends[0].status, ends[0].reason) == ("interrupted", "disconnect")
+
+    run()
+    assert not model.requests
 
 
 @looped

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from halter.gateway.openai.conversation import Conversation
     from halter.gateway.openai.turn_request import TurnRequest
     from halter.gateway.sessions.commands import Commands
-    from halter.gateway.sessions.limits import GatewayLimits
     from halter.gateway.sessions.registry import SessionRegistry
     from halter.session.session import Session
 
@@ -74,9 +73,8 @@ class RequestTurns:
         # In a thread, as a conversation may be long.
         session = await run_blocking_async(lambda: _open_session(agent, name, asked.conversation), token=NEVER)
         key = request[KEY]
-        live = LiveSession(
-            session, asked.model, [Event(0, time.time(), name, "", SessionCreated(asked.model, key.id))], self._limits
-        )
+        created = Event(0, time.time(), name, "", SessionCreated(asked.model, key.id))
+        live = LiveSession(session, asked.model, [created], self._registry.limits)
         live.key = key.id
         try:
             self._commands.admit(live, key)
@@ -90,10 +88,6 @@ class RequestTurns:
                     yield RunningTurn(events, agent.output_type is not None)
         finally:
             await session.aclose()
-
-    @property
-    def _limits(self) -> GatewayLimits:
-        return self._registry.limits
 
     def _agent(self, asked: TurnRequest) -> Agent:
         """The agent with what is different in this request."""

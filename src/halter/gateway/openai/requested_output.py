@@ -25,7 +25,7 @@ _NOT_JSON: Final = "Your answer must be one JSON object and nothing else: no oth
 class SchemaFormat(Struct, kw_only=True):
     """A JSON schema by its name."""
 
-    name: Annotated[str, Meta(pattern="^[a-zA-Z0-9_-]{1,64}$")]
+    name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}\Z")]
     schema: dict[str, Any]
 
 
