@@ -30,6 +30,7 @@ SETTINGS = {
     "docs/guides/checkpoints.md": ["10 MB"],  # files larger than this are not in a checkpoint
     "docs/guides/cluster.md": ["1 MB"],  # of NATS: the default size of a message
     "docs/guides/gateway.md": ["30 ms"],  # how long the answer to a stop waits for the end of its turn
+    "docs/guides/openai-clients.md": ["25 MB"],
     "docs/guides/page.md": ["20 MB", "1 GB", "10 ms"],  # limits of a PDF, of its process, and of a slice of drawing
     "docs/guides/long-conversations.md": ["80 %"],
     "docs/reference/access.md": ["25 MB"],

@@ -4,7 +4,8 @@
         print(gateway.url)
 
 A session is loaded on demand and unloaded when it is idle. Closing a connection stops nothing; stopping is always a
-command. A message answered with 202 is durable.
+command. A message answered with 202 is durable. For OpenAI clients it is different: each request is a turn of its own,
+which ends with its connection.
 """
 
 from __future__ import annotations

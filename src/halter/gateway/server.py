@@ -1,7 +1,7 @@
 """The gateway server: start, stop, and what is done around every request.
 
 Each request is checked for its host, then for a key that allows it, then handled. Every error is answered with a
-problem body.
+problem body; on OpenAI's routes, in OpenAI's form.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from halter.gateway.http.sse import EventStreams
 from halter.gateway.observe import logs
 from halter.gateway.observe.metrics import Metrics
 from halter.gateway.observe.tracing import Tracing
+from halter.gateway.openai.errors import error_response
+from halter.gateway.openai.handlers import OpenAIHandlers
+from halter.gateway.openai.request_turns import RequestTurns
 from halter.gateway.sessions.commands import Commands
 from halter.gateway.sessions.limits import GatewayLimits
 from halter.gateway.sessions.placement import Sessions
@@ -92,7 +95,8 @@ class Gateway:
         limits = limits or GatewayLimits()
         self.metrics = Metrics()
         self._tracing = Tracing()
-        self.streams = EventStreams(store)
+        self._connections = Connections(connection_limit(limits.connections))
+        self.streams = EventStreams(store, self._connections)
         self.voice_messages = voice_messages or VoiceMessages(Transcriber())
         self.registry = SessionRegistry(
             named,
@@ -110,9 +114,11 @@ class Gateway:
         self._handlers = Handlers(
             self.registry, self._sessions, self.streams, self.metrics, self._tracing, notices=notices
         )
+        self._openai_handlers = OpenAIHandlers(
+            self.registry, RequestTurns(self.registry, commands, self._connections, self._tracing)
+        )
         self._bridges = [ChatBridge(platform, self.registry, speech, notices) for platform in platforms]
         self._guard = Authenticator(keys, host, public_name)
-        self._connections = Connections(connection_limit(limits.connections))
         self._host = host
         self._port = port
         self._sockets = sockets
@@ -128,7 +134,8 @@ class Gateway:
         """Listen, and resume sessions with queued messages. Raises `CannotListen` if the address is not available."""
         app = web.Application()
         for route in ROUTES:
-            handle = self._answering(route.path, self._guarded(route), is_vital=route.is_vital)
+            respond = error_response if route.is_openai else Problem.response
+            handle = self._answering(route.path, self._guarded(route), respond, is_vital=route.is_vital)
             app.router.add_route(route.method, route.path, handle)
         app.router.add_route("*", "/{nowhere:.*}", self._answering("none", _refuse))
         limits = self.registry.limits
@@ -155,7 +162,7 @@ class Gateway:
             bridge.start()
 
     def _watch_connections(self, runner: web.AppRunner) -> None:
-        """Count connections, and end an event stream as soon as its client has disconnected.
+        """Count connections, and tell requests that watch theirs as soon as the client has disconnected.
 
         aiohttp's `handler_cancellation` would cancel every handler of a lost connection, also that of a stop.
         """
@@ -169,7 +176,6 @@ class Gateway:
 
         def connection_lost(handler: RequestHandler, exc: BaseException | None = None) -> None:
             self._connections.closed(handler)
-            self.streams.lost(handler)
             lost(handler, exc)
 
         server.connection_made = connection_made  # type: ignore[method-assign]
@@ -212,7 +218,8 @@ class Gateway:
 
     def _guarded(self, route: Route) -> _Handler:
         """A handler that checks host and key first."""
-        handle: _Handler = getattr(self._handlers, route.name)
+        handlers = self._openai_handlers if route.is_openai else self._handlers
+        handle: _Handler = getattr(handlers, route.name)
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             self._guard.check_host(request)
@@ -222,7 +229,14 @@ class Gateway:
 
         return guarded
 
-    def _answering(self, route: str, handle: _Handler, *, is_vital: bool = False) -> _Handler:
+    def _answering(
+        self,
+        route: str,
+        handle: _Handler,
+        respond: Callable[[Problem], web.Response] = Problem.response,
+        *,
+        is_vital: bool = False,
+    ) -> _Handler:
         """A handler that turns every error into an answer.
 
         A boundary: an unexpected error is logged, and the client gets a 500 without details. Not an aiohttp middleware,
@@ -237,17 +251,17 @@ class Gateway:
             except Problem as problem:
                 if problem.kind == "limit":
                     self.metrics.refused(problem.field or "")
-                response = problem.response()
+                response = respond(problem)
                 if problem.kind == "connections":
                     response.force_close()
             except web.HTTPException as error:
-                response = problem_of_status(error).response()
+                response = respond(problem_of_status(error))
                 if "Allow" in error.headers:
                     response.headers["Allow"] = error.headers["Allow"]
             except ConnectionError:
                 raise  # the client has disconnected
             except Exception as error:  # noqa: BLE001
-                response = self._failed(route, error).response()
+                response = respond(self._failed(route, error))
             finally:
                 connections.end(request.protocol)
             self.metrics.answered(request.method, route, response.status)

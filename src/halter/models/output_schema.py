@@ -23,6 +23,19 @@ Schema = dict[str, Any]
 _FORMATS: Final = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 _LOOSE: Final = frozenset({"allOf", "patternProperties", "prefixItems"})
 _TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+# Of keywords that are handled below. A schema that a client has sent may have anything there.
+_SHAPES: Final = {
+    "$defs": dict,
+    "$ref": str,
+    "anyOf": list,
+    "description": str,
+    "enum": list,
+    "format": str,
+    "oneOf": list,
+    "properties": dict,
+    "required": list,
+    "type": str,
+}
 # Handled below, or of no use to a model.
 _HANDLED: Final = frozenset(
     {
@@ -88,7 +101,9 @@ def with_schema(request: ModelRequest) -> ModelRequest:
 
 
 def _strict(node: Any, all_required: bool) -> Schema:  # noqa: ANN401, FBT001  (JSON; and it is passed down)
-    if not isinstance(node, dict) or _LOOSE & node.keys() or isinstance(node.get("type"), list):
+    if not isinstance(node, dict) or _LOOSE & node.keys():
+        raise _NotStrict
+    if not all(isinstance(node[key], kind) for key, kind in _SHAPES.items() if key in node):
         raise _NotStrict
     if "$ref" in node:  # beside it nothing else is allowed
         return {"$ref": node["$ref"]}

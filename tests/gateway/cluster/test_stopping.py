@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 
 from halter.gateway.cluster.stop_records import StopRecord
@@ -49,6 +50,22 @@ async def test_a_stop_of_every_session_reaches_every_node(nats_server: NATSServe
             await gate.await_reached()
         answer = await three.client.ask("POST", "/v1/stop", {"wait": True})
         assert answer.body == {"stopped": 2, "finished": 2}
+
+
+@looped
+async def test_a_stop_of_everything_reaches_completions_on_every_node(nats_server: NATSServer, prefix: str) -> None:
+    """The turn of an OpenAI client is on the node that has its connection, and no other node knows of it."""
+    gate = Gate()
+    model = ScriptedModel(["One", gate])
+    async with node_of(nats_server, prefix, model) as one, node_of(nats_server, prefix) as two:
+        body = {"model": "halter", "messages": [{"role": "user", "content": "Go."}]}
+        asking = asyncio.create_task(one.client.ask("POST", "/v1/chat/completions", body))
+        await gate.await_reached()
+        answer = await two.client.ask("POST", "/v1/stop", {"wait": True})
+        assert answer.body == {"stopped": 1, "finished": 1}
+        stopped = await asking
+        assert (stopped.status, stopped.body["error"]["code"]) == (503, "turn_stopped")
+        assert (await two.client.ask("GET", "/v1/sessions")).body["sessions"] == []
 
 
 @looped

@@ -39,7 +39,10 @@ async def knock(gateway: Gateway, route: Route, key: str | None) -> int:
             except aiohttp.WSServerHandshakeError as error:
                 return error.status
         async with http.request(route.method, place(route), timeout=aiohttp.ClientTimeout(10)) as response:
-            if response.status >= 400:
+            if response.status >= 400 and route.is_openai:
+                assert response.content_type == "application/json"
+                assert set(await response.json()) == {"error"}
+            elif response.status >= 400:
                 assert response.content_type == "application/problem+json"
                 assert (await response.json())["status"] == response.status
             return response.status

@@ -116,7 +116,7 @@ async def _leave_unread(tmp_path: Path) -> None:
             await client.post("Talk.")
             events = await client.finished()  # sixteen megabytes, of which the deaf one reads nothing
             assert events[-1]["data"]["status"] == "done"
-            transports = [each._request.transport for each in gateway.streams._open.values()]
+            transports = [each._request.transport for each in gateway.streams._open]
             buffered = max(each.get_write_buffer_size() for each in transports if each is not None)
             assert 0 < buffered < 5_000_000  # a piece of the log, and not all of it
             await client.post("And?")

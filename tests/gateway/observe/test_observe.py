@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -20,6 +21,7 @@ from halter.models.errors import ProviderError
 from halter.testing import Gate
 from tests.support.gateway_client import OWN, gateway_of
 from tests.support.looped import looped
+from tests.support.waiting import until
 
 
 @looped
@@ -98,6 +100,31 @@ async def test_figures() -> None:
     assert buckets == sorted(buckets)
     assert figures['halter_requests_total{method="GET",route="none",status="404"}'] == 1
     assert figures['halter_requests_total{method="POST",route="/v1/sessions/{session}/messages",status="202"}'] == 2
+
+
+@looped
+async def test_completions_for_openai_clients_are_counted_as_other_turns_are() -> None:
+    """Their messages, their turns, those that run, and what it took to stop them when a client left."""
+    gate = Gate()
+    async with gateway_of("One.", ["Two ", gate]) as (gateway, client):
+        body = {"model": "halter", "messages": [{"role": "user", "content": "Hi."}]}
+        assert (await client.ask("POST", "/v1/chat/completions", body)).status == 200
+        asking = asyncio.create_task(client.ask("POST", "/v1/chat/completions", body))
+        await gate.await_reached()
+        assert b"halter_turns_running 1.0" in (await client.ask("GET", "/metrics")).data
+        asking.cancel()
+
+        async def is_over() -> bool:
+            return not gateway.registry.busy
+
+        await until(is_over)
+        figures = (await client.ask("GET", "/metrics")).data.decode()
+    assert 'halter_messages_total{mode="queue"} 2.0' in figures
+    assert 'halter_turns_total{reason="",status="done"} 1.0' in figures
+    assert 'halter_turns_total{reason="disconnect",status="interrupted"} 1.0' in figures
+    assert "halter_stop_seconds_count 1.0" in figures
+    assert "halter_turns_running 0.0" in figures
+    assert 'halter_requests_total{method="POST",route="/v1/chat/completions",status="200"} 1.0' in figures
 
 
 @looped

@@ -209,6 +209,26 @@ def test_a_turn_continues_the_trace_of_the_request(spans: Spans) -> None:
     assert about(other)["gen_ai.conversation.id"] == "d"
 
 
+def test_a_completion_continues_the_trace_of_its_request(spans: Spans) -> None:
+    """An OpenAI client that sends `traceparent` finds the turn below its own span, by the id of the answer."""
+    found: list[str] = []
+
+    @looped
+    async def run() -> None:
+        async with gateway_of("One.") as (_, client):
+            headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+            body = {"model": "halter", "messages": [{"role": "user", "content": "Hi."}]}
+            answer = await client.ask("POST", "/v1/chat/completions", body, headers=headers)
+            found.append(answer.body["id"])
+
+    run()
+    span = spans.one("invoke_agent halter")
+    assert span.parent is not None
+    assert f"{span.parent.span_id:016x}" == PARENT
+    assert about(span)["gen_ai.conversation.id"] == found[0]
+    assert about(span)["halter.status"] == "done"
+
+
 def test_attributes_are_those_of_the_conventions(spans: Spans) -> None:
     """Each attribute that begins with gen_ai is one that the SDK's conventions name."""
 

@@ -8,6 +8,7 @@ takes long only if it has a valid key, so a stranger can occupy waiting connecti
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from halter.gateway.http.errors import Problem
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Iterator
 
     from aiohttp.web_protocol import RequestHandler
 
@@ -39,6 +41,7 @@ class Connections:
         self._unreserved = limit - min(_RESERVED, limit // 4)
         self._waiting: dict[RequestHandler, asyncio.Transport] = {}  # the one that has waited longest is the first
         self._busy: dict[RequestHandler, asyncio.Transport] = {}
+        self._watched: dict[RequestHandler, Callable[[], object]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._busy)
@@ -51,9 +54,27 @@ class Connections:
             self._waiting.pop(oldest).abort()  # close() would wait for a client that does not read
 
     def closed(self, connection: RequestHandler) -> None:
-        """Count a connection no longer."""
+        """Count a connection no longer, and tell who watches it."""
         self._waiting.pop(connection, None)
         self._busy.pop(connection, None)
+        on_lost = self._watched.pop(connection, None)
+        if on_lost is not None:
+            on_lost()
+
+    @contextlib.contextmanager
+    def watch(self, connection: RequestHandler, on_lost: Callable[[], object]) -> Iterator[None]:
+        """Call *on_lost* as soon as the client disconnects in this block; at once if it has disconnected before.
+
+        For a request that is being handled: a connection has one at a time.
+        """
+        if connection in self._busy:
+            self._watched[connection] = on_lost
+        else:
+            on_lost()
+        try:
+            yield
+        finally:
+            self._watched.pop(connection, None)
 
     def begin(self, connection: RequestHandler, *, is_vital: bool) -> None:
         """A request begins. Raises `Problem` if too many are being handled, unless it must always be answered."""

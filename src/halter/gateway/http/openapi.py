@@ -10,6 +10,7 @@ import msgspec
 from halter.gateway.http.errors import MEDIA_TYPE, ProblemBody
 from halter.gateway.http.routes import ROUTES, Route
 from halter.gateway.http.schemas import MessageForm
+from halter.gateway.openai.errors import OpenAIErrorBody
 
 __all__ = ["document"]
 
@@ -18,12 +19,13 @@ _JSON: Final = "application/json"
 _PLACE: Final = re.compile(r"\{(\w+)(?::[^}]*)?\}")
 _INTRO: Final = """\
 Sessions with agents. A message that was answered with 202 is stored, and is applied exactly once. Closing a connection
-does not stop anything; stopping is always a command. Events resume after `Last-Event-ID`, without gaps or repeats."""
+does not stop anything; stopping is always a command. Events resume after `Last-Event-ID`, without gaps or repeats.
+Only requests to OpenAI's routes are different: they end with their connection, and store nothing."""
 
 
 def document() -> bytes:
     """The document as JSON."""
-    kinds: list[Any] = [ProblemBody]
+    kinds: list[Any] = [ProblemBody, OpenAIErrorBody]
     for route in ROUTES:
         kinds += [kind for kind in (route.takes, route.gives) if isinstance(kind, type) and kind not in kinds]
     _, schemas = msgspec.json.schema_components(kinds, ref_template=_REF)
@@ -94,9 +96,10 @@ def _responses(route: Route) -> dict[str, Any]:
         responses["200"] = {**good, "description": "It already exists"}
     if route.name in ("page", "page_file"):
         responses["304"] = {"description": "Not modified"}
+    kind, error = (_JSON, OpenAIErrorBody) if route.is_openai else (MEDIA_TYPE, ProblemBody)
     responses["default"] = {
         "description": "A problem; it names the field if one is wrong",
-        "content": {MEDIA_TYPE: {"schema": _ref(ProblemBody)}},
+        "content": {kind: {"schema": _ref(error)}},
     }
     return responses
 

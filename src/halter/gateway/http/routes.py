@@ -28,6 +28,9 @@ from halter.gateway.http.session_schemas import (
     SessionList,
     SessionView,
 )
+from halter.gateway.openai.chat_schemas import ChatCompletion, ChatCompletionBody
+from halter.gateway.openai.model_list import ModelList, ModelView
+from halter.gateway.openai.response_schemas import ResponseBody, ResponseView
 from halter.tools.file_history import FileDiff, RestoredFiles
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ class Route(NamedTuple):
     takes: type[Struct] | str | None = None  # the same
     may_be_empty: bool = False
     is_many: bool = False  # gives a list of it
+    is_openai: bool = False  # speaks OpenAI's protocol, also in its errors
 
     @property
     def is_vital(self) -> bool:
@@ -179,5 +183,27 @@ ROUTES: Final = (
         200,
         AnswerView,
         AnswerBody,
+    ),
+    Route("GET", "/v1/models", "models", "List the agents as models", "read", gives=ModelList, is_openai=True),
+    Route("GET", "/v1/models/{model}", "model", "Get an agent as a model", "read", gives=ModelView, is_openai=True),
+    Route(
+        "POST",
+        "/v1/chat/completions",
+        "chat_completions",
+        "Run a turn on a conversation, for OpenAI clients; closing the connection stops it",
+        "write",
+        gives=ChatCompletion,
+        takes=ChatCompletionBody,
+        is_openai=True,
+    ),
+    Route(
+        "POST",
+        "/v1/responses",
+        "responses",
+        "The same with OpenAI's Responses API",
+        "write",
+        gives=ResponseView,
+        takes=ResponseBody,
+        is_openai=True,
     ),
 )

@@ -14,6 +14,7 @@ from halter.views.event_json import encode_event
 
 if TYPE_CHECKING:
     from halter.events import Event
+    from halter.gateway.http.connections import Connections
     from halter.gateway.sessions.placement import EventSource
     from halter.stores.base import Store
 
@@ -33,9 +34,10 @@ class EventStreams:
 
     dispatcher: FeedDispatcher  # from `begin()` on; WebSockets use it too
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, connections: Connections) -> None:
         self._store = store
-        self._open: dict[object, _OpenStream] = {}  # by connection
+        self._connections = connections
+        self._open: set[_OpenStream] = set()
         self._heartbeat: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -52,12 +54,6 @@ class EventStreams:
             self._heartbeat.cancel()
             await asyncio.wait({self._heartbeat})
 
-    def lost(self, connection: object) -> None:
-        """End the stream of a client that has disconnected."""
-        stream = self._open.get(connection)
-        if stream is not None:
-            stream.feed.end()
-
     async def send(self, request: web.Request, session: EventSource, after: int) -> web.StreamResponse:
         """Send the session's events until it is closed or the client disconnects. That stops no turn.
 
@@ -70,11 +66,13 @@ class EventStreams:
         pack = _pack_chunk if is_chunked else _pack
         feed = EventFeed(request, session, self._store, after, pack=pack, dispatcher=self.dispatcher)
         await feed.load()
-        self._open[request.protocol] = _OpenStream(request, response, feed)
+        stream = _OpenStream(request, response, feed)
+        self._open.add(stream)
         try:
-            await response.prepare(request)
-            await response.write(b"retry: 1000\n\n")
-            await feed.run()
+            with self._connections.watch(request.protocol, feed.end):
+                await response.prepare(request)
+                await response.write(b"retry: 1000\n\n")
+                await feed.run()
         except ConnectionError:
             pass  # the client has disconnected
         except Exception as error:  # noqa: BLE001
@@ -83,13 +81,13 @@ class EventStreams:
                 request.transport.close()
         finally:
             feed.end()
-            self._open.pop(request.protocol, None)
+            self._open.discard(stream)
         return response
 
     async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(_HEARTBEAT)
-            for stream in list(self._open.values()):
+            for stream in list(self._open):
                 await stream.send_heartbeat()
 
 

@@ -136,16 +136,21 @@ class Commands:
     def _check(self, live: LiveSession, key: Key, message: str | None) -> None:
         if message is not None and live.session.inbox.find(message) is not None:
             return  # it was accepted before
-        registry, limits = self._registry, self._registry.limits
-        if registry.is_draining:
-            raise Problem(503, "the gateway is shutting down: nothing was accepted", kind="draining", retry_after=5.0)
+        limits = self._registry.limits
         if len(live.session.inbox) >= limits.inbox:
             msg = f"{limits.inbox} messages are queued in this session"
             raise LimitExceeded(msg, "inbox")
+        self.admit(live, key)
+
+    def admit(self, live: LiveSession, key: Key) -> None:
+        """Count a message that may start a turn of the session; raises `Problem` if a limit is reached."""
+        registry = self._registry
+        if registry.is_draining:
+            raise Problem(503, "the gateway is shutting down: nothing was accepted", kind="draining", retry_after=5.0)
         registry.check_turns(live, key.id)
         of_key = self._messages.get(key.id)
         if of_key is None:
-            of_key = self._messages[key.id] = per_minute(limits.key_messages)
+            of_key = self._messages[key.id] = per_minute(registry.limits.key_messages)
         for owner, allowance in (("this session", live.messages), ("this key", of_key)):
             wait = allowance.delay()
             if wait:
@@ -211,7 +216,8 @@ class Commands:
     async def stop_all(self, key: Key, body: StopAllBody) -> StoppedView:
         """Stop every session. Messages queued in unloaded sessions wait until a client opens the session."""
         self._registry.cancel_resuming()
-        turns = await self._stop_loaded(key, body)
+        turns = self._registry.transient.stop(body.reason, _by(key), "stop()")
+        turns += await self._stop_loaded(key, body)
         if await self._registry.loaded():
             turns += await self._stop_loaded(key, body)
         await _wait_for_end(turns, body.patience)

@@ -36,7 +36,7 @@ class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     body: int = 1_000_000
     """Bytes of a JSON body, or of one WebSocket message."""
     upload: int = 25_000_000
-    """Bytes of a message with pictures or sound."""
+    """Bytes of a message with pictures or sound, or of a conversation that an OpenAI client sends."""
     streams: int = 20_000
     """Event streams and WebSockets that are open at the same time."""
     connections: int = 21_000
@@ -46,7 +46,7 @@ class GatewayLimits(msgspec.Struct, frozen=True, kw_only=True):
     body_timeout: float = 30.0
     """Seconds until a JSON body must have arrived."""
     upload_timeout: float = 300.0
-    """Seconds until a message with pictures or sound must have arrived."""
+    """Seconds until a message with pictures or sound, or such a conversation, must have arrived."""
 
 
 def per_minute(count: int) -> TokenBucket:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -28,11 +29,12 @@ from halter.events import (
 from halter.gateway.http.errors import Problem
 from halter.gateway.sessions.limits import LimitExceeded, Overloaded
 from halter.gateway.sessions.live_session import CLOSE_TIMEOUT, LiveSession, agent_of
+from halter.gateway.sessions.transient_sessions import TransientSessions
 from halter.stores.closed_sessions import copy_events, erase_session
 from halter.voice.voice_messages import TRANSCRIBING
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from halter.agent import Agent
@@ -97,6 +99,7 @@ class SessionRegistry:
         self.voice_messages = voice_messages
         self.live_sessions: dict[str, LiveSession] = {}
         self.busy: set[LiveSession] = set()
+        self.transient = TransientSessions()
         self.is_draining = False
         self.before_serving: Callable[[LiveSession], Awaitable[None]] | None = None
         """Awaited with each session that was loaded, before it is served. If it raises, the session is closed again."""
@@ -274,6 +277,22 @@ class SessionRegistry:
             self._schedule_unload(live)
         self._watch(live, event)
 
+    @contextlib.contextmanager
+    def run_transient(self, live: LiveSession) -> Iterator[None]:
+        """Count a session that lives for one request, and take its events, as long as this block runs."""
+        live.accepting += 1  # so that it counts before its turn begins
+        self.busy.add(live)
+        self.transient.add(live)
+        loop = asyncio.get_running_loop()
+        try:
+            with live.session.subscribe(only=self._kinds, on_events=lambda events: self._on_events(live, events, loop)):
+                yield
+        finally:
+            live.accepting -= 1
+            self.transient.discard(live)
+            self.busy.discard(live)
+            self._freed.set()
+
     def check_turns(self, live: LiveSession, key: str) -> None:
         """Refuse a message that would start one turn too many. One for a running turn is accepted."""
         if live in self.busy:
@@ -425,6 +444,7 @@ class SessionRegistry:
         """
         self.is_draining = True
         self.cancel_resuming()
+        transient = asyncio.create_task(self.transient.drain(drain_timeout, close_timeout))
         ends = []
         for live in list(self.live_sessions.values()):
             turn = live.session.turn if live.session.is_running else None
@@ -444,6 +464,7 @@ class SessionRegistry:
             self._unload(live, close_timeout=close_timeout)
         if self._unloading:
             await asyncio.wait(self._unloading.values(), timeout=close_timeout)
+        left += await transient
         self._process_events()
         return left
 

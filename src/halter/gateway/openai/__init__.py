@@ -1,0 +1,1 @@
+"""OpenAI's protocol: any OpenAI client can use an agent of the gateway as a model."""
