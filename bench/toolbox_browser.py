@@ -106,7 +106,7 @@ def main() -> int:
     bench = Bench(site)
     try:
         asyncio.run(measure(bench, runs))
-        life = bench.resources.keep(bench.browser._open)._life
+        life = bench.resources.keep(bench.browser._open)._run
         started = time.perf_counter()
     finally:
         bench.resources.close()

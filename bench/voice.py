@@ -23,7 +23,7 @@ from halter.models import Audio
 from halter.stores import SQLiteStore
 from halter.testing import Gate, ScriptedModel
 from halter.voice.espeak import speak
-from halter.voice.speech import say
+from halter.voice.speech import synthesize
 from halter.voice.transcriber import Transcriber
 from halter.voice.voice_messages import VoiceMessages
 
@@ -74,7 +74,7 @@ async def stall(store: SQLiteStore, voice_messages: VoiceMessages | None) -> flo
 async def main() -> None:
     transcriber = Transcriber()
     voice_messages = VoiceMessages(transcriber)
-    stop = run_isolated(say, "Stop.", "en-us")
+    stop = run_isolated(synthesize, "Stop.", "en-us")
     long = run_isolated(speak, _WORDS)
     await transcriber.transcribe(stop)  # the model is loaded now
     alone, stops = [], []

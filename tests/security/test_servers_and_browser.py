@@ -80,7 +80,7 @@ def test_the_browser_works_in_a_sandbox(tmp_path: Path) -> None:
     try:
         assert site.url in str(calls.call("browser_navigate", url=site.url).content)
         secret = str(calls.call("browser_navigate", url=f"file://{tmp_path}/secret/key"))
-        chromium = resources.keep(browser._open)._life
+        chromium = resources.keep(browser._open)._run
         assert chromium is not None
         processes = list(chromium._tree.members())
         places = {mounts_of(pid) for pid in processes} - {""}

@@ -69,6 +69,7 @@ class ReasoningItem:
     """Reasoning that the model has sent."""
 
     chunks: list[str] = field(default_factory=list)
+    is_live: bool = True  # more may be added
 
     @property
     def text(self) -> str:
@@ -81,6 +82,7 @@ class TextItem:
     """A piece of the model's answer, between two other items."""
 
     chunks: list[str] = field(default_factory=list)
+    is_live: bool = True  # more may be added
     is_superseded: bool = False  # the attempt failed, and a later one has sent something else
 
     @property
@@ -214,4 +216,7 @@ class TurnDisplay:
 
     def end_text(self) -> None:
         """End the open pieces of text: what comes next is a new item."""
+        for item in (self.open_text, self.open_reasoning):
+            if item is not None:
+                item.is_live = False
         self.open_text = self.open_reasoning = None

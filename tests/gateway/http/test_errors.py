@@ -243,7 +243,7 @@ async def test_a_session_that_another_process_has_open(tmp_path: Path) -> None:
         async with gateway_of(store=store) as (gateway, client):
             await client.create()
             while gateway.registry.live_sessions:
-                await gateway.registry._leave(gateway.registry.live_sessions["s"])
+                await gateway.registry._unload(gateway.registry.live_sessions["s"])
             lease = other.acquire("s")
             with pytest.raises(SessionOwned):
                 store.acquire("s")

@@ -41,7 +41,7 @@ async def test_what_cannot_be_read_is_told() -> None:
     refused: list[tuple[bytes, str, int, str]] = [
         (b"%PDF-1.4 and no more", "application/pdf", 422, "cannot be read as a PDF"),
         (sealed.getvalue(), "application/pdf", 422, "encrypted"),
-        (pdf_of(""), "application/pdf", 422, "there is no text in it"),
+        (pdf_of(""), "application/pdf", 422, "it contains no text"),
         (pdf_of("One."), "text/plain", 415, "send application/pdf"),
     ]
     async with gateway_of() as (_, client):

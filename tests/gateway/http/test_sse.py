@@ -99,7 +99,7 @@ def test_a_client_that_does_not_read_slows_nobody(most: int, tmp_path: Path, mon
 
     When it reads on, it gets all, in order: what waited for it, or the log if that was more than may wait.
     """
-    monkeypatch.setattr(event_feed, "_MOST_WAITING", most)
+    monkeypatch.setattr(event_feed, "_MAX_PENDING", most)
     _leave_unread(tmp_path)
 
 
@@ -141,7 +141,7 @@ async def _read_to(reader: asyncio.StreamReader, end: bytes) -> bytes:
 @looped
 async def test_a_silent_stream_says_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy that ends what is silent has nothing to end."""
-    monkeypatch.setattr(sse, "_BEAT", 0.01)
+    monkeypatch.setattr(sse, "_HEARTBEAT", 0.01)
     async with gateway_of() as (_, client):
         await client.create()
         async with client.events() as stream:
@@ -231,7 +231,7 @@ async def test_a_stream_of_a_session_that_is_none() -> None:
 @pytest.mark.parametrize("where", ["in the loop", "in a thread"])
 def test_more_at_once_than_is_kept_for_a_client(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that is up to date, and then has more news than wait for it in memory, is sent the log."""
-    monkeypatch.setattr(event_feed, "_MOST_WAITING", 5)
+    monkeypatch.setattr(event_feed, "_MAX_PENDING", 5)
     _say_much(where)
 
 
@@ -256,7 +256,7 @@ async def _say_much(where: str) -> None:
 
 def test_the_end_of_a_session_behind_more_than_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that was not kept all is sent the log to its end, also if the session is closed in the same moment."""
-    monkeypatch.setattr(event_feed, "_MOST_WAITING", 5)
+    monkeypatch.setattr(event_feed, "_MAX_PENDING", 5)
     _close_behind_much()
 
 

@@ -151,7 +151,7 @@ async def test_a_stop_that_takes_a_moment_is_answered_when_it_is_done(monkeypatc
         await client.post("Hi.")
         await gate.await_reached()
         with monkeypatch.context() as slow_machine:
-            slow_machine.setattr(commands, "_MOMENT", 10.0)
+            slow_machine.setattr(commands, "_MIN_WAIT", 10.0)
             assert (await client.stop()).body["finished"]
         async with client.events() as stream:
             await client.post("And this?")
@@ -198,7 +198,7 @@ async def test_a_stop_of_every_session_reaches_those_that_a_start_has_yet_to_wak
     model = ScriptedModel(["One ", gate], "Two.", "Three.", "Four.", "Five.")
     async with gateway_of(model=model, store=store, limits=GatewayLimits(turns=1)) as (gateway, client):
         await gate.await_reached()
-        (waking,) = gateway.registry._waking
+        (waking,) = gateway.registry._resuming
         answer = await client.ask("POST", "/v1/stop", {"wait": True})
         assert answer.body == {"stopped": 1, "finished": 1}
         await asyncio.wait({waking}, timeout=10)
@@ -213,7 +213,7 @@ async def test_a_stop_of_every_session_reaches_one_that_is_being_opened(monkeypa
     """It is just being read when the stop comes: its turn ends, or does not begin, and what waits in it is held."""
     store, reading, waiting, may_go_on = MemoryStore(), asyncio.Event(), asyncio.Event(), threading.Event()
     async with gateway_of(model=ScriptedModel([Gate()]), store=store) as (gateway, client):
-        await asyncio.gather(*gateway.registry._waking)
+        await asyncio.gather(*gateway.registry._resuming)
         with Agent(ScriptedModel()).session("s", store) as session:
             session.post("Go on.", id="m")
         loop, read, loaded = asyncio.get_running_loop(), gateway.registry._read, gateway.registry.loaded

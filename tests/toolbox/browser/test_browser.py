@@ -68,7 +68,7 @@ class Surfer:
         wait_until(lambda: "/wedged" in self.site.seen)
 
     def family(self) -> ProcessTree:
-        life = self.chromium._life
+        life = self.chromium._run
         assert life is not None
         return life._tree
 
@@ -398,7 +398,7 @@ def test_a_click_that_still_waits_is_never_made(surfer: Surfer) -> None:
 
 def test_a_stop_while_the_browser_starts(fresh: Surfer) -> None:
     """The start goes on for the next call, and closing in the middle of it leaves nothing."""
-    stop = Stop("stop", wait=lambda: wait_until(lambda: fresh.chromium._life is not None))
+    stop = Stop("stop", wait=lambda: wait_until(lambda: fresh.chromium._run is not None))
     outcome = fresh.run("navigate", stop, url=fresh.site.url)
     assert outcome.status == "cancelled"
     assert "Page: Home" in fresh.home()
@@ -407,7 +407,7 @@ def test_a_stop_while_the_browser_starts(fresh: Surfer) -> None:
 def test_closing_leaves_nothing(fresh: Surfer) -> None:
     """Closed with its session: no process, no folder, no thread; closing again does nothing, and a call fails."""
     fresh.home()
-    life = fresh.chromium._life
+    life = fresh.chromium._run
     assert life is not None
     chromium = fresh.chromium
     pids = list(fresh.family().members())
@@ -415,7 +415,7 @@ def test_closing_leaves_nothing(fresh: Surfer) -> None:
     fresh.close()
     assert not [pid for pid in pids if is_alive(pid)]
     assert not Path(life._folder).exists()
-    assert not [each for each in threading.enumerate() if each is chromium._home._thread]
+    assert not [each for each in threading.enumerate() if each is chromium._loop._thread]
     chromium.close()
     fresh.resources = SessionResources()
     fresh.resources.keep(fresh.browser._open).close()
@@ -427,8 +427,8 @@ def test_closing_while_it_starts_leaves_nothing(fresh: Surfer) -> None:
     found: list[ToolOutcome] = []
     thread = threading.Thread(target=lambda: found.append(fresh.run("snapshot")))
     thread.start()
-    wait_until(lambda: fresh.chromium._life is not None)
-    life = fresh.chromium._life
+    wait_until(lambda: fresh.chromium._run is not None)
+    life = fresh.chromium._run
     assert life is not None
     fresh.close()
     thread.join(30)
@@ -440,9 +440,9 @@ def test_closing_while_it_starts_leaves_nothing(fresh: Surfer) -> None:
 def test_a_window_that_was_closed_is_replaced(fresh: Surfer) -> None:
     """When the last window is closed, the next call has a new one."""
     fresh.home()
-    life = fresh.chromium._life
+    life = fresh.chromium._run
     assert life is not None
-    fresh.chromium._home.do_blocking(life.started.result()._page.close, 10)
+    fresh.chromium._loop.do_blocking(life.started.result()._page.close, 10)
     assert "Page: Home" in fresh.home()
 
 
@@ -451,7 +451,7 @@ def test_a_browser_that_died_is_started_again(fresh: Surfer, victim: str) -> Non
     """When Chromium or Playwright's driver is killed, the next call starts another."""
     assert "there is no previous page" in fresh.run("back").detail
     fresh.home()
-    life = fresh.chromium._life
+    life = fresh.chromium._run
     assert life is not None
     for pid in life._tree.members():
         words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
@@ -474,7 +474,7 @@ def test_an_owner_that_is_killed_or_just_ends_leaves_nothing(site: Site, how: st
         from halter.toolbox.browser.browser import Browser
         one = Surfer(Browser(allow_private=True), None)
         one.text("navigate", url=sys.argv[1])
-        print(one.chromium._life._folder, *one.family().members(), flush=True)
+        print(one.chromium._run._folder, *one.family().members(), flush=True)
         if sys.argv[3] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
     """

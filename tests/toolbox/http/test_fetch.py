@@ -99,7 +99,7 @@ def test_however_a_url_is_written_nothing_but_checked_addresses_is_connected_to(
 
 async def _resolved(url: Any, checked: frozenset[str]) -> list[str]:
     """What aiohttp would connect to."""
-    connector = fetch_module._wire()._Connector(checked)
+    connector = fetch_module._wire()._PinnedConnector(checked)
     try:
         found = await connector._resolve_host(url.raw_host, url.port)
         return [str(ipaddress.ip_address(each["host"])) for each in found]

@@ -185,7 +185,7 @@ def test_a_server_that_died_is_started_again(child: Served) -> None:
 def test_a_server_that_died_in_between_harms_no_call(child: Served) -> None:
     """One that was killed while nobody called it is replaced before the next call."""
     pid = int(str(child.call("number").content))
-    connection = child.mcp._link._connection
+    connection = child.mcp._connection._connection
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: connection is not None and connection.is_dead)
     assert child.call("number").status == "completed"
@@ -281,7 +281,7 @@ def test_a_server_dies_with_its_owner(tmp_path: Path) -> None:
         from halter.toolbox.mcp.mcp import MCP
         server = MCP.stdio(sys.executable, [sys.argv[1], "stdio", sys.argv[2]], inherit=["MARK"])
         server.tools()
-        print(*open(f"/proc/self/task/{server._home._thread.native_id}/children").read().split(), flush=True)
+        print(*open(f"/proc/self/task/{server._loop._thread.native_id}/children").read().split(), flush=True)
         if sys.argv[3] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
     """
@@ -302,9 +302,9 @@ def test_a_deaf_server_dies_with_a_killed_owner(tmp_path: Path) -> None:
         server = MCP.stdio(sys.executable, ["-c", deaf], connect_timeout=20)
         import threading
         def end():
-            while not (found := open(f"/proc/self/task/{server._home._thread.native_id}/children").read().split()):
+            while not (found := open(f"/proc/self/task/{server._loop._thread.native_id}/children").read().split()):
                 pass
-            print(*open(f"/proc/self/task/{server._home._thread.native_id}/children").read().split(), flush=True)
+            print(*open(f"/proc/self/task/{server._loop._thread.native_id}/children").read().split(), flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Timer(0.2, end).start()
         server.tools()
@@ -354,7 +354,7 @@ def test_a_tool_that_only_runs_as_a_task_is_not_offered(served: Served) -> None:
         Tool(name=str(support), input_schema=schema, execution=ToolExecution(task_support=support))
         for support in ("forbidden", "optional", "required", None)
     ]
-    assert [each.name for each in served.mcp._made(listed)] == ["forbidden", "optional", "None"]
+    assert [each.name for each in served.mcp._make_tools(listed)] == ["forbidden", "optional", "None"]
 
 
 def test_helpers_of_all_connections_end_with_close(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_tools_are_listed_called_and_stopped(start: Callable[..., Everything], t
     offered.
     """
     server = start("tee -a sent |")
-    listed = server.mcp._home.do_blocking(server.mcp._list, 30)
+    listed = server.mcp._loop.do_blocking(server.mcp._list, 30)
     only_tasks = {each.name for each in listed if each.execution and each.execution.task_support == "required"}
     assert only_tasks
     assert {each.name for each in server.tools} == {each.name for each in listed} - only_tasks

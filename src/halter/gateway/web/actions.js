@@ -1,5 +1,5 @@
-// What people do with the open session and its turns, beside sending and stopping. Effects come back as events; what the
-// gateway refuses is told above the field.
+// Actions on the open session and its turns, other than sending and stopping. Effects come back as events; refusals of
+// the gateway are shown above the field.
 
 import { Problem } from "./api.js";
 import { askTitle, askUndo, showChanges, showContext } from "./dialogs.js";
@@ -25,7 +25,7 @@ export class Actions {
     return this.page.state.turns.findLast((each) => !each.rolledBack);
   }
 
-  /** Do something at the gateway; undefined if it could not be done, which is told. */
+  /** Send a request to the gateway; undefined if it failed, which is shown. */
   async try(fn) {
     try {
       return await fn();
@@ -101,7 +101,7 @@ export class Actions {
     if (diff && choice) await this.try(() => this.#api.retry(session, turn.id, text, choice === "files"));
   }
 
-  /** Go on from a turn in a new session: with its message if `text` says so, else with an empty field. */
+  /** Continue from a turn in a new session: with its message if `text` says so, else with an empty field. */
   async branch(turn = null, text = undefined) {
     const words = text === undefined ? turn?.items.find((item) => item.kind === "message")?.text : text;
     const made = await this.try(() => this.#api.branch(this.#session, turn?.id, words));
@@ -131,7 +131,7 @@ export class Actions {
     if (view?.context) showContext(view, () => this.compact());
   }
 
-  /** Show what all turns have changed in files. */
+  /** Show the file changes of all turns. */
   async files() {
     const diff = await this.try(() => this.#api.changes(this.#session, "session"));
     if (diff) showChanges(diff, () => this.undo());

@@ -1,9 +1,9 @@
-// The gateway's routes. What it refuses is a Problem, in its own words; what may not have arrived is Unreached, and can
-// be sent again.
+// The gateway's routes. A refusal is a Problem, with the gateway's message; a request that may not have arrived is
+// Unreached, and can be sent again.
 
 const KEPT_ALIVE = 30_000; // characters; browsers allow 64 KiB in all
 
-/** The gateway has said no, and why. */
+/** The gateway has refused the request, with a reason. */
 export class Problem extends Error {
   constructor(status, body) {
     super(body.detail || body.title || `the gateway answered ${status}`);
@@ -13,7 +13,7 @@ export class Problem extends Error {
   }
 }
 
-/** Nobody knows whether it arrived. */
+/** It is unknown whether the request arrived. */
 export class Unreached extends Error {}
 
 export class Api {
@@ -70,7 +70,7 @@ export class Api {
     return this.#ask("POST", `${path(session)}/compact`);
   }
 
-  /** Make a session; the same name twice is the same session. */
+  /** Create a session; the same name twice is the same session. */
   create(id, agent = "") {
     return this.#ask("POST", "/sessions", { id, ...(agent ? { agent } : {}) });
   }
@@ -79,7 +79,7 @@ export class Api {
     return this.#ask("DELETE", path(id));
   }
 
-  /** Leave a message; the same id twice is the same message. `audio` is a recording, and `images` are pictures: Blobs. */
+  /** Send a message; the same id twice is the same message. `audio` is a recording, and `images` are pictures: Blobs. */
   send(session, { id, text, mode, expect, audio, images = [] }) {
     const fields = { id, mode, ...(text ? { text } : {}), ...(expect ? { expect_turn: expect } : {}) };
     return this.#ask("POST", `${path(session)}/messages`, audio || images.length ? formOf(fields, audio, images) : fields);
@@ -102,12 +102,12 @@ export class Api {
     return this.#ask("GET", `${path(session)}/changes?scope=${scope}`);
   }
 
-  /** Remove a turn, if it is the last one; with `files`, its changes of files too. */
+  /** Remove a turn, if it is the last one; with `files`, its file changes too. */
   rollback(session, turn, files) {
     return this.#ask("POST", `${path(session)}/rollback`, { expect_turn: turn, files });
   }
 
-  /** Bring back the files that the last rollback has restored. */
+  /** Redo the file changes that the last rollback has reverted. */
   undoRollback(session) {
     return this.#ask("POST", `${path(session)}/rollback/undo`, {});
   }
@@ -128,7 +128,7 @@ export class Api {
     return response.blob();
   }
 
-  /** The response of an event stream, open, from the event behind `after` on. */
+  /** The response of an event stream, open, from the event after `after` on. */
   async events(session, after, signal) {
     const headers = { Accept: "text/event-stream", ...(after ? { "Last-Event-ID": String(after) } : {}) };
     return this.#fetch("GET", `${path(session)}/events`, { headers, signal, cache: "no-store" });
@@ -182,7 +182,7 @@ function formOf(fields, audio, images) {
   return form;
 }
 
-/** A name that nobody else has. */
+/** A unique id. */
 export function newId() {
   return Array.from(crypto.getRandomValues(new Uint8Array(10)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -14,8 +14,8 @@ export class Attachments {
   #all = []; // { name, picture } or { name, text }; `isBusy` while its text is not there yet
 
   /**
-   * `complain(text)` tells what cannot be attached; `onChange()` that there is something else now; `readPdf(file)` gives
-   * the text of a PDF.
+   * `complain(text)` shows what cannot be attached; `onChange()` is called after a change; `readPdf(file)` returns the
+   * text of a PDF.
    */
   constructor({ complain, onChange, readPdf }) {
     Object.assign(this, { complain, onChange, readPdf });
@@ -138,7 +138,7 @@ export class Attachments {
   }
 }
 
-/** Let go of the picture that a chip has shown. */
+/** Release the picture of a chip. */
 function forget({ address }) {
   if (address) URL.revokeObjectURL(address);
 }

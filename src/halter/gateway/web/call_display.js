@@ -1,7 +1,7 @@
-// How calls of the tools that ship are shown: a title, what it is about in a line, what it was given in full, and what
-// it gave. Other tools are shown by their names and arguments.
+// How calls of the tools that ship are shown: a title, a summary in one line, all arguments, and the result. Other tools
+// are shown by their names and arguments.
 //
-// Nothing that a call was given is left out of `given()`: it is what a person reads before allowing the call.
+// `given()` leaves out no argument: it is what the user reads before allowing the call.
 
 import { copyButton } from "./copy.js";
 import { changesOf, countsOf, readDiff } from "./diff.js";
@@ -191,7 +191,7 @@ function textIn(content) {
   return content.filter((part) => part.type === "text").map((part) => part.text).join("\n");
 }
 
-/** What a call has given: its text. Pictures and sounds are shown beside it, see `mediaIn()`. */
+/** The text of a result. Pictures and sounds are shown beside it, see `mediaIn()`. */
 function resultOf(content) {
   const text = textIn(content).replace(COLOURS, "");
   return text ? [textOf(text)] : [];

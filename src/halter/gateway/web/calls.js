@@ -1,6 +1,6 @@
-// One tool call: its name and what it was given, how it goes, how it ended, and what a person can do about it: stop it
-// alone, and allow or refuse it. What is asked about is shown whole, with its reason first, and can be allowed when its end
-// was on the screen: the rule of halter/views/approval_text.py.
+// One tool call: its name and arguments, its state, how it ended, and its buttons: stop it alone, allow or deny it. A
+// call that needs approval is shown completely, with the reason first, and can be allowed once its end was on the
+// screen: the rule of halter/views/approval_text.py.
 
 import { displayOf, mediaIn } from "./call_display.js";
 import { button, el, icon } from "./dom.js";
@@ -215,7 +215,7 @@ export class CallView {
     this.#end.observe(end);
   }
 
-  /** Scroll to the end of the arguments, for somebody who wants to allow the call and has not seen it. */
+  /** Scroll to the end of the arguments, for a user who tries to allow the call before that. */
   #showEnd() {
     this.#parts.arguments.querySelector(".end")?.scrollIntoView({ block: "nearest" });
   }

@@ -1,7 +1,7 @@
-// Where one writes or speaks. While a turn runs there are three ways to send, and Stop; else there is one.
+// The field for messages, typed or spoken. While a turn runs there are three ways to send, and Stop; else there is one.
 //
 // What is written is kept for each session, over a reload too, until it was sent. Escape stops only from an empty
-// field: who clears a line means the line.
+// field, so that a stop while typing is no accident.
 
 import { Attachments } from "./attachments.js";
 import { find, icon } from "./dom.js";
@@ -19,7 +19,7 @@ export class Composer {
   constructor(act) {
     this.act = act;
     this.text = find("text");
-    this.recorder = new Recorder({ onLevel: (level, passed) => this.#loud(level, passed), onEnd: () => this.#pause() });
+    this.recorder = new Recorder({ onLevel: (level, passed) => this.#showLevel(level, passed), onEnd: () => this.#pause() });
     this.waiting = null; // a recording that ended by itself
     this.attached = new Attachments({
       complain: (text) => act.complain(text),
@@ -83,7 +83,7 @@ export class Composer {
     else this.text.focus();
   }
 
-  /** Go to the field; not on a phone, where that brings up a keyboard which nobody asked for. */
+  /** Go to the field; not on a phone, where that would open the keyboard. */
   focus() {
     if (matchMedia("(hover: hover)").matches) this.text.focus({ preventScroll: true });
   }
@@ -116,7 +116,7 @@ export class Composer {
 
   async #pause() {
     if (this.recorder.isOn) this.waiting = await this.recorder.finish();
-    this.#loud(0, 0);
+    this.#showLevel(0, 0);
   }
 
   #endRecording() {
@@ -129,7 +129,7 @@ export class Composer {
     this.#ready();
   }
 
-  #loud(level, passed) {
+  #showLevel(level, passed) {
     find("level").firstElementChild.style.transform = `scaleX(${Math.min(1, level * 1.6)})`;
     if (passed) find("recorded").textContent = clock(passed);
   }

@@ -8,7 +8,7 @@ import { listen } from "./shortcuts.js";
 
 const ICONS = { new: "plus", menu: "menu", help: "help", settings: "settings", newest: "down", "stop-all": "stop" };
 
-/** Let them act on the page. */
+/** Connect them to the page. */
 export function connectControls(page) {
   for (const [id, name] of Object.entries(ICONS)) find(id).prepend(icon(name));
   const { act } = page;

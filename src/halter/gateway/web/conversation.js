@@ -1,5 +1,5 @@
-// The conversation on the screen. Events come by the thousand; what they have changed is drawn once in a frame, each
-// thing for itself, and what has not changed is not touched. It stays at its end unless somebody has scrolled away.
+// The conversation on the screen. Events come by the thousand; what they have changed is drawn once per frame, and
+// nothing else is touched. It stays scrolled to its end unless the user has scrolled away.
 
 import { CallView } from "./calls.js";
 import { copyButton } from "./copy.js";
@@ -21,11 +21,11 @@ export class ConversationView {
   #ends = []; // the turn that can be undone, and the one whose files can be brought back
   #timer = null; // until some more of them are
   #isPinned = true;
-  #life = 0;
+  #shownLives = 0;
 
   constructor({ log, turns, newest, act, clock }) {
     Object.assign(this, { log, turns, newest, act, clock });
-    log.addEventListener("scroll", () => this.#look(), { passive: true });
+    log.addEventListener("scroll", () => this.#onScroll(), { passive: true });
     newest.addEventListener("click", () => this.pin());
     const size = new ResizeObserver(() => this.#isPinned && this.#toEnd());
     size.observe(log);
@@ -39,7 +39,7 @@ export class ConversationView {
   }
 
   #clear() {
-    this.#life = this.state.lives;
+    this.#shownLives = this.state.lives;
     forgetMedia();
     for (const view of this.#views.values()) view.close?.();
     this.#views.clear();
@@ -54,7 +54,7 @@ export class ConversationView {
 
   render() {
     const { state } = this;
-    if (state.lives !== this.#life) this.#clear();
+    if (state.lives !== this.#shownLives) this.#clear();
     const touched = [...state.touched];
     state.touched.clear();
     this.log.setAttribute("aria-busy", String(Boolean(state.running)));
@@ -148,7 +148,7 @@ export class ConversationView {
     this.turns.insertBefore(node, this.#views.get(turns[at])?.node ?? null);
   }
 
-  #look() {
+  #onScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.log;
     this.#isPinned = scrollHeight - scrollTop - clientHeight < NEAR;
     if (this.#isPinned) this.newest.hidden = true;
@@ -229,7 +229,7 @@ class TurnView {
         : "Waiting for the model";
     this.error.hidden = turn.status !== "failed";
     this.error.textContent = [because(turn.reason), turn.error || turn.detail].filter(Boolean).join(": ");
-    this.end.textContent = this.#told();
+    this.end.textContent = this.#endText();
     this.copy.hidden = !navigator.clipboard || isRunning || !answerOf(turn);
     this.undo.hidden = !this.#may.undo || isRunning;
     this.redo.hidden = !this.#may.redo || !turn.restored;
@@ -237,7 +237,7 @@ class TurnView {
     this.timeline?.draw();
   }
 
-  #told() {
+  #endText() {
     const { turn } = this;
     const said = [];
     if (turn.rolledBack) said.push("Removed from the conversation");
@@ -332,7 +332,7 @@ function brief({ tool, arguments: given }) {
   try {
     values = Object.values(JSON.parse(given)).join(", ");
   } catch {
-    // It is long, and only its beginning was told.
+    // It is long, and only its beginning was sent.
   }
   return `${tool} ${values}`.replace(/\s+/g, " ").trim().slice(0, 200);
 }

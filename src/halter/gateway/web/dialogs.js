@@ -5,7 +5,7 @@ import { countsText, diffOf } from "./diff_view.js";
 import { button, el } from "./dom.js";
 import { grouped, money, plural, tokens } from "./text.js";
 
-/** Ask before something is lost; true if it is meant. */
+/** Ask before a session is deleted; true if the user confirms. */
 export function confirmRemoval(title) {
   return new Promise((resolve) => {
     const yes = button("Remove", () => close(true), { class: "danger" });
@@ -45,14 +45,14 @@ export function askUndo(diff) {
   });
 }
 
-/** The changes of files; those that are no text have no lines. */
+/** The file changes; binary files have no lines. */
 function diffBox(diff) {
   const files = readDiff(diff.text);
   const rest = diff.truncated ? el("p", { class: "note", text: "There is more; the rest is not shown." }) : null;
   return el("div", { class: "changes", tabindex: 0, role: "region", "aria-label": "Changes" }, ...diffOf(files), rest);
 }
 
-/** Show what a session has changed in files; `undo()` removes its last turn. */
+/** Show the file changes of a session; `undo()` removes its last turn. */
 export function showChanges(diff, undo) {
   const count = diff.files.length;
   const close = open(

@@ -1,4 +1,4 @@
-// Changes of files, read from what a tool was given: a unified diff, search/replace blocks, or the content of a file.
+// File changes, read from the arguments of a tool: a unified diff, search/replace blocks, or the content of a file.
 //
 // `halter/toolbox/files/patch/parser.py` decides what a patch does. This only shows it, so what cannot be read here is
 // shown as it was written.
@@ -118,7 +118,7 @@ function linesOf(text) {
   return text.replace(/\r?\n$/, "").split(/\r?\n/);
 }
 
-/** How many lines come and go. */
+/** How many lines are added and removed. */
 export function countsOf(files) {
   const count = (mark) => files.reduce((all, file) => all + file.lines.filter((line) => line.mark === mark).length, 0);
   return { added: count("+"), removed: count("-") };

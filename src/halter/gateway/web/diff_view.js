@@ -1,4 +1,4 @@
-// A diff on the screen: for each file its name, how many lines come and go, and the lines.
+// A diff on the screen: for each file its name, how many lines are added and removed, and the lines.
 
 import { button, el } from "./dom.js";
 import { countsOf } from "./diff.js";

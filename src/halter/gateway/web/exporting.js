@@ -29,7 +29,7 @@ function oneLine(text) {
   return line.length > 300 ? `${line.slice(0, 300)}…` : line;
 }
 
-/** Have the browser keep a text as a file. */
+/** Download a text as a file. */
 export function download(name, type, text) {
   const address = URL.createObjectURL(new Blob([text], { type }));
   const link = document.createElement("a");

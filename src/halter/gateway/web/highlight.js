@@ -1,5 +1,5 @@
 // Colours for code. Ours, because a library for that is larger than this whole page, and most of what people read here
-// needs four colours: comments, strings, numbers and the words of the language. What is not known stays plain.
+// needs four colours: comments, strings, numbers and the words of the language. Unknown languages stay plain.
 
 import { el } from "./dom.js";
 

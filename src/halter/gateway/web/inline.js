@@ -73,7 +73,7 @@ class Line {
     return next;
   }
 
-  /** Where it goes on behind a mark, if there is one here. */
+  /** The position after a mark, if there is one here. */
   #special(at) {
     const { text } = this;
     const sign = text[at];

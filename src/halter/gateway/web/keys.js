@@ -23,7 +23,7 @@ export function keptKey() {
   return localStorage.getItem(NAME) || "";
 }
 
-/** Keep a key; nothing takes it away. */
+/** Store a key; nothing removes the stored one. */
 function keepKey(key) {
   if (key) localStorage.setItem(NAME, key);
   else localStorage.removeItem(NAME);
@@ -33,7 +33,7 @@ function keepKey(key) {
 export class Keys {
   #isAsking = false;
 
-  /** `onRefused()` is told that the key is not accepted any more, `onChange()` that another one is used instead. */
+  /** `onRefused()` is called when the key is no longer accepted, `onChange()` when another one is used. */
   constructor(api, { onRefused, onChange, onNotice }) {
     Object.assign(this, { api, onRefused, onChange, onNotice });
     api.onRefused = () => this.change({ wasRefused: true });

@@ -24,8 +24,8 @@ import { because, seconds } from "./text.js";
 
 const LOADING = 1_000; // milliseconds between drawings while the events of a long session come
 const UNSEEN = 500; // milliseconds between drawings in a tab that nobody sees
-// Milliseconds until what others have done is seen in the list. It is asked for, and no stream: a browser has six
-// connections to a gateway for all its tabs, and each has one for its session.
+// Milliseconds between updates of the list, for changes by others. Not a stream: a browser has six connections to a
+// gateway for all its tabs, and each tab needs one for its session.
 const ELSEWHERE = 10_000;
 const CHANGING_LIST = [
   "turn.started",
@@ -41,9 +41,9 @@ const NEWS = 10; // seconds; what is older is not told by a notification
 const AGAIN = 500; // milliseconds until a stop that was not heard is said again
 
 class Page {
-  #isDue = false; // something has changed that is not drawn yet
+  #needsDrawing = false; // something has changed that is not drawn yet
   #loading = null; // a timer, while the events of a session come
-  #news = new Set(); // kinds of events that have come since people were last told
+  #newKinds = new Set(); // kinds of events since the last announcement
   #offset = 0; // seconds by which this clock is ahead of the gateway's
 
   constructor() {
@@ -108,7 +108,7 @@ class Page {
     return Date.now() / 1000 - this.#offset;
   }
 
-  // -- what people do -------------------------------------------------------------------------------------------------
+  // -- actions --------------------------------------------------------------------------------------------------------
 
   send(mode, text, audio, images) {
     const expect = mode !== "queue" ? this.state.running?.id : undefined;
@@ -119,7 +119,7 @@ class Page {
     if (wasNew) this.#settle();
   }
 
-  /** Stop what runs. What was not heard is said again, and then means this turn and no later one. */
+  /** Stop what runs. A stop that did not arrive is sent again, and then means this turn and no later one. */
   async stop() {
     const { session } = this;
     const turn = this.state.running;
@@ -188,7 +188,7 @@ class Page {
     this.queue.clear();
     this.composer.open(named);
     this.stopAsked = "";
-    this.#news.clear();
+    this.#newKinds.clear();
     this.say("");
     if (this.isNew) this.#linkIs("idle");
     else this.#stream();
@@ -211,13 +211,13 @@ class Page {
       onEvents: (events) => {
         for (const event of events) state.apply(event);
         if (state === this.state) this.events.push(...events);
-        this.#heard(events, state);
+        this.#onEvents(events, state);
       },
       onState: (link, detail) => {
         const isBeingMade = link === "gone" && this.outbox.of(session).some((entry) => entry.isNew);
         if (this.stream !== stream || isBeingMade) return;
         this.#linkIs(link, detail);
-        if (link === "live") this.#tell();
+        if (link === "live") this.#announceNews();
       },
       onClock: (time) => {
         const ahead = (Date.now() - time) / 1000;
@@ -236,21 +236,21 @@ class Page {
     this.sessions.refresh(true);
   }
 
-  #heard(events, state) {
+  #onEvents(events, state) {
     if (state !== this.state) return;
-    for (const event of events) this.#news.add(event.data.type);
+    for (const event of events) this.#newKinds.add(event.data.type);
     if (this.link === "live") {
       this.schedule();
-      this.#tell();
+      this.#announceNews();
     } else this.#loading ??= setTimeout(() => this.#drawLoaded(), LOADING);
   }
 
-  /** Tell of what has come since the last time. */
-  #tell() {
-    if (!this.#news.size) return;
+  /** Announce what has happened since the last time. */
+  #announceNews() {
+    if (!this.#newKinds.size) return;
     const { state } = this;
-    const kinds = this.#news;
-    this.#news = new Set();
+    const kinds = this.#newKinds;
+    this.#newKinds = new Set();
     this.info.heard([...kinds]);
     const isNew = this.now() - this.events.at(-1).time < NEWS; // else it is what happened before the page was opened
     if (kinds.has("turn.started")) this.say("Running.");
@@ -300,10 +300,10 @@ class Page {
     this.schedule();
   }
 
-  /** Draw in the next frame; in a tab that nobody sees there are none, but its title tells how it stands. */
+  /** Draw in the next frame; a hidden tab has none, but its title shows the state. */
   schedule() {
-    if (this.#isDue) return;
-    this.#isDue = true;
+    if (this.#needsDrawing) return;
+    this.#needsDrawing = true;
     this.#drawSoon();
   }
 
@@ -313,8 +313,8 @@ class Page {
   }
 
   #draw() {
-    if (!this.#isDue) return;
-    this.#isDue = false;
+    if (!this.#needsDrawing) return;
+    this.#needsDrawing = false;
     const { state } = this;
     const turn = state.running;
     if (!turn || turn.id !== this.stopAsked) this.stopAsked = "";
@@ -356,7 +356,7 @@ class Page {
 
   // -- around it ------------------------------------------------------------------------------------------------------
 
-  /** Take notice of what happens around the page. */
+  /** Listen to events of the window. */
   #watch() {
     window.addEventListener("hashchange", () => {
       void this.keys.useGiven();
@@ -365,7 +365,7 @@ class Page {
     window.addEventListener("online", () => this.#wake());
     window.addEventListener("focus", () => this.#wake());
     document.addEventListener("visibilitychange", () => {
-      if (this.#isDue) this.#drawSoon();
+      if (this.#needsDrawing) this.#drawSoon();
       if (!document.hidden) this.#wake();
     });
     setInterval(() => this.#tick(), 1000);
@@ -379,7 +379,7 @@ class Page {
   }
 
 
-  /** Ask again, with another key, for what is shown. */
+  /** Load again what is shown, with another key. */
   #useNewKey() {
     this.stream?.close();
     this.info.load();

@@ -1,8 +1,8 @@
 // Markdown, as elements, while it is being written.
 //
-// A Markdown keeps the blocks that are whole as they are and makes only the last one anew, so that a long answer costs
-// no more at its end than at its beginning. Elements are built, and text is only ever text; a link leads to http or
-// https, or is none. What is not known stays as it was written.
+// Finished blocks stay as they are, and only the last one is rendered again, so that a long answer costs no more at its
+// end than at its beginning. Elements are built, and text is only ever text; a link leads to http or
+// https, or is not a link. Unknown syntax stays as it was written.
 
 import { copyButton } from "./copy.js";
 import { el } from "./dom.js";
@@ -153,7 +153,7 @@ function readList(lines, at) {
       if ((found[3] !== undefined) !== ordered || indent < margin || RULE.test(line)) break;
       items.push({ lines: [found[4] ?? ""], indent: line.length - (found[4] ?? "").length });
     } else if (!line.trim()) {
-      // An empty line ends the list, unless it goes on behind it.
+      // An empty line ends the list, unless the list continues after it.
       const behind = lines[next + 1] ?? "";
       const goesOn =
         behind.trim() && (behind.startsWith(" ".repeat(margin + 2)) || (ITEM.test(behind) && !RULE.test(behind)));

@@ -16,18 +16,18 @@ const sight = new IntersectionObserver(
   { rootMargin: NEAR },
 );
 
-/** Have them fetched: `fetch` gives the Blob at an address. */
+/** Set how they are fetched: `fetch` returns the Blob at an address. */
 export function fetchMediaBy(fetch) {
   load = fetch;
 }
 
-/** Let go of all. */
+/** Release all. */
 export function forgetMedia() {
   for (const address of kept.values()) address.then(URL.revokeObjectURL, () => {});
   kept.clear();
 }
 
-/** The parts that are no text, as elements. A picture that is somewhere else is only named. */
+/** The parts other than text, as elements. A picture that is somewhere else is only named. */
 export function partsOf(parts) {
   return parts
     .filter((part) => part.type !== "text")

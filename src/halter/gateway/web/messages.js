@@ -1,5 +1,5 @@
-// A message of the user in the conversation, with what can be done to it: copy, edit and send again, or go on from here in
-// another session. The message of the last turn is sent again in its place; an earlier one begins a branch.
+// A message of the user in the conversation, with what can be done to it: copy, edit and send again, or continue from
+// here in another session. The message of the last turn is sent again in its place; an earlier one begins a branch.
 
 import { splitFiles } from "./attachments.js";
 import { copyButton } from "./copy.js";

@@ -1,4 +1,4 @@
-// What went wrong, above the field, until it is read or a while has passed; and what the gateway tells at the start.
+// Errors, above the field, until they are dismissed or some time has passed; and the notices of the gateway.
 
 import { button, el } from "./dom.js";
 

@@ -1,5 +1,5 @@
-// Notices of the system when a session needs its user, or has finished while they looked away. They are off until somebody
-// asks for them in the settings: only then is the browser's permission asked for.
+// Desktop notifications when a session needs the user, or has finished while the tab was hidden. They are off until the
+// user turns them on in the settings: only then is the browser's permission requested.
 
 const NAME = "halter.notify";
 
@@ -7,7 +7,7 @@ export function areOn() {
   return "Notification" in window && localStorage.getItem(NAME) === "on" && Notification.permission === "granted";
 }
 
-/** Turn them on or off; says whether they are on now. Call it from a click. */
+/** Turn them on or off; returns whether they are on now. Call it from a click. */
 export async function turn(on) {
   if (!("Notification" in window)) return false;
   if (on && Notification.permission !== "granted") await Notification.requestPermission();
@@ -15,7 +15,7 @@ export async function turn(on) {
   return areOn();
 }
 
-/** Tell the user, if they look elsewhere and want it. A later notice of the same session replaces the earlier one. */
+/** Notify the user, if the tab is hidden and notifications are on. A later notice of the same session replaces the earlier one. */
 export function notify(session, title, body) {
   if (!areOn() || (!document.hidden && document.hasFocus())) return;
   const notice = new Notification(title, { body, tag: session, icon: "/page/icon.svg" });

@@ -12,7 +12,7 @@ export class Outbox {
   #wake = new Set();
   #held = new Map(); // from a session to what its messages wait for
 
-  /** `onMade(session)` is told of each new session that the gateway has made for its first message. */
+  /** `onMade(session)` is called for each new session that the gateway has created for its first message. */
   constructor(api, { onChange, onMade }) {
     this.api = api;
     this.onChange = onChange;
@@ -20,7 +20,7 @@ export class Outbox {
     this.all = []; // as they were added, with a `state` ("sending", "waiting" or "refused"), an `error`, and `since`
   }
 
-  /** Go on with what was on its way when the page was left. Recordings and pictures are not kept over that. */
+  /** Continue with what was on its way when the page was closed. Recordings and pictures are not kept over that. */
   restore() {
     for (const entry of JSON.parse(sessionStorage.getItem(KEPT) ?? "[]")) this.add(entry);
   }
@@ -35,7 +35,7 @@ export class Outbox {
     this.#work(entry.session);
   }
 
-  /** Take one out; gives it. */
+  /** Remove one; returns it. */
   take(id) {
     const found = this.all.find((entry) => entry.id === id);
     this.all = this.all.filter((entry) => entry !== found);
@@ -123,7 +123,7 @@ export class Outbox {
   }
 }
 
-/** Whether the same will be taken later. */
+/** Whether the same request may succeed later. */
 function isPassing(problem) {
   return problem.status === 429 || problem.status >= 502;
 }

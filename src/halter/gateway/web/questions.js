@@ -1,4 +1,4 @@
-// A question of a tool, where it was asked: choices as buttons, or a line to write on, and then what was said.
+// A question of a tool, where it was asked: choices as buttons, or a field for text, and then the answer.
 
 import { button, el } from "./dom.js";
 
@@ -24,10 +24,10 @@ export class QuestionView {
     if (now === this.#shown) return;
     this.#shown = now;
     if (item.state === "open") this.body.replaceChildren(...this.#open());
-    else this.body.replaceChildren(el("p", { class: "said", text: this.#said() }));
+    else this.body.replaceChildren(el("p", { class: "said", text: this.#answerText() }));
   }
 
-  #said() {
+  #answerText() {
     const { item } = this;
     if (item.state === "withdrawn") return "Withdrawn: no answer needed.";
     const value = item.said || (typeof item.value === "string" ? item.value : JSON.stringify(item.value));

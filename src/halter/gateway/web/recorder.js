@@ -10,7 +10,7 @@ export class Recorder {
   #sound = null;
   #frame = 0;
 
-  /** `onLevel(level, seconds)` is told how loud it is, from 0 to 1; `onEnd()` that it ended by itself. */
+  /** `onLevel(level, seconds)` is called with the loudness, from 0 to 1; `onEnd()` when it has ended by itself. */
   constructor({ onLevel, onEnd }) {
     this.onLevel = onLevel;
     this.onEnd = onEnd;
@@ -21,7 +21,7 @@ export class Recorder {
     return this.#media !== null;
   }
 
-  /** Begin. Throws a sentence for people if there is no microphone, or it is not allowed. */
+  /** Begin. Throws an error with a message for the user if there is no microphone, or it is not allowed. */
   async start() {
     if (!navigator.mediaDevices || !window.MediaRecorder)
       throw new Error("This browser allows recording only over HTTPS or on localhost.");
@@ -46,7 +46,7 @@ export class Recorder {
     this.#listen();
   }
 
-  /** End, and give what was recorded. */
+  /** End, and return the recording. */
   async finish() {
     const media = this.#media;
     if (!media) return null;

@@ -1,11 +1,11 @@
-// What the gateway says of the open session beside its events: the model, how full the context is, tokens and cost. It is
-// asked for when something has changed that these depend on.
+// Data of the open session beside its events: the model, how full the context is, tokens and cost. It is fetched again
+// when something has changed that these depend on.
 
 const CHANGING = new Set(["turn.started", "request.finished", "turn.finished", "turn.rolled_back", "context.compacted", "session.changed"]);
 
 export class SessionInfo {
   #isAsking = false;
-  #isDue = false;
+  #isStale = false;
   #session = "";
 
   constructor(api, onChange) {
@@ -16,7 +16,7 @@ export class SessionInfo {
     this.view = null; // of the open session, as the gateway has sent it
   }
 
-  /** Ask once for the agents and the models that there are. */
+  /** Fetch the agents and models, once. */
   async load() {
     try {
       Object.assign(this, await this.api.agents());
@@ -38,18 +38,18 @@ export class SessionInfo {
   }
 
   async refresh() {
-    this.#isDue = true;
+    this.#isStale = true;
     if (this.#isAsking) return;
     this.#isAsking = true;
-    while (this.#isDue && this.#session) {
-      this.#isDue = false;
+    while (this.#isStale && this.#session) {
+      this.#isStale = false;
       const session = this.#session;
       try {
         const view = await this.api.session(session);
         if (session === this.#session) this.view = view;
         this.onChange();
       } catch {
-        // The stream says it if the gateway is gone.
+        // The stream reports it if the gateway cannot be reached.
       }
     }
     this.#isAsking = false;

@@ -1,4 +1,4 @@
-// What people see of a session, computed from its events: turns with their items, queued messages, open questions.
+// The state of a session as it is shown to users, computed from its events: turns with their items, queued messages, open questions.
 //
 // The same reducer as `halter.views.session_view`; both pass `tests/views/fixture.json`. Only events change the state,
 // so all tabs that got the same events show the same. `touched` collects what has changed since it was last drawn.
@@ -50,7 +50,7 @@ export class SessionDisplay {
   #byId; // turns
   #pastUsage; // of all turns but the running one
 
-  /** Take one event. Events seen before are ignored; a log that starts again is that of a new session. */
+  /** Apply one event. Earlier events are ignored; a log that starts again is that of a new session. */
   apply(event) {
     if (event.seq === 1 && this.seq > 0) this.reset();
     if (event.seq <= this.seq) return;

@@ -1,17 +1,17 @@
-// The sessions on the left, the latest used first. The list is asked for when something has changed: here, in another
-// tab of this browser, or while nobody looked; and now and then, for what is done elsewhere.
+// The sessions on the left, the latest used first. The list is fetched when something has changed: here, in another tab
+// of this browser, or while the tab was hidden; and at intervals, for changes by others.
 
 import { button, el, find } from "./dom.js";
 import { ago } from "./text.js";
 
 const TYPING = 150; // milliseconds after the last letter of a search
 
-/** The list, as the gateway tells it. */
+/** The list, as the gateway sends it. */
 export class Sessions {
   #isAsking = false;
-  #isDue = false; // something has changed since it was asked for
+  #isStale = false; // something has changed since it was asked for
   #tabs = new BroadcastChannel("halter");
-  #told = new Set(); // notices of the gateway
+  #shownNotices = new Set(); // notices of the gateway
   #timer = null;
   #words = ""; // that are searched for
 
@@ -29,23 +29,23 @@ export class Sessions {
     return this.all.find((each) => each.id === id);
   }
 
-  /** Ask for it; `tell` other tabs to do so too. */
+  /** Fetch it; `tell` other tabs to do so too. */
   async refresh(tell = false) {
     if (tell) this.#tabs.postMessage("sessions");
-    this.#isDue = true;
+    this.#isStale = true;
     if (this.#isAsking) return;
     this.#isAsking = true;
-    while (this.#isDue) {
-      this.#isDue = false;
+    while (this.#isStale) {
+      this.#isStale = false;
       try {
         const { sessions, notices } = await this.api.sessions();
         this.all = sessions;
         if (!this.found) this.shown = sessions;
-        notices.filter((each) => !this.#told.has(each)).forEach((each) => this.onNotice(each));
-        this.#told = new Set(notices);
+        notices.filter((each) => !this.#shownNotices.has(each)).forEach((each) => this.onNotice(each));
+        this.#shownNotices = new Set(notices);
         this.onChange();
       } catch {
-        // The stream says it if the gateway is gone, and the next change comes.
+        // The stream reports it if the gateway cannot be reached, and the next change is fetched.
       }
     }
     this.#isAsking = false;

@@ -1,6 +1,6 @@
 // The parts of a turn as spans of time: requests, tool calls, children and questions, from start to end.
 //
-// The same as `halter.views.spans`. A span without an end never ended, or nobody saw it end.
+// The same as `halter.views.spans`. A span without an end never ended, or its end is unknown.
 
 export class Spans {
   #open = ""; // the key of the request that runs
@@ -21,7 +21,7 @@ export class Spans {
     READERS[kind]?.(this, data, at);
   }
 
-  /** Drop the ends that were written when the session was opened again: nobody saw them happen. */
+  /** Drop the ends that were written when the session was opened again: the real ones are unknown. */
   crash(at) {
     this.lastSeen = this.last < at ? this.last : this.before;
     for (const span of this.all.values()) if (span.end !== null && span.end >= at) span.end = null;

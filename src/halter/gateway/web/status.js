@@ -1,4 +1,4 @@
-// What is always in sight below the field: the model, how full its context is, tokens and cost of the session, the sandbox
+// The status below the field: the model, how full its context is, tokens and cost of the session, the sandbox
 // and who approves.
 
 import { button, el, find } from "./dom.js";

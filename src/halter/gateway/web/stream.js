@@ -1,7 +1,7 @@
 // The events of one session, as they come, over connections that may break.
 //
-// Each connection goes on behind the last event that was seen, so nothing is missed and nothing comes twice. One that
-// is silent for longer than the gateway ever is counts as broken. Closing a stream stops no turn.
+// Each connection continues after the last event that was received, so nothing is missed and nothing comes twice. One
+// that is silent for longer than the gateway ever is counts as broken. Closing a stream stops no turn.
 
 import { Problem } from "./api.js";
 
@@ -59,7 +59,7 @@ export class EventStream {
     this.#wake();
   }
 
-  /** Try again now; and give up a connection that may have died while nobody looked. */
+  /** Try again now; and drop a connection that may have died while the tab was hidden. */
   nudge() {
     this.#wake();
     if (performance.now() - this.heard > SILENCE / 2) this.#connection?.abort();

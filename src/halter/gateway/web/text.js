@@ -93,15 +93,15 @@ const OUTCOMES = {
   interrupted: "stopped",
 };
 
-/** How something of a turn stands, in a word or two. */
+/** The state of a part of a turn, in a word or two. */
 export function outcome(status) {
   return OUTCOMES[status] ?? String(status).replaceAll("_", " ");
 }
 
-// What cannot be seen, or changes the order of what can; and spaces that are none.
+// Invisible characters, those that change the order of others, and unusual spaces.
 const HIDDEN = /[^\P{C}\n\t]|[\p{Zl}\p{Zp}]|(?! )\p{Zs}/gu;
 
-/** Text in which nothing is hidden: what cannot be seen is shown as an escape such as \u202e. */
+/** Text in which nothing is hidden: invisible characters are shown as escapes such as \u202e. */
 export function visible(text) {
   return text.replace(HIDDEN, (sign) => {
     const code = sign.codePointAt(0).toString(16);

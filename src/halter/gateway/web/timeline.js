@@ -1,5 +1,5 @@
 // The timeline of a turn: requests, tools, children and questions on one axis of time, the stop as a line across it,
-// and behind each bar how it ended and how long after the stop.
+// and after each bar how it ended and how long after the stop.
 
 import { button, el, svg } from "./dom.js";
 import { outcome, seconds } from "./text.js";
@@ -46,7 +46,7 @@ export class TimelineView {
     this.draw();
   }
 
-  /** A stop of some milliseconds is a hair's breadth in a turn of minutes: then only what is around it is shown. */
+  /** A stop of some milliseconds is invisible in a turn of minutes: then only the time around it is shown. */
   get #isNear() {
     const { turn } = this;
     if (!turn.stopping) return false;
@@ -122,7 +122,7 @@ class Axis {
       height,
       viewBox: `0 0 ${this.width} ${height}`,
       role: "img",
-      "aria-label": `${story(turn)} ${rows.map((span) => this.#told(span)).join(" ")}`,
+      "aria-label": `${story(turn)} ${rows.map((span) => this.#description(span)).join(" ")}`,
     });
     drawing.append(...this.#scale(height));
     rows.forEach((span, at) => drawing.append(...this.#row(span, top + at * step)));
@@ -187,7 +187,7 @@ class Axis {
       "text-anchor": "end",
       text: this.#tail(span),
     });
-    const title = svg("title", { text: this.#told(span) });
+    const title = svg("title", { text: this.#description(span) });
     return [svg("g", { class: `span ${span.kind}` }, title, name, ...this.#bar(span, middle), tail)];
   }
 
@@ -220,7 +220,7 @@ class Axis {
     return `${how}  +${seconds(span.end - this.stop)}`;
   }
 
-  #told(span) {
+  #description(span) {
     const took = span.start !== null && span.end !== null ? `, ${seconds(span.end - span.start)}` : "";
     const after =
       this.stop !== null && span.end !== null && span.end >= this.stop

@@ -1,8 +1,8 @@
-// Tokens and costs, as events tell them, and their sums: the same as `halter.models.types.Usage`.
+// Tokens and costs, as events have them, and their sums: the same as `halter.models.types.Usage`.
 
 export const NO_USAGE = { tokens: 0, cost: null };
 
-/** The tokens and the cost that an event tells; the cost is in USD, and null if it is not known. */
+/** The tokens and the cost of an event; the cost is in USD, and null if it is not known. */
 export function usageOf(usage) {
   return { tokens: (usage?.input_tokens ?? 0) + (usage?.output_tokens ?? 0), cost: usage?.cost ?? null };
 }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from halter.toolbox.python.approval import danger_in_code
 from halter.toolbox.terminal.approval.commands import danger_in
-from halter.toolbox.terminal.approval.shell_parser import Unreadable, read_commands
+from halter.toolbox.terminal.approval.shell_parser import UnparsableCommand, read_commands
 
 # As words, so that they can be quoted in any way.
 DESTROY: list[list[str]] = [
@@ -333,7 +333,7 @@ def test_any_text_can_be_looked_at(text: str) -> None:
     why = danger_in(text)
     try:
         read_commands(text)
-    except Unreadable:
+    except UnparsableCommand:
         assert why
 
 
