@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.peers.findings import EIGHT, findings
 from bench.peers.scenarios import SCENARIOS, STREAM_TAGS
-from bench.peers.verdicts import NOT_JUDGED, control_of, defects_of, milliseconds
+from bench.peers.verdicts import NOT_JUDGED, control_of, defects_of, milliseconds, next_works
 
 __all__ = ["page_of", "write_page"]
 
@@ -24,8 +24,8 @@ result yourself.
 
 ## How it is measured
 
-`python -m bench.peers` runs all systems in the same ten [scenarios](#the-scenarios), and writes
-`bench/results/peers.json`, this page and the plot.
+In a clone, after `scripts/setup`, `.venv/bin/python -m bench.peers` runs all systems in the same ten
+[scenarios](#the-scenarios), and writes `bench/results/peers.json`, this page and the plot.
 
 - **Each system is installed with pip** into an environment of its own, in the newest version there is.
 - **Each is stopped as its own documentation says.** A short driver in `bench/peers/drivers/` does that; its docstring
@@ -52,7 +52,8 @@ loop, and stop as in the row of `halter`.
 """
 POOLS = """
 Where fewer than eight tools had started and the system runs them at once, they wait for a thread: the thread pools of
-Python have by default four threads more than the machine has cores.
+Python have by default four threads more than the machine has cores. A next turn that fails there is not judged,
+because it may wait for a thread as well.
 """
 GOES_ON = """
 After each stop of the first table, the user sends another message. `6 of 7` means six of seven scenarios. The next turn
@@ -94,8 +95,9 @@ def _slowest(values: list, late: str) -> str:
 
 def _share(found: dict, key: str, tags: set[str]) -> str:
     """In how many of the scenarios it was always so: "6 of 7"."""
-    scenarios = [[each[key] for each in found["scenarios"].get(tag, ()) if each.get(key) is not None] for tag in tags]
-    asked = [values for values in scenarios if values]
+    rounds = [found["scenarios"].get(tag, ()) for tag in tags]
+    told = [[next_works(each) if key == "next" else each.get(key) for each in results] for results in rounds]
+    asked = [values for results in told if (values := [value for value in results if value is not None])]
     good = sum(all(values) for values in asked)
     text = f"{good} of {len(asked)}"
     return NONE if not asked else text if good == len(asked) else f"**{text}**"
