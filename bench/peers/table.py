@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.peers.findings import EIGHT, findings
 from bench.peers.scenarios import SCENARIOS, STREAM_TAGS
-from bench.peers.verdicts import NOT_JUDGED, control_of, defects_of, milliseconds, next_works
+from bench.peers.verdicts import NOT_JUDGED, control_of, defects_of, duration, next_works
 
 __all__ = ["page_of", "write_page"]
 
@@ -90,7 +90,7 @@ def _of(found: dict, key: str, tags: set[str]) -> list:
 def _slowest(values: list, late: str) -> str:
     if not values:
         return NONE
-    return late if None in values else milliseconds(max(values))
+    return late if None in values else duration(max(values))
 
 
 def _share(found: dict, key: str, tags: set[str]) -> str:
@@ -113,7 +113,7 @@ def _control(tag: str, rounds: list[dict] | None) -> str:
     if "broken" in rounds[0]:
         return "not measured"
     control = control_of(rounds)
-    return "> 5 s" if control is None else milliseconds(control)
+    return "> 5 s" if control is None else duration(control)
 
 
 TAGS = {each.tag for each in STOPS}
@@ -164,13 +164,16 @@ def _killed(name: str, found: dict) -> list[str]:
 
 def _cost(name: str, found: dict) -> list[str]:
     cost = _first(found, "cost")
-    missing = "not measured" if "broken" in cost else NONE
-    times = (found.get("import_cpu"), *(cost.get(key) for key in ("first_cpu", "turn", "turn_cpu")))
-    chunk = cost.get("chunk_cpu")
+    keys = ("first_cpu", "turn", "turn_cpu", "chunk_cpu")
+    missing = "not measured" if "broken" in cost or "why" in cost else NONE
+
+    def cell(value: float | None, otherwise: str) -> str:
+        return otherwise if value is None else duration(value)
+
     return [
         name,
-        *(missing if value is None else milliseconds(value) for value in times),
-        ("not measured" if cost else NONE) if chunk is None else f"{chunk * 1e6:.0f} µs",
+        cell(found.get("import_cpu"), NONE),
+        *(cell(cost.get(key), NONE if key == "first_cpu" else missing) for key in keys),
         f"{found['bytes'] / 1e6:.0f} MB",
         str(found["packages"]),
     ]

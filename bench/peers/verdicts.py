@@ -6,14 +6,16 @@ import statistics
 
 from bench.peers.systems import SYSTEMS
 
-__all__ = ["NOT_JUDGED", "control_of", "defects_of", "level_of", "milliseconds", "next_works"]
+__all__ = ["NOT_JUDGED", "control_of", "defects_of", "duration", "level_of", "next_works"]
 
 SLOW = 1.0  # seconds; people notice a stop that takes longer
 # Why the result of a system in a scenario is not held against it.
 NOT_JUDGED = {(each.name, tag): why for each in SYSTEMS for tag, why in each.not_judged.items()}
 
 
-def milliseconds(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    if seconds < 0.001:
+        return f"{seconds * 1_000_000:.0f} µs"
     if seconds < 0.01:
         return f"{seconds * 1000:.1f} ms"
     return f"{seconds * 1000:.0f} ms" if seconds < SLOW else f"{seconds:.1f} s"
@@ -57,7 +59,7 @@ def _of(tag: str, result: dict) -> list[str] | None:
     alive = result.get("processes")
     checks = {
         "control was not back after 5 s": result.get("control", 0.0) is None,
-        f"control was back after {milliseconds(result.get('control') or 0.0)}": (result.get("control") or 0.0) > SLOW,
+        f"control was back after {duration(result.get('control') or 0.0)}": (result.get("control") or 0.0) > SLOW,
         "the connection was still open after 2 s": result.get("closed", 0.0) is None,
         f"requests after the stop: {result.get('requests_after')}": result.get("requests_after"),
         f"{alive} {'process was' if alive == 1 else 'processes were'} still running after 2 s": alive,
