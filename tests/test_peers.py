@@ -41,6 +41,14 @@ def test_a_result_that_depends_on_reading_the_documentation_is_not_judged() -> N
     assert any("the message was lost" in line for line in findings("hermes-agent", found))
 
 
+def test_a_next_turn_that_waits_for_a_thread_is_not_judged() -> None:
+    """With two cores, six tools fill the thread pool of asyncio; on a larger machine the next turn finds a thread."""
+    result = {"control": 0.002, "tools_started": 6, "next": False, "why": "no end within 5 s", "exit": None}
+    assert level_of("openai-agents", "deaf", [result]) == "part"
+    assert level_of("openai-agents", "deaf", [result | {"tools_started": 8}]) == "bad"
+    assert level_of("openai-agents", "deaf", [result | {"control": None}]) == "bad"
+
+
 def test_what_could_not_be_measured_is_not_a_defect() -> None:
     """A driver that failed says nothing about its system: grey in the plot, and the reason on the page."""
     assert level_of("smolagents", "slow", [{"broken": "RuntimeError: no request"}]) == "none"

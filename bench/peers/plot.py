@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from bench.peers.scenarios import SCENARIOS
-from bench.peers.verdicts import control_of, level_of, milliseconds
+from bench.peers.verdicts import control_of, duration, level_of
 
 __all__ = ["plot_of", "write_plot"]
 
@@ -70,7 +70,7 @@ def _label(tag: str, rounds: list[dict], level: str) -> str:
 
 
 def _rounded(seconds: float) -> str:
-    return "< 1 ms" if seconds < 0.001 else milliseconds(seconds) if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+    return "< 1 ms" if seconds < 0.001 else duration(seconds) if seconds >= 1 else f"{seconds * 1000:.0f} ms"
 
 
 def _row(y: float, name: str, scenarios: dict) -> list[str]:

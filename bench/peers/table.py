@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bench.peers.findings import EIGHT, findings
 from bench.peers.scenarios import SCENARIOS, STREAM_TAGS
-from bench.peers.verdicts import NOT_JUDGED, control_of, defects_of, milliseconds
+from bench.peers.verdicts import NOT_JUDGED, control_of, defects_of, duration, next_works
 
 __all__ = ["page_of", "write_page"]
 
@@ -24,8 +24,8 @@ result yourself.
 
 ## How it is measured
 
-`python -m bench.peers` runs all systems in the same ten [scenarios](#the-scenarios), and writes
-`bench/results/peers.json`, this page and the plot.
+In a clone, after `scripts/setup`, `.venv/bin/python -m bench.peers` runs all systems in the same ten
+[scenarios](#the-scenarios), and writes `bench/results/peers.json`, this page and the plot.
 
 - **Each system is installed with pip** into an environment of its own, in the newest version there is.
 - **Each is stopped as its own documentation says.** A short driver in `bench/peers/drivers/` does that; its docstring
@@ -52,7 +52,8 @@ loop, and stop as in the row of `halter`.
 """
 POOLS = """
 Where fewer than eight tools had started and the system runs them at once, they wait for a thread: the thread pools of
-Python have by default four threads more than the machine has cores.
+Python have by default four threads more than the machine has cores. A next turn that fails there is not judged,
+because it may wait for a thread as well.
 """
 GOES_ON = """
 After each stop of the first table, the user sends another message. `6 of 7` means six of seven scenarios. The next turn
@@ -89,13 +90,14 @@ def _of(found: dict, key: str, tags: set[str]) -> list:
 def _slowest(values: list, late: str) -> str:
     if not values:
         return NONE
-    return late if None in values else milliseconds(max(values))
+    return late if None in values else duration(max(values))
 
 
 def _share(found: dict, key: str, tags: set[str]) -> str:
     """In how many of the scenarios it was always so: "6 of 7"."""
-    scenarios = [[each[key] for each in found["scenarios"].get(tag, ()) if each.get(key) is not None] for tag in tags]
-    asked = [values for values in scenarios if values]
+    rounds = [found["scenarios"].get(tag, ()) for tag in tags]
+    told = [[next_works(each) if key == "next" else each.get(key) for each in results] for results in rounds]
+    asked = [values for results in told if (values := [value for value in results if value is not None])]
     good = sum(all(values) for values in asked)
     text = f"{good} of {len(asked)}"
     return NONE if not asked else text if good == len(asked) else f"**{text}**"
@@ -111,7 +113,7 @@ def _control(tag: str, rounds: list[dict] | None) -> str:
     if "broken" in rounds[0]:
         return "not measured"
     control = control_of(rounds)
-    return "> 5 s" if control is None else milliseconds(control)
+    return "> 5 s" if control is None else duration(control)
 
 
 TAGS = {each.tag for each in STOPS}
@@ -162,13 +164,16 @@ def _killed(name: str, found: dict) -> list[str]:
 
 def _cost(name: str, found: dict) -> list[str]:
     cost = _first(found, "cost")
-    missing = "not measured" if "broken" in cost else NONE
-    times = (found.get("import_cpu"), *(cost.get(key) for key in ("first_cpu", "turn", "turn_cpu")))
-    chunk = cost.get("chunk_cpu")
+    keys = ("first_cpu", "turn", "turn_cpu", "chunk_cpu")
+    missing = "not measured" if "broken" in cost or "why" in cost else NONE
+
+    def cell(value: float | None, otherwise: str) -> str:
+        return otherwise if value is None else duration(value)
+
     return [
         name,
-        *(missing if value is None else milliseconds(value) for value in times),
-        ("not measured" if cost else NONE) if chunk is None else f"{chunk * 1e6:.0f} µs",
+        cell(found.get("import_cpu"), NONE),
+        *(cell(cost.get(key), NONE if key == "first_cpu" else missing) for key in keys),
         f"{found['bytes'] / 1e6:.0f} MB",
         str(found["packages"]),
     ]
