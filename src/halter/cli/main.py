@@ -105,10 +105,9 @@ def _parser() -> argparse.ArgumentParser:
     _shared(doctor)
     login = commands.add_parser("login", help="store a key of a model provider, after a check")
     login.add_argument("provider", metavar="PROVIDER", help="openai, anthropic, gemini, openrouter, groq, ...")
-    mcp = commands.add_parser("mcp", help="add, list or remove MCP servers, whose tools the model has")
-    mcp.add_argument("action", choices=["add", "list", "remove"])
-    mcp.add_argument("name", metavar="NAME", nargs="?", help="name of the server")
-    mcp.add_argument("what", metavar="URL|COMMAND", nargs=argparse.REMAINDER, help="its address, or the command")
+    _mcp(commands)
+    acp = commands.add_parser("acp", help="be the agent of an editor: the Agent Client Protocol on standard input")
+    _shared(acp)
     config = commands.add_parser("config", help="show or edit the settings")
     config.add_argument("action", choices=["path", "show", "edit"])
     commands.add_parser("demo", help="watch one stop end a stream, threads, processes and tasks (4 s)")
@@ -117,6 +116,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     fetch.add_argument("--yes", action="store_true", help="do not ask before installing")
     return parser
+
+
+def _mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    mcp = commands.add_parser(
+        "mcp", help="serve the agents as tools, by MCP on standard input; or add, list or remove servers to use"
+    )
+    _shared(mcp)
+    actions = mcp.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    _shared(actions.add_parser("serve", help="serve the agents as tools; the default"))
+    add = actions.add_parser("add", help="add a server, whose tools the model has")
+    add.add_argument("name", metavar="NAME", nargs="?", help="name of the server")
+    add.add_argument("what", metavar="URL|COMMAND", nargs=argparse.REMAINDER, help="its address, or the command")
+    actions.add_parser("list", help="list the servers")
+    remove = actions.add_parser("remove", help="remove a server")
+    remove.add_argument("name", metavar="NAME", nargs="?", help="name of the server")
 
 
 def _port(text: str) -> int:
@@ -213,8 +227,9 @@ def _store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", metavar="PATH", default=argparse.SUPPRESS, help="file that stores the sessions")
 
 
-def _command(options: argparse.Namespace) -> int:  # noqa: C901, PLR0911  (one for each command)
-    if options.command not in ("serve", "demo"):  # those have an ExitGuard
+def _command(options: argparse.Namespace) -> int:  # noqa: C901, PLR0911, PLR0912  (one for each command)
+    is_mcp_server = options.command == "mcp" and options.action in (None, "serve")
+    if options.command not in ("serve", "acp", "demo") and not is_mcp_server:  # those have an ExitGuard
         _raise_on_ctrl_c()
     match options.command:
         case "sessions":
@@ -246,6 +261,16 @@ def _command(options: argparse.Namespace) -> int:  # noqa: C901, PLR0911  (one f
             from halter.cli.commands.serve import manage_keys
 
             return manage_keys(options)
+        case "acp":
+            from halter.cli.commands.acp import serve_acp
+
+            _close_own_process()
+            return serve_acp(options)
+        case "mcp" if is_mcp_server:
+            from halter.cli.commands.mcp_serve import serve_mcp
+
+            _close_own_process()
+            return serve_mcp(options)
         case "mcp":
             from halter.cli.commands.mcp import manage_servers
 
