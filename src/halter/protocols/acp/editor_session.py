@@ -25,7 +25,7 @@ from halter.views.text import compaction_text, retry_text, shorten
 from halter.views.turn_text import turn_end_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from halter.agent import Agent
@@ -85,9 +85,12 @@ class EditorSession:
         """Whether a prompt is not answered yet."""
         return bool(self._prompts)
 
-    async def prompt(self, params: PromptParams, request: IncomingRequest) -> dict[str, Any]:
-        """Run a turn; gives the answer to the prompt."""
+    def prompt(self, params: PromptParams, request: IncomingRequest) -> Awaitable[dict[str, Any]]:
+        """Take a prompt, which `cancel()` stops from now on; what is returned runs its turn and gives the answer."""
         self._prompts.append(request)
+        return self._answer(params, request)
+
+    async def _answer(self, params: PromptParams, request: IncomingRequest) -> dict[str, Any]:
         try:
             async with self._order:
                 request.on_stop = self._stop

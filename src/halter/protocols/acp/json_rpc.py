@@ -211,18 +211,27 @@ class Connection:
         elif len(self._open) >= _MAX_OPEN:
             self._send_error(request_id, INTERNAL_ERROR, f"{_MAX_OPEN} requests are open; wait for an answer")
         else:
-            request = self._open[request_id] = IncomingRequest(CancellationToken(name="request"))
-            task = asyncio.create_task(self._answer(request_id, handler, params, request))
+            self._begin(request_id, handler, params)
+
+    def _begin(self, request_id: _Id, handler: RequestHandler, params: Raw) -> None:
+        """Begin a request. Its handler is called now, before the next message: that may cancel it."""
+        request = IncomingRequest(CancellationToken(name="request"))
+        try:
+            work = handler[1](msgspec.json.decode(params, type=handler[0]), request)
+        except msgspec.ValidationError as error:
+            self._send_error(request_id, INVALID_PARAMS, f"Invalid parameters: {error}")
+        except RpcError as error:
+            self._send_error(request_id, error.code, error.message)
+        else:
+            self._open[request_id] = request
+            task = asyncio.create_task(self._answer(request_id, work, request))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, request_id: _Id, handler: RequestHandler, params: Raw, request: IncomingRequest) -> None:
-        """Run a request and send its answer. A boundary: every error becomes an answer."""
+    async def _answer(self, request_id: _Id, work: Awaitable[object], request: IncomingRequest) -> None:
+        """Finish a request and send its answer. A boundary: every error becomes an answer."""
         try:
-            given = msgspec.json.decode(params, type=handler[0])
-            result = await handler[1](given, request)
-        except msgspec.ValidationError as error:
-            self._send_error(request_id, INVALID_PARAMS, f"Invalid parameters: {error}")
+            result = await work
         except RpcError as error:
             self._send_error(request_id, error.code, error.message)
         except Cancelled as stop:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -105,8 +105,8 @@ class AcpServer:
         await self._reopen(params, request)
         return {}
 
-    async def _prompt(self, params: PromptParams, request: IncomingRequest) -> dict[str, Any]:
-        return await self._found(params.session_id).prompt(params, request)
+    def _prompt(self, params: PromptParams, request: IncomingRequest) -> Awaitable[dict[str, Any]]:
+        return self._found(params.session_id).prompt(params, request)
 
     def _cancel(self, params: SessionParams) -> None:
         session = self._sessions.get(params.session_id)
