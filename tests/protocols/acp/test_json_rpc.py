@@ -13,6 +13,8 @@ from halter.testing import FakeProvider, answer, tool_calls
 from tests.support.acp_client import LineClient, line_client
 from tests.support.cli_program import Home
 
+_DEEP = b"[" * 50_000 + b"]" * 50_000
+
 
 def error(client: LineClient) -> tuple[object, int]:
     """The id and the code of the next message, which is an error."""
@@ -36,6 +38,8 @@ def test_wrong_messages_are_answered(home: Home, provider: FakeProvider, workspa
         (b'{"jsonrpc": "2.0", "id": 8, "method": "authenticate", "params": {}}', 8, -32601),
         (b'{"jsonrpc": "2.0", "id": 9, "method": "session/new", "params": {"cwd": 5}}', 9, -32602),
         (b'{"jsonrpc": "2.0", "id": 9, "method": "session/new", "params": []}', 9, -32602),
+        (b'{"jsonrpc": "2.0", "id": 9, "method": "session/new", "params": {"cwd": "\xff"}}', 9, -32602),
+        (b'{"jsonrpc": "2.0", "id": 9, "method": "session/new", "params": {"x": ' + _DEEP + b"}}", None, -32700),
         (b'{"jsonrpc": "2.0", "id": 10, "method": "session/prompt"}', 10, -32602),
         (
             b'{"jsonrpc": "2.0", "id": 11, "method": "session/prompt", "params": {"sessionId": "x", "prompt": []}}',

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
+from halter.errors import SessionClosed
 from halter.events import ContextCompacted, Missed, RequestRetry, TurnFinished
 from halter.models.types import ReasoningDelta, TextDelta
 from halter.protocols.acp.content import pieces, text_block, to_parts
@@ -98,6 +99,10 @@ class EditorSession:
             await self._wait_shown(self._session.last_event)
         except ValueError as error:  # an empty prompt
             raise RpcError(INVALID_PARAMS, str(error)) from error
+        except SessionClosed:
+            if not request.token.is_cancelled:
+                raise
+            return {"stopReason": "cancelled"}
         finally:
             self._prompts.remove(request)
         self._send_usage()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from halter.protocols.line_stream import LineStream
 
-__all__ = ["Connection", "IncomingRequest", "RequestHandler", "RpcError"]
+__all__ = ["Connection", "IncomingRequest", "RequestHandler", "RpcError", "decode"]
 
 _log = logging.getLogger(__name__)
 PARSE_ERROR: Final = -32700
@@ -36,6 +36,7 @@ REQUEST_CANCELLED: Final = -32800
 _MAX_OPEN: Final = 256  # requests of the client that are not answered yet
 _CANCEL: Final = "$/cancel_request"
 _Id: TypeAlias = int | str | None
+T = TypeVar("T")
 
 
 class RpcError(Exception):
@@ -82,6 +83,14 @@ class IncomingRequest:
 
 RequestHandler: TypeAlias = "tuple[type[Struct], Callable[[Any, IncomingRequest], Awaitable[object]]]"
 NotificationHandler: TypeAlias = "tuple[type[Struct], Callable[[Any], object]]"
+
+
+def decode(raw: Raw, kind: type[T]) -> T:
+    """Read parameters or a result of the client. Raises `RpcError`."""
+    try:
+        return msgspec.json.decode(raw, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise RpcError(INVALID_PARAMS, f"Invalid parameters: {error}") from error
 
 
 class Connection:
@@ -193,8 +202,8 @@ class Connection:
         if handler is None:
             return
         try:
-            handler[1](msgspec.json.decode(params, type=handler[0]))
-        except msgspec.ValidationError as error:
+            handler[1](decode(params, handler[0]))
+        except RpcError as error:
             _log.warning("notification %s: %s", method, error)
 
     def _on_cancel(self, params: _CancelParams) -> None:
@@ -217,9 +226,7 @@ class Connection:
         """Begin a request. Its handler is called now, before the next message: that may cancel it."""
         request = IncomingRequest(CancellationToken(name="request"))
         try:
-            work = handler[1](msgspec.json.decode(params, type=handler[0]), request)
-        except msgspec.ValidationError as error:
-            self._send_error(request_id, INVALID_PARAMS, f"Invalid parameters: {error}")
+            work = handler[1](decode(params, handler[0]), request)
         except RpcError as error:
             self._send_error(request_id, error.code, error.message)
         else:

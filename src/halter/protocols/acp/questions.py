@@ -10,13 +10,11 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER, CancellationToken, Cancelled
 from halter.errors import HalterError
 from halter.protocols.acp.content import fenced, text_block
-from halter.protocols.acp.json_rpc import RpcError
+from halter.protocols.acp.json_rpc import RpcError, decode
 from halter.protocols.acp.schema import ElicitationResult, PermissionResult
 from halter.views.approval_text import approval_answers, approval_pages, approval_title
 
@@ -73,7 +71,7 @@ class OpenQuestions:
             if not stop.belongs_to(token):
                 raise
             return
-        except (RpcError, msgspec.DecodeError) as error:
+        except RpcError as error:
             if self._connection.stream.token.is_cancelled:
                 return  # the client is gone, and its turns are being stopped
             why = f"the client could not be asked: {error}"
@@ -117,7 +115,7 @@ class OpenQuestions:
         }
         params = {"sessionId": self._session.id, "toolCall": call, "options": options}
         result = await self._connection.request("session/request_permission", params, token)
-        outcome = msgspec.json.decode(result, type=PermissionResult).outcome
+        outcome = decode(result, PermissionResult).outcome
         return outcome.option_id if outcome.outcome == "selected" else ""
 
     async def _ask_form(self, question: Question, token: CancellationToken) -> str:
@@ -131,6 +129,6 @@ class OpenQuestions:
             "requestedSchema": {"type": "object", "properties": {"answer": field}, "required": ["answer"]},
         }
         result = await self._connection.request("elicitation/create", params, token)
-        given = msgspec.json.decode(result, type=ElicitationResult)
+        given = decode(result, ElicitationResult)
         answer = (given.content or {}).get("answer") if given.action == "accept" else None
         return str(answer) if answer is not None else ""
