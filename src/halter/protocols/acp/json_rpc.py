@@ -105,7 +105,10 @@ class Connection:
         """*requests* and *notifications* give, for each method, the type of its parameters and what handles it."""
         self.stream = stream
         self._requests = requests
-        self._notifications = {_CANCEL: (_CancelParams, self._on_cancel), **notifications}
+        self._notifications: dict[str, NotificationHandler] = {
+            _CANCEL: (_CancelParams, self._on_cancel),
+            **notifications,
+        }
         self._open: dict[_Id, IncomingRequest] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[int, asyncio.Future[Raw]] = {}  # for answers of the client
