@@ -24,6 +24,10 @@ from acp.schema import (
 
 from tests.support.cli_program import WAIT, Home, ending
 
+_PATIENT = {
+    "HALTER_EXIT_TIMEOUT": "30"
+}  # on a busy machine an exit takes long, and one that is forced has another code
+
 
 class Editor:
     """The client's side of the SDK. *choose* is the option that it chooses; None: it never answers."""
@@ -90,7 +94,7 @@ async def editing(
             "halter",
             command,
             *args,
-            env=home.env | env,
+            env=home.env | _PATIENT | env,
             use_unstable_protocol=True,
             transport_kwargs={"stderr": errors, "shutdown_timeout": WAIT},
         ) as (connection, process):
@@ -170,7 +174,7 @@ def line_client(home: Home, command: str = "acp", **env: str) -> Iterator[LineCl
     with (home.path / "stderr").open("wb") as errors:
         program = subprocess.Popen(
             [sys.executable, "-m", "halter", command],
-            env=home.env | env,
+            env=home.env | _PATIENT | env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -24,12 +24,12 @@ from tests.support.cli_program import WAIT, Home
 from tests.support.processes import wait_dead
 from tests.support.waiting import wait_until
 
-_SOON = 10.0  # seconds, on a busy machine; what is waited for would take a minute or for ever
+_SOON = 30.0  # seconds, on a busy machine; what is waited for would take a minute or for ever
 
 
-def sleeping(pid_file: str = "pid") -> ScriptedReply:
-    """A call that runs a process for a minute and writes down its id."""
-    command = f"echo $$ > {pid_file}; exec sleep 60"
+def sleeping() -> ScriptedReply:
+    """A call that runs a process for a minute, which has written its id into the file `pid`."""
+    command = "echo $$ > new; mv new pid; exec sleep 60"
     return tool_calls([ToolCall("1", "terminal", json.dumps({"command": command}))])
 
 
@@ -61,14 +61,14 @@ def test_a_cancelled_prompt_ends_at_once(
         async with editing(home, editor) as (connection, _):
             session = await opened(connection, workspace)
             prompt = ask(connection, session, "Tell me.")
-            await provider.await_request()
+            await provider.await_request(timeout=WAIT)
             if reply.fault != "silent":
                 await editor.until(lambda: editor.text)
             began = time.monotonic()
             await connection.cancel(session_id=session)
             assert (await prompt).stop_reason == "cancelled"
             assert time.monotonic() - began < _SOON
-            await provider.await_close()
+            await provider.await_close(timeout=WAIT)
             check_stopped(home, "stop", "session/cancel")
             assert (await ask(connection, session, "Again?")).stop_reason == "end_turn"
 
@@ -181,10 +181,10 @@ def test_one_request_can_be_cancelled(home: Home, provider: FakeProvider, worksp
     with line_client(home) as client:
         session = client.begin(workspace)
         prompt = client.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Go."}])
-        provider.wait_for_pieces(1)
+        provider.wait_for_pieces(1, timeout=WAIT)
         client.notify("$/cancel_request", requestId=prompt)
         assert client.read_answer(prompt)["result"] == {"stopReason": "cancelled"}
-        provider.wait_for_close()
+        provider.wait_for_close(timeout=WAIT)
         assert client.end() == 0
     check_stopped(home, "stop", "$/cancel_request")
 
@@ -197,7 +197,7 @@ def test_other_sessions_go_on(home: Home, provider: FakeProvider, workspace: Pat
         async with editing(home, Editor()) as (connection, _):
             first, second = await opened(connection, workspace), await opened(connection, workspace)
             prompt = ask(connection, first, "One.")
-            await provider.await_pieces(1)
+            await provider.await_pieces(1, timeout=WAIT)
             await connection.cancel(session_id=second)
             await connection.cancel(session_id="unknown")
             assert (await ask(connection, second, "Two.")).stop_reason == "end_turn"
@@ -234,13 +234,13 @@ def test_a_signal_stops_the_turn(home: Home, provider: FakeProvider, workspace: 
     with line_client(home) as client:
         session = client.begin(workspace)
         prompt = client.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Go."}])
-        provider.wait_for_pieces(1)
+        provider.wait_for_pieces(1, timeout=WAIT)
         began = time.monotonic()
         client.program.send_signal(signal.SIGTERM)
         assert client.read_answer(prompt)["result"] == {"stopReason": "cancelled"}
         assert client.program.wait(WAIT) == 128 + signal.SIGTERM
         assert time.monotonic() - began < _SOON
-    provider.wait_for_close()
+    provider.wait_for_close(timeout=WAIT)
     check_stopped(home, "shutdown", "SIGTERM")
 
 
@@ -288,7 +288,7 @@ def test_a_client_that_does_not_read_can_cancel(home: Home, provider: FakeProvid
     with line_client(home) as client:
         session = client.begin(workspace)
         prompt = client.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Go."}])
-        provider.wait_for_pieces(1)
+        provider.wait_for_pieces(1, timeout=WAIT)
         big_requests(client, 5)
         client.notify("session/cancel", sessionId=session)
         provider.wait_for_close(timeout=_SOON)
@@ -307,11 +307,11 @@ def test_a_client_that_never_reads_is_disconnected(home: Home, provider: FakePro
     with line_client(home) as client:
         session = client.begin(workspace)
         client.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Go."}])
-        provider.wait_for_pieces(1)
+        provider.wait_for_pieces(1, timeout=WAIT)
         with contextlib.suppress(BrokenPipeError):
             big_requests(client, 60)
         assert client.program.wait(WAIT) == 1
-    provider.wait_for_close()
+    provider.wait_for_close(timeout=WAIT)
     assert "did not read" in (home.path / "stderr").read_text()
     finished = one(home.events(), TurnFinished)
     assert (finished.status, finished.reason) == ("interrupted", "disconnect")

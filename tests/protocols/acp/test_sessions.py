@@ -23,7 +23,7 @@ from acp.schema import (
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
 from tests.support.acp_client import Editor, ask, editing, opened
-from tests.support.cli_program import Home
+from tests.support.cli_program import WAIT, Home
 
 
 def test_a_conversation_is_loaded(home: Home, provider: FakeProvider, workspace: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_conversation_is_loaded(home: Home, provider: FakeProvider, workspace:
             session = await opened(connection, workspace)
             await ask(connection, session, "What is it?")
             prompt = ask(connection, session, "And then?")
-            await provider.await_pieces(2, request=3)
+            await provider.await_pieces(2, request=3, timeout=WAIT)
             await editor.until(lambda: "Half" in editor.text)
             await connection.cancel(session_id=session)
             await prompt
@@ -95,7 +95,7 @@ def test_what_cannot_be_opened(home: Home, provider: FakeProvider, workspace: Pa
                 await connection.new_session(cwd=str(workspace), mcp_servers=[sse])
             session = await opened(connection, workspace)
             prompt = ask(connection, session, "Go.")
-            await provider.await_pieces(1)
+            await provider.await_pieces(1, timeout=WAIT)
             with pytest.raises(acp.RequestError, match="is running"):
                 await connection.load_session(session_id=session, cwd=str(workspace), mcp_servers=[])
             with pytest.raises(acp.RequestError, match="is open in process"):
