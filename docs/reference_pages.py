@@ -189,11 +189,24 @@ def _commands_page() -> str:
     for name, parser in group.choices.items():
         said = helps[name][:1].upper() + helps[name][1:]
         parts.append(f"## halter {name}\n\n{said}.\n\n{_command_table(parser)}".rstrip("\n") + "\n")
+        parts += _action_parts(name, parser)
     shared = _table_of([action for action in whole._actions if action.dest in _shared()])  # noqa: SLF001
-    parts.append(
-        f"## Options of the model, the tools and a turn\n\n`halter`, `serve` and `doctor` have them.\n\n{shared}"
-    )
+    who = "`halter`, `serve`, `acp`, `mcp` and `doctor` have them."
+    parts.append(f"## Options of the model, the tools and a turn\n\n{who}\n\n{shared}")
     return "\n".join(parts)
+
+
+def _action_parts(name: str, command: argparse.ArgumentParser) -> list[str]:
+    """The actions of a command that has some."""
+    parts = []
+    for group in command._actions:  # noqa: SLF001
+        if isinstance(group, argparse._SubParsersAction):  # noqa: SLF001
+            helps = {action.dest: action.help or "" for action in group._choices_actions}  # noqa: SLF001
+            for action, parser in group.choices.items():
+                said = helps[action][:1].upper() + helps[action][1:]
+                table = _command_table(parser)
+                parts.append(f"### halter {name} {action}\n\n{said}.\n\n{table}".rstrip("\n") + "\n")
+    return parts
 
 
 def _shared() -> set[str]:
@@ -211,7 +224,8 @@ def _command_table(*parsers: argparse.ArgumentParser) -> str:
     is_with_agent = shared <= set(own)
     table = _table_of([action for name, action in own.items() if not (is_with_agent and name in shared)])
     more = "[the options of the model, the tools and a turn](#options-of-the-model-the-tools-and-a-turn)"
-    return table + (f"\nAnd {more}.\n" if is_with_agent else "")
+    has_more = f"\nAnd {more}.\n" if table else f"It has {more}.\n"
+    return table + (has_more if is_with_agent else "")
 
 
 def _table_of(actions: list[argparse.Action]) -> str:

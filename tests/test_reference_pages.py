@@ -37,7 +37,7 @@ def test_the_pages_are_those_of_the_sources(script: ModuleType) -> None:
 def test_every_public_module_has_a_page(script: ModuleType) -> None:
     """A module or package below `halter` that exports names is described, on its own page or on another."""
     elsewhere = {"agent"}  # exported by `halter`
-    programs = {"cli", "demo", "session", "views", "voice"}  # no public names of their own
+    programs = {"cli", "demo", "protocols", "session", "views", "voice"}  # no public names of their own
     for found in pkgutil.iter_modules(halter.__path__):
         if not found.name.startswith("_"):
             assert found.name in {*script.MODULES, *elsewhere, *programs}, found.name

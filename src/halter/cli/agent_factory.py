@@ -39,21 +39,25 @@ _IN_WORKSPACE: Final = ("Terminal", "Files", "Code", "Skills")
 _STANDALONE: Final = ("Web", "Browser", "Media", "Speech", "Todo", "Memory", "Clarify")
 PROCESS_TOOLS: Final = frozenset({"Terminal", "Code", "Browser", "terminal", "process", "execute_code"})
 """Tools and groups that start processes, and so need a sandbox."""
-_WORKSPACE: Final = "."
 _MAIN_AGENT: Final = "halter"  # the name of the main agent
 _MCP_PREFIX: Final = "mcp."  # before the name of an MCP server
 _SANDBOX_OFF_HINT: Final = "`--sandbox off` enables them without one"
 
 
-def make_agent(configuration: Configuration, choice: ModelChoice, *, can_ask: bool) -> Agent:
-    """Make the agent. If nobody can be asked, calls that need approval are denied.
+def make_agent(
+    configuration: Configuration, choice: ModelChoice, *, can_ask: bool, more_tools: Collection[Any] = ()
+) -> Agent:
+    """Make the agent, with *more_tools* beside those of the settings.
 
-    With "ask", what stays in the sandbox and is not destructive still runs, as for an agent without a policy.
+    If nobody can be asked, calls that need approval are denied. With "ask", what stays in the sandbox and is not
+    destructive still runs, as for an agent without a policy.
     """
-    return next(iter(make_agents(configuration, choice, can_ask=can_ask).values()))
+    return next(iter(make_agents(configuration, choice, can_ask=can_ask, more_tools=more_tools).values()))
 
 
-def make_agents(configuration: Configuration, choice: ModelChoice, *, can_ask: bool) -> dict[str, Agent]:
+def make_agents(
+    configuration: Configuration, choice: ModelChoice, *, can_ask: bool, more_tools: Collection[Any] = ()
+) -> dict[str, Agent]:
     """The agent, which comes first and can delegate to the others, and the other agents of the settings, by name."""
     chosen = configuration.settings.agent
     others: dict[str, Agent] = {}
@@ -62,7 +66,7 @@ def make_agents(configuration: Configuration, choice: ModelChoice, *, can_ask: b
             theirs = configuration.for_agent(name)
             model = theirs.settings.model or choice.model
             others[name] = _make(theirs, model, load_tools(theirs, model), name=name, can_ask=can_ask)
-    tools = load_tools(configuration, choice.model)
+    tools = _unique([*load_tools(configuration, choice.model), *more_tools])
     if not chosen:
         tools = _unique([*tools, *configuration.servers.tools()])
         if others:
@@ -112,9 +116,9 @@ def make_instructions(configuration: Configuration, tools: Collection[Any]) -> I
     names = {getattr(tool, "name", "") for tool in tools}
     return Instructions(
         configuration.settings.instructions,
-        _WORKSPACE,
+        configuration.workspace,
         sandbox=configuration.settings.sandbox if names & PROCESS_TOOLS else None,
-        skills=Skills(_WORKSPACE) if "read_skill" in names else None,
+        skills=Skills(configuration.workspace) if "read_skill" in names else None,
         memory=Memory(),  # people add notes, too
     )
 
@@ -164,7 +168,7 @@ def tool_names(configuration: Configuration, model: str) -> tuple[str, ...]:
 
 
 def load_tools(configuration: Configuration, model: str = "") -> list[Any]:
-    """The tools that the settings name, for the current directory.
+    """The tools that the settings name, for the workspace.
 
     "default" is the default set, "Files" a group of the toolbox, "read_file" one tool of the default set, "mcp.NAME"
     the tools of an MCP server, and "MODULE:NAME" the user's own: a tool, or a list of them.
@@ -193,7 +197,9 @@ def _sandbox(configuration: Configuration) -> Sandbox | None:
 
     settings = configuration.settings
     mode = settings.sandbox
-    return None if mode == "off" or why_unavailable() else Sandbox(_WORKSPACE, mode, network=settings.network)
+    return (
+        None if mode == "off" or why_unavailable() else Sandbox(configuration.workspace, mode, network=settings.network)
+    )
 
 
 def _toolbox_tools(name: str, configuration: Configuration, sandbox: Sandbox | None) -> list[Any]:
@@ -208,25 +214,26 @@ def _toolbox_tools(name: str, configuration: Configuration, sandbox: Sandbox | N
     if lacks_sandbox and name in PROCESS_TOOLS:
         msg = f"{configuration.origins['tools']}: {name} needs a sandbox: {why_unavailable()}; {_SANDBOX_OFF_HINT}"
         raise SettingsError(msg)
-    watch = toolbox.Checkpoints(_WORKSPACE).watch
+    workspace = configuration.workspace
+    watch = toolbox.Checkpoints(workspace).watch
     prefixes = settings.approve_prefixes
     groups: dict[str, Callable[[], list[Any]]] = {
-        "Terminal": lambda: watch(toolbox.Terminal(_WORKSPACE, sandbox=sandbox, approve_prefixes=prefixes).tools),
-        "Code": lambda: watch(toolbox.Code(_WORKSPACE, sandbox=sandbox).tools),
+        "Terminal": lambda: watch(toolbox.Terminal(workspace, sandbox=sandbox, approve_prefixes=prefixes).tools),
+        "Code": lambda: watch(toolbox.Code(workspace, sandbox=sandbox).tools),
         "Browser": lambda: toolbox.Browser(sandbox=sandbox).tools,
-        "Files": lambda: watch(file_tools(_WORKSPACE, settings.sandbox)),
-        "Skills": lambda: toolbox.Skills(_WORKSPACE).tools,
+        "Files": lambda: watch(file_tools(workspace, settings.sandbox)),
+        "Skills": lambda: toolbox.Skills(workspace).tools,
     }
     if name in groups:
         return groups[name]()
     if name in _STANDALONE:
         return list(getattr(toolbox, name)().tools)
     useful = (
-        tools_without_processes(_WORKSPACE, settings.sandbox)
+        tools_without_processes(workspace, settings.sandbox)
         if lacks_sandbox
-        else tools_in(_WORKSPACE, sandbox, prefixes)
+        else tools_in(workspace, sandbox, prefixes)
     )
-    skills = toolbox.Skills(_WORKSPACE)
+    skills = toolbox.Skills(workspace)
     if name == "read_skill" or skills.find()[0]:  # without skills, the tool would only take room in each request
         useful += skills.tools
     found = useful if name == "default" else [tool for tool in useful if tool.name == name]

@@ -33,7 +33,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
         _close_own_process()
         return print_turn(_print_parser().parse_intermixed_args(argv))
-    parser = _parser()
+    parser = _parser(argv)
     options = parser.parse_args(argv)
     options.argv = list(argv)
     if options.version:
@@ -57,7 +57,8 @@ def run(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands. With *argv*, commands that are not in it lack shared options, which take time."""
     parser = argparse.ArgumentParser(
         prog="halter",
         description="The agent runtime that stops when you say stop: now, completely, and with nothing lost.",
@@ -84,7 +85,6 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--cluster", metavar="URL", help="NATS servers through which gateways share their sessions")
     serve.add_argument("--workers", metavar="N", help="number of processes that serve; more than one share sessions")
     serve.add_argument("--worker", help=argparse.SUPPRESS)  # what the parent tells a worker
-    _shared(serve)
     cluster = commands.add_parser("cluster", help="show the nodes of a cluster, their sessions and the servers")
     cluster.add_argument("--cluster", metavar="URL", help="NATS servers; default: the setting, or those of --workers")
     cluster.add_argument("--json", action="store_true", help="print JSON")
@@ -102,13 +102,10 @@ def _parser() -> argparse.ArgumentParser:
     _store(why)
     doctor = commands.add_parser("doctor", help="check the installation and suggest fixes")
     doctor.add_argument("--online", action="store_true", help="also send a request to the model's provider")
-    _shared(doctor)
     login = commands.add_parser("login", help="check and store the key of a model provider")
     login.add_argument("provider", metavar="PROVIDER", help="openai, anthropic, gemini, openrouter, groq, ...")
-    mcp = commands.add_parser("mcp", help="add, list or remove MCP servers, whose tools the model has")
-    mcp.add_argument("action", choices=["add", "list", "remove"])
-    mcp.add_argument("name", metavar="NAME", nargs="?", help="name of the server")
-    mcp.add_argument("what", metavar="URL|COMMAND", nargs=argparse.REMAINDER, help="its address, or the command")
+    mcp = _mcp(commands)
+    acp = commands.add_parser("acp", help="be the agent of an editor: the Agent Client Protocol on standard input")
     config = commands.add_parser("config", help="show or edit the settings")
     config.add_argument("action", choices=["path", "show", "edit"])
     commands.add_parser("demo", help="watch one stop end a stream, threads, processes and tasks (4 s)")
@@ -116,7 +113,26 @@ def _parser() -> argparse.ArgumentParser:
         "fetch-model", help="install the small embedded model, which needs no key and no network"
     )
     fetch.add_argument("--yes", action="store_true", help="do not ask before installing")
+    for name, parsers in {"serve": [serve], "doctor": [doctor], "acp": [acp], "mcp": mcp}.items():
+        for each in parsers if argv is None or name in argv else ():
+            _shared(each)
     return parser
+
+
+def _mcp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> list[argparse.ArgumentParser]:
+    """Add the command `mcp`; gives the parsers that serve."""
+    mcp = commands.add_parser(
+        "mcp", help="serve the agents as tools, by MCP on standard input; or add, list or remove servers to use"
+    )
+    actions = mcp.add_subparsers(dest="action", metavar="ACTION", title="actions")
+    serve = actions.add_parser("serve", help="serve the agents as tools; the default")
+    add = actions.add_parser("add", help="add a server, whose tools the model has")
+    add.add_argument("name", metavar="NAME", nargs="?", help="name of the server")
+    add.add_argument("what", metavar="URL|COMMAND", nargs=argparse.REMAINDER, help="its address, or the command")
+    actions.add_parser("list", help="list the servers")
+    remove = actions.add_parser("remove", help="remove a server")
+    remove.add_argument("name", metavar="NAME", nargs="?", help="name of the server")
+    return [mcp, serve]
 
 
 def _port(text: str) -> int:
@@ -213,8 +229,9 @@ def _store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", metavar="PATH", default=argparse.SUPPRESS, help="file that stores the sessions")
 
 
-def _command(options: argparse.Namespace) -> int:  # noqa: C901, PLR0911  (one for each command)
-    if options.command not in ("serve", "demo"):  # those have an ExitGuard
+def _command(options: argparse.Namespace) -> int:  # noqa: C901, PLR0911, PLR0912  (one for each command)
+    is_mcp_server = options.command == "mcp" and options.action in (None, "serve")
+    if options.command not in ("serve", "acp", "demo") and not is_mcp_server:  # those have an ExitGuard
         _raise_on_ctrl_c()
     match options.command:
         case "sessions":
@@ -246,6 +263,16 @@ def _command(options: argparse.Namespace) -> int:  # noqa: C901, PLR0911  (one f
             from halter.cli.commands.serve import manage_keys
 
             return manage_keys(options)
+        case "acp":
+            from halter.cli.commands.acp import serve_acp
+
+            _close_own_process()
+            return serve_acp(options)
+        case "mcp" if is_mcp_server:
+            from halter.cli.commands.mcp_serve import serve_mcp
+
+            _close_own_process()
+            return serve_mcp(options)
         case "mcp":
             from halter.cli.commands.mcp import manage_servers
 

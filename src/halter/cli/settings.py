@@ -223,6 +223,8 @@ class Configuration:
     """The MCP servers, for the whole program."""
     _below: _Layer = field(repr=False)
     _flags: _Layer = field(repr=False)
+    workspace: str = "."
+    """The directory in which tools work. Editors choose one for each session."""
 
     def for_agent(self, name: str) -> Configuration:
         """The settings of another agent, to delegate to. Options of the command line do not apply to it.

@@ -16,6 +16,7 @@ class SessionCreated(Struct, frozen=True, gc=False, tag="session.created"):
 
     agent: str = ""  # the name of the agent that will answer
     owner: str = ""  # the id of the gateway key that created it, or the name of a chat platform; empty if not known
+    workspace: str = ""  # the directory in which its tools work, if the client has chosen one
 
 
 class SessionChanged(Struct, frozen=True, gc=False, tag="session.changed"):

@@ -434,13 +434,13 @@ class Session:
         """
         self._has_tool_loop = True
 
-    def record_created(self, agent: str, owner: str = "") -> bool:
+    def record_created(self, agent: str, owner: str = "", workspace: str = "") -> bool:
         """Record that a new session was created for *agent*, by *owner*; False if the session is not new."""
 
         def decide(tx: Transaction) -> bool:
             if tx.state.last:
                 return False
-            tx.write("", SessionCreated(agent, owner))
+            tx.write("", SessionCreated(agent, owner, workspace))
             return True
 
         return self._log.run(decide)

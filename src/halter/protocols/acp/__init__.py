@@ -1,0 +1,1 @@
+"""Halter as an agent of the Agent Client Protocol, which editors speak."""

@@ -1,0 +1,1 @@
+"""Halter's agents as tools of an MCP server."""
