@@ -483,13 +483,13 @@ class Session:
         """
         command, control, stopped = self._stop(when, scope, reason, detail, said_in)
         self._log.writer.wake()
-        note = ""
+        failure: StoreError | SessionClosed | None = None
         try:
             if command is not None:
                 self._wait(command, otherwise=0)
-        except (StoreError, SessionClosed) as error:  # the stop has worked
-            note = f"queued messages could not be held: {error}"
-        return self._stop_receipt("stop", control, stopped=stopped, note=note)
+        except (StoreError, SessionClosed) as error:  # the turn is stopped nevertheless
+            failure = error
+        return self._stop_receipt("stop", control, stopped=stopped, error=failure)
 
     def astop(
         self,
@@ -510,14 +510,14 @@ class Session:
         return held
 
     async def _held(self, command: Command[int] | None, control: TurnControl | None, stopped: bool) -> Receipt:  # noqa: FBT001
-        note = ""
+        failure: StoreError | SessionClosed | None = None
         try:
             if command is not None:
                 await command.wait_async()
                 command.outcome()
         except (StoreError, SessionClosed) as error:
-            note = f"queued messages could not be held: {error}"
-        return self._stop_receipt("stop", control, stopped=stopped, note=note)
+            failure = error
+        return self._stop_receipt("stop", control, stopped=stopped, error=failure)
 
     def _stop(
         self, when: str, scope: str, reason: str, detail: str, said_in: str
@@ -596,13 +596,22 @@ class Session:
         return stopped
 
     def _stop_receipt(
-        self, mode: Literal["stop", "interrupt"], control: TurnControl | None, *, stopped: bool, note: str = ""
+        self,
+        mode: Literal["stop", "interrupt"],
+        control: TurnControl | None,
+        *,
+        stopped: bool,
+        error: StoreError | SessionClosed | None = None,
     ) -> Receipt:
-        if control is None:
-            return Receipt(self._log, "", mode, note or "no turn was running")
-        if not stopped:
-            note = note or "the turn had been stopped before, or was over"
-        return Receipt(self._log, "", mode, note, stopped=stopped, turn=control.turn)
+        note = ""
+        if error is not None:
+            note = f"queued messages could not be held: {error}"
+        elif control is None:
+            note = "no turn was running"
+        elif not stopped:
+            note = "the turn had been stopped before, or was over"
+        turn = control.turn if control is not None else None
+        return Receipt(self._log, "", mode, note, stopped=stopped, turn=turn, error=error)
 
     def _note_stopped_by(self, message_id: str, stopped: bool) -> None:  # noqa: FBT001
         """Record, for its receipt, that a message has stopped a turn."""

@@ -16,7 +16,7 @@ import nats.errors
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.errors import SessionOwned, StoreError
+from halter.errors import LeaseLost, SessionOwned, StoreError
 from halter.gateway.cluster.channel import Channel, NoReply
 from halter.gateway.cluster.members import Members
 from halter.gateway.cluster.messages import (
@@ -204,22 +204,28 @@ class Cluster:
         return ReceiptView(session=session_id, id="", state="accepted", mode="stop", note=_RECORDED)
 
     async def stop_all(self, key: Key, body: StopAllBody) -> StoppedView:
-        """Stop every session of every node. For nodes that do not answer, a stop of each session is recorded."""
+        """Stop every session of every node. For nodes that do not answer, a stop of each session is recorded.
+
+        Raises `Problem` if a node could not hold messages; the others have stopped theirs nevertheless.
+        """
         others = self._members.others()
         request = encode(StopNode(_bare(key), body))
-        asked = [asyncio.create_task(self._try_ask(each, request, _STOP + body.patience)) for each in others]
-        total = await self._commands.stop_all(key, body)
-        silent = []
-        for process, asking in zip(others, asked, strict=True):
-            reply = await asking
-            if reply is None:
-                silent.append(process)
-                continue
-            view = reply.value(StoppedView)
-            total.stopped += view.stopped
-            total.finished += view.finished
-        if silent:
-            total.recorded = await self._record_stops(silent, key, body)
+        asking = [self._try_ask(each, request, _STOP + body.patience) for each in others]
+        stopping = self._commands.stop_all(key, body)
+        *replies, total = await asyncio.gather(*asking, stopping, return_exceptions=True)  # others are asked first
+        silent = [process for process, reply in zip(others, replies, strict=True) if reply is None]
+        recorded = await self._record_stops(silent, key, body) if silent else 0
+        if isinstance(total, BaseException):
+            raise total
+        assert isinstance(total, StoppedView)
+        total.recorded = recorded
+        for reply in replies:
+            if isinstance(reply, Reply):
+                view = reply.value(StoppedView)
+                total.stopped += view.stopped
+                total.finished += view.finished
+            elif isinstance(reply, BaseException):
+                raise reply
         return total
 
     async def _try_ask(self, process: str, body: bytes, patience: float) -> Reply | None:
@@ -260,6 +266,8 @@ class Cluster:
             return encode(Reply(result=msgspec.Raw(encode(await self._do(body)))))
         except (Moved, SessionOwned) as error:
             return encode(Reply(moved=error.owner))
+        except LeaseLost:  # nothing was written
+            return encode(Reply(moved=""))
         except Problem as problem:
             if problem.kind == "draining":
                 return encode(Reply(moved=""))
