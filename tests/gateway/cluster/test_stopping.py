@@ -169,3 +169,31 @@ async def test_a_stop_on_a_node_that_has_lost_the_session_stops_it_at_the_next_o
             return view.body["state"] == "idle" and all(each["state"] == "held" for each in inbox.body)
 
         await until(is_stopped)
+
+
+@looped
+async def test_a_record_that_an_old_owner_could_not_carry_out_is_kept_for_the_next(
+    nats_server: NATSServer, prefix: str
+) -> None:
+    """The old owner removed the record though it could not hold what was queued, and the next owner ran it."""
+    gate = Gate()
+    model = ScriptedModel(["One", gate])
+    async with (
+        node_of(nats_server, prefix, model) as one,
+        node_of(nats_server, prefix, ScriptedModel("Two.")) as two,
+    ):
+        await one.client.create()
+        await one.client.post("Go.")
+        await gate.await_reached()
+        await one.client.post("Later.", id="later")
+        await take_away(two.store, "s")
+        last = await run_blocking_async(lambda: two.store.last_number("s"), token=NEVER)
+        records = two.gateway._cluster._records  # type: ignore[union-attr]
+        await records.write("s", StopRecord("recorded", last, "turn", "stop", "a client"))
+
+        async def has_left() -> bool:
+            return not one.has
+
+        await until(has_left)
+        inbox = await two.client.ask("GET", "/v1/sessions/s/inbox")
+        assert [(each["id"], each["state"]) for each in inbox.body] == [("later", "held")]

@@ -16,7 +16,7 @@ import nats.errors
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.errors import LeaseLost, SessionOwned, StoreError
+from halter.errors import LeaseLost, SessionClosed, SessionOwned, StoreError
 from halter.gateway.cluster.channel import Channel, NoReply
 from halter.gateway.cluster.members import Members
 from halter.gateway.cluster.messages import (
@@ -298,11 +298,14 @@ class Cluster:
     # -- stops that were recorded ----------------------------------------------------------------------------------
 
     async def _carry_out(self, session_id: str, record: StopRecord) -> bool:
-        """Carry out a record, if the session is here."""
+        """Carry out a record, if the session is here. Raises `StoreError` if that has to be tried again."""
         live = self._registry.live_sessions.get(session_id)
         if live is None:
             return False
-        await self._commands.stop_recorded(live, record)
+        try:
+            await self._commands.stop_recorded(live, record)
+        except (LeaseLost, SessionClosed):  # the next owner does it, before it serves the session
+            return False
         return True
 
     async def _apply_record(self, live: LiveSession) -> None:
