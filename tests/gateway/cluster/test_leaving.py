@@ -221,7 +221,7 @@ async def test_an_event_stream_without_its_servers_ends_with_one_line(
             await stream.until("session.created")
             own_server.kill()
             assert two.gateway._cluster is not None
-            two.gateway._cluster._logs.look_again()  # as after a time of silence
+            two.gateway._cluster._logs.request_reread()  # as after a time of silence
             with contextlib.suppress(aiohttp.ClientPayloadError):
                 assert await stream.next() is None
         own_server.start()

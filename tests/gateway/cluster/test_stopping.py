@@ -9,7 +9,7 @@ from halter.cancel.token import NEVER
 from halter.gateway.cluster.stop_records import StopRecord
 from halter.stores import NATSStore
 from halter.stores.base import Lease
-from halter.stores.nats.commits import Held
+from halter.stores.nats.commits import HeldLog
 from halter.testing import Gate, ScriptedModel
 from tests.support.gateway_client import kinds
 from tests.support.looped import looped
@@ -140,7 +140,7 @@ async def take_away(store: NATSStore, session: str) -> None:
     async def take() -> None:
         owner, node = await leases.owner(session), await store._living_node()
         lease = Lease(session, owner.generation + 1)
-        held = Held(node, await leases.take(session, node, lease.generation, owner.revision))
+        held = HeldLog(node, await leases.take(session, node, lease.generation, owner.revision))
         assert await writer.begin(lease, held)
         await store._release(lease)
 

@@ -90,7 +90,7 @@ class Cluster:
         """Connect, and be a node. Raises `StoreError` if that fails."""
         self._sessions = sessions
         self._registry.before_serving = self._apply_record
-        self._registry.released = self._tell_released
+        self._registry.released = self._announce_released
         try:
             self._client = await self._store.connect("halter-gateway", reconnected_cb=self._on_reconnect)
             self._is_open = True
@@ -147,8 +147,8 @@ class Cluster:
     async def ask(self, owner: str, session_id: str, key: Key, request: SessionRequest, *, is_certain: bool) -> Any:  # noqa: ANN401  (`request.result`)
         """Have another process do a request.
 
-        Raises `Moved` if it does not have the session, and `Problem`. *is_certain* says that the lease is known to be
-        that process's.
+        Raises `Moved` if it does not have the session, and `Problem`. *is_certain*: the bucket of leases names that
+        process as the owner.
         """
         body = encode(ForSession(session_id, _bare(key), request))
         try:
@@ -195,7 +195,7 @@ class Cluster:
         scope: Literal["all", "turn"] = "all" if body.scope == "all" else "turn"
         detail = f"gateway key {key.name!r}"
         try:
-            last = await self._records.last_number(session_id)
+            last = await run_blocking_async(lambda: self._store.last_number(session_id), token=NEVER)
             record = StopRecord(request.id, last, scope, body.reason, detail, body.expect_turn or "")
             await self._records.write(session_id, record)
         except (nats.errors.Error, OSError, TimeoutError) as error:
@@ -336,8 +336,8 @@ class Cluster:
             return
         self._registry.resume([session_id for session_id, owner in owners.items() if owner.node == node])
 
-    def _tell_released(self, session_id: str) -> None:
-        """Tell the others of a session with queued messages that this node has let go."""
+    def _announce_released(self, session_id: str) -> None:
+        """Announce a session with queued messages that this node has released."""
         if self.is_connected:
             self._spawn(self._client.publish(f"{self._store.names.prefix}.released", session_id.encode()))
 
@@ -345,7 +345,7 @@ class Cluster:
         self._registry.open_soon([message.data.decode()])
 
     async def _on_reconnect(self) -> None:
-        self._logs.look_again()
+        self._logs.request_reread()
         self._members.join_again()
 
     def _spawn(self, work: Any) -> None:  # noqa: ANN401  (a coroutine)
@@ -356,7 +356,7 @@ class Cluster:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _log.warning("telling the cluster failed: %s", task.exception())
+            _log.warning("a message to the cluster could not be sent: %s", task.exception())
 
 
 def _bare(key: Key) -> Key:

@@ -18,8 +18,6 @@ import nats.js.errors
 from msgspec import Struct
 from nats.js.api import KeyValueConfig, StorageType
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
 from halter.errors import StoreError
 from halter.stores.nats.names import session_of, token_of
 
@@ -92,10 +90,6 @@ class StopRecords:
             entry = await self._bucket.get(token_of(session))
             if msgspec.json.decode(entry.value or b"", type=StopRecord).id == record.id:
                 await self._bucket.delete(token_of(session), last=entry.revision)
-
-    async def last_number(self, session: str) -> int:
-        """The number of the last event in a session's log."""
-        return await run_blocking_async(lambda: self._store.last_number(session), token=NEVER)
 
     async def _watch(self, carry_out: Callable[[str, StopRecord], Awaitable[bool]]) -> None:
         """Watch the bucket. A boundary: what fails is logged, and a new watch begins with all records again."""

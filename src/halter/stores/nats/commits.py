@@ -1,7 +1,7 @@
 """Commits as messages of a log: headers, bodies, parts, and events again.
 
-The headers of a log's last message say where the log ends: the number of its last event, when it was written, and how
-many messages wait. So the end of a log is known without reading it.
+The headers of a log's last message describe the end of the log: the number of its last event, when it was written, and
+how many messages wait. So that much is known without reading the log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_EVENTS",
-    "Held",
+    "HeldLog",
     "commit_of",
     "events_of",
     "generation_of",
@@ -47,8 +47,8 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[tuple[int, float, str, str, str]]).decode
 
 
-class Held:
-    """A lease of this store, and where its log ends."""
+class HeldLog:
+    """The log of a session that this store has the lease of: where it ends."""
 
     __slots__ = ("created_at", "last", "node", "revision", "sequence", "updated_at", "waiting")
 
@@ -61,18 +61,18 @@ class Held:
         self.updated_at = 0.0
         self.waiting = 0
 
-    def learn(self, end: Stored) -> None:
-        """Take over where a log ends."""
+    def set_end(self, end: Stored) -> None:
+        """Set the end of the log from its last message."""
         self.sequence = end.sequence
         self.last = last_of(end.headers)
         self.created_at, self.updated_at, self.waiting = info_of(end.headers)
 
-    def after(self, write: Write) -> Held:
-        """What is held once a write is done, but for the sequence. Raises `WriteRefused`."""
+    def after(self, write: Write) -> HeldLog:
+        """The log after a write, except for its sequence. Raises `WriteRefused`."""
         lease, events, waiting = write
         if (events[0].seq, events[-1].seq) != (self.last + 1, self.last + len(events)):
             raise out_of_order(lease, events[0].seq, self.last)
-        new = Held(self.node, self.revision)
+        new = HeldLog(self.node, self.revision)
         new.last = events[-1].seq
         new.created_at = self.created_at or events[0].time
         new.updated_at = events[-1].time
@@ -80,8 +80,8 @@ class Held:
         return new
 
 
-def headers_of(lease: Lease, held: Held, commit: str) -> dict[str, str]:
-    """The headers of a message after which the log ends as *held* says."""
+def headers_of(lease: Lease, held: HeldLog, commit: str) -> dict[str, str]:
+    """The headers of a message after which the log is *held*."""
     return {
         _COMMIT: commit,
         _GENERATION: str(lease.generation),
