@@ -183,6 +183,7 @@ class LogWriter:
 
     async def erase(self, lease: Lease) -> None:
         """Delete the log of a session."""
+        await self._settle(lease)
         held = self._own(lease)
         empty = HeldLog(held.node, held.revision)
         empty.sequence = held.sequence
