@@ -86,7 +86,7 @@ class Node:
             try:
                 async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
                     await self._renew()
-            except (nats.errors.Error, TimeoutError) as error:
+            except (nats.errors.Error, OSError) as error:  # TimeoutError is an OSError
                 _log.warning("this node could not renew its lease: %s", error or type(error).__name__)
                 pause = self._seconds / _RENEWALS / 4  # soon again
             else:
