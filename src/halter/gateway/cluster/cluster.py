@@ -38,6 +38,7 @@ from halter.gateway.sessions.live_session import owner_of
 from halter.gateway.sessions.placement import Moved
 from halter.gateway.sessions.requests import StopTurn
 from halter.gateway.sessions.views import view_turn
+from halter.models.backoff import UNTIL_IT_WORKS
 from halter.stores.nats.names import process_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ __all__ = ["Cluster"]
 
 _log = logging.getLogger(__name__)
 _MOST_OWNERS: Final = 100_000
+_LISTINGS: Final = 4  # attempts to list the sessions of a node that has gone; with many sessions each is expensive
 _STATES: Final = 1.0  # seconds for the states of another node's sessions
 _STOP: Final = 1.0  # seconds after which a stop without a reply is recorded
 _RECORDED: Final = (
@@ -328,13 +330,16 @@ class Cluster:
         self._spawn(self._take_over(node))
 
     async def _take_over(self, node: str) -> None:
-        """Open what a node has left. A boundary: without the servers, the next who asks for a session opens it."""
-        try:
-            owners = await run_blocking_async(self._store.owners, token=NEVER)
-        except StoreError as error:
-            _log.warning("the sessions of node %s could not be found: %s", node, error)
-            return
-        self._registry.resume([session_id for session_id, owner in owners.items() if owner.node == node])
+        """Open the sessions that a node has left. If they cannot be listed, each is opened by its next request."""
+        for retry in range(_LISTINGS):
+            try:
+                owners = await run_blocking_async(self._store.owners, token=NEVER)
+            except StoreError as error:
+                _log.warning("the sessions of node %s could not be listed: %s", node, error)
+                await asyncio.sleep(UNTIL_IT_WORKS.delay(retry))
+            else:
+                self._registry.resume([session_id for session_id, owner in owners.items() if owner.node == node])
+                return
 
     def _announce_released(self, session_id: str) -> None:
         """Announce a session with queued messages that this node has released."""
