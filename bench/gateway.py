@@ -30,11 +30,12 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.measure import Goals, percentile, plain_loop, print_table
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Callable, Iterator
 
 _KEY = "a-key-for-the-benchmark"
@@ -66,10 +67,11 @@ class Ticking:
         yield Finished("stop")
 
 
-async def serve(path: str, turns: int) -> None:
+async def serve(place: str, turns: int, sockets: list[socket.socket] | None = None) -> None:
+    """Serve sessions that are in a SQLite file, or in NATS if *place* is its address."""
     from halter import Agent
     from halter.gateway import Gateway, GatewayLimits, Keys
-    from halter.stores import SQLiteStore
+    from halter.stores import NATSStore, SQLiteStore
 
     gc.freeze()
     gc.set_threshold(50_000, 50, 100)  # as `halter serve` does, and the next line, too
@@ -77,8 +79,10 @@ async def serve(path: str, turns: int) -> None:
     limits = GatewayLimits(
         turns=turns, key_turns=turns, key_messages=10_000_000, key_sessions=10_000_000, streams=100_000
     )
-    with SQLiteStore(path) as store:
-        async with Gateway(Agent(Ticking()), store, Keys(own=_KEY), limits=limits, idle_after=3600) as gateway:
+    with NATSStore(place) if place.startswith("nats:") else SQLiteStore(place) as store:
+        async with Gateway(
+            Agent(Ticking()), store, Keys(own=_KEY), limits=limits, idle_after=3600, sockets=sockets
+        ) as gateway:
             print(gateway.url.rpartition(":")[2], flush=True)
             await asyncio.Event().wait()
 
@@ -94,6 +98,12 @@ def child(path: str, turns: int, loop: str) -> None:
             asyncio.run(serve(path, turns))
 
 
+def cpu_of(pid: int) -> float:
+    """Seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Server:
     """The gateway's process."""
 
@@ -105,9 +115,9 @@ class Server:
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
 
-    def cpu(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    def cpu(self) -> dict[str, float]:
+        """Seconds of CPU so far, by part."""
+        return {"gateway": cpu_of(self.process.pid)}
 
     def memory(self) -> float:
         """Megabytes in memory."""
@@ -224,8 +234,11 @@ async def make(port: int, names: list[str], message: str = "", at_once: int = 50
     return statuses
 
 
-async def stream(server: Server, count: int, seconds: float, how: str) -> dict[str, float]:
-    """Have sessions stream, and stop them all, in one of the ways of `_WAYS`."""
+async def stream(server: Server, count: int, seconds: float, how: str) -> dict[str, Any]:
+    """Have sessions stream, and stop them all, in one of the ways of `_WAYS`.
+
+    The server may be several processes: its `cpu()` has them as "gateway", and others by their names.
+    """
     port = server.port
     names = [f"stream-{number}-{time.time():.0f}" for number in range(count)]
     await make(port, names)
@@ -241,13 +254,14 @@ async def stream(server: Server, count: int, seconds: float, how: str) -> dict[s
     ]
     await asyncio.wait_for(asyncio.gather(*began), _AT_MOST)
     await asyncio.sleep(1)
-    words, cpu, since = sum(each.words for each in streams), server.cpu(), time.perf_counter()
+    words, before, since = sum(each.words for each in streams), _cpu_with_clients(server), time.perf_counter()
     await asyncio.sleep(seconds)
-    words, cpu, took = sum(each.words for each in streams) - words, server.cpu() - cpu, time.perf_counter() - since
+    words, took = sum(each.words for each in streams) - words, time.perf_counter() - since
+    cores = {name: (spent - before[name]) / took for name, spent in _cpu_with_clients(server).items()}
     rate = plain_loop()
     asked = []
     answers = []
-    stopping = server.cpu()
+    stopping = server.cpu()["gateway"]
     for name, control, listener in zip(names, controls, streams, strict=True):
         asked.append(time.perf_counter())
         if how == "WebSockets":
@@ -259,22 +273,27 @@ async def stream(server: Server, count: int, seconds: float, how: str) -> dict[s
     ends = await asyncio.wait_for(asyncio.gather(*(each.finished for each in streams)), _AT_MOST)
     await asyncio.wait_for(asyncio.gather(*answers), _AT_MOST)
     word = b'"stopped":%d' % count if how == "one request" else b'"stopped":true'
-    assert all(word in each.result() for each in answers)
-    stopping = server.cpu() - stopping
+    stopping = server.cpu()["gateway"] - stopping
     waits = [end - at for end, at in zip(ends, asked, strict=True)]
+    failed = sum(word not in each.result() for each in answers) + sum(wait < 0 for wait in waits)
     for each in (*streams, *controls):
         each.transport.close()
     return {
         "events": words / took,
         "share": words / took / (count * _RATE),
-        "core": words / cpu,
-        "cpu": cpu / took,
+        "core": words / took / cores["gateway"],
+        "cores": cores,
         "stop": stopping / count * 1e6,
         "p50": percentile(waits, 50) * 1000,
         "p99": percentile(waits, 99) * 1000,
         "max": max(waits) * 1000,
         "rate": rate,
+        "failed": failed,  # stops that did not stop their turn, or came after its end
     }
+
+
+def _cpu_with_clients(server: Server) -> dict[str, float]:
+    return {**server.cpu(), "clients": time.process_time()}
 
 
 def run(turns: int, loop: str, what: Callable) -> object:
@@ -286,7 +305,7 @@ def run(turns: int, loop: str, what: Callable) -> object:
             server.end()
 
 
-async def beside(server: Server, idle: int, sessions: int, seconds: float) -> list[dict[str, float]]:
+async def beside(server: Server, idle: int, sessions: int, seconds: float) -> list[dict[str, Any]]:
     first = [f"first-{number}" for number in range(20)]
     await make(server.port, first)
     await make(server.port, first, "hello")
@@ -349,10 +368,11 @@ def main() -> int:
             10_000, options.loop, lambda server, idle=idle: beside(server, idle, options.sessions, options.seconds)
         )
         for how, figures in zip(_WAYS, found, strict=True):
+            assert not figures["failed"], figures
             names = ("events", "core", "stop", "p50", "p99", "max", "streaming")
             row = [f"{idle:,} idle beside, {how}", *(f"{figures[name]:,.0f}" for name in names)]
             rows.append([*row, f"{figures['rate'] * 1000:.2f}"])
-            share, cores = figures["share"], figures["cpu"]
+            share, cores = figures["share"], figures["cores"]["gateway"]
             print(f"  {idle:,} idle, {how}: {share:.0%} of the words came in time; the gateway got {cores:.2f} cores.")
             goals.at_most(f"{idle:,} idle, {how}: stop to finished, p99", figures["p99"], 250, " ms")
         if idle:

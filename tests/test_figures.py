@@ -10,20 +10,18 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bench.approvals import counts
+from bench.figures import MARKER, RESULTS, updated, value_of
 from bench.peers.plot import plot_of
 from bench.peers.table import page_of
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "bench" / "results"
 GENERATED = ROOT / "docs" / "explanation" / "peers.md"
 PAGES = [page for page in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))) if page != GENERATED]
 FIGURE = re.compile(r"(?<![\w.,-])(\d[\d.,]*) ?(ms|µs|MB|GB|%|times as|times faster|x faster)(?!\w)")
-MARKER = re.compile(r"(\d[\d.,]*) ?[^\d<]*<!-- bench: (\S+) (\S+) -->")
 
 SETTINGS = {
     "docs/explanation/architecture.md": ["10 ms", "100 ms"],  # how long pieces of text wait for the writer
@@ -51,22 +49,15 @@ def prose(page: Path) -> list[tuple[int, str]]:
     return found
 
 
-def source(name: str, key: str) -> Any:
-    values: Any = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["values"]
-    for part in key.split("."):
-        values = values[part]
-    return values
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_each_figure_has_a_source(page: Path) -> None:
     """A figure is a setting that is listed here, or has a marker, and the file has the same number."""
     settings = SETTINGS.get(str(page.relative_to(ROOT)), [])
     for number, line in prose(page):
         unmarked = line
-        for figure, name, key in MARKER.findall(line):
+        for figure, _, name, key in MARKER.findall(line):
             digits = len(figure.partition(".")[2])
-            assert f"{source(name, key):.{digits}f}" == figure.replace(",", ""), f"{page.name}:{number}: {name} {key}"
+            assert f"{value_of(name, key):.{digits}f}" == figure.replace(",", ""), f"{page.name}:{number}: {name} {key}"
             unmarked = MARKER.sub("", unmarked, count=1)
         for value, unit in FIGURE.findall(unmarked):
             assert f"{value} {unit}" in settings, f"{page.name}:{number}: {value} {unit} has no source"
@@ -108,5 +99,12 @@ def test_a_figure_without_a_source_is_found(tmp_path: Path) -> None:
     """The check can fail: a new figure, and one that differs from its file."""
     assert FIGURE.findall("It took 12 ms, and 3.5 times as long.") == [("12", "ms"), ("3.5", "times as")]
     assert MARKER.findall("It took 1.9 ms <!-- bench: sandbox namespaces_ms --> more.") == [
-        ("1.9", "sandbox", "namespaces_ms")
+        ("1.9", " ms <!-- bench: sandbox namespaces_ms -->", "sandbox", "namespaces_ms")
     ]
+
+
+def test_figures_are_brought_up_to_date() -> None:
+    """`bench/figures.py` writes what was measured, with as many decimals as there were, and changes nothing else."""
+    value = value_of("sandbox", "namespaces_ms")
+    text = "In 2 ways: it took 0.00 ms <!-- bench: sandbox namespaces_ms --> more."
+    assert updated(text) == f"In 2 ways: it took {value:,.2f} ms <!-- bench: sandbox namespaces_ms --> more."

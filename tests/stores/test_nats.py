@@ -217,6 +217,22 @@ def test_a_commit_that_arrives_after_it_was_given_up(nats_server: NATSServer, tm
             assert texts(store) == ["first", "late", "next"]
 
 
+def test_a_log_is_erased_after_a_commit_that_arrived_late(nats_server: NATSServer, tmp_path: Path) -> None:
+    """The commit was given up, and written nevertheless: erasing the log said that the lease was lost."""
+    with Links() as links:
+        port = links.add("a", nats_server.port)
+        with NATSStore(f"nats://127.0.0.1:{port}", prefix=tmp_path.name, patience=0.1) as store:
+            lease = store.acquire("s")
+            append(store, lease, says("first"))
+            links.hold(["a"])
+            with pytest.raises(StoreError, match="does not answer"):
+                store.commit([Write(lease, numbered(2, says("late")), 0)])
+            links.go(["a"])
+            wait_until(lambda: store.last_number("s") == 2)
+            store.erase(lease)
+            assert texts(store) == []
+
+
 def test_a_commit_that_arrives_after_the_log_was_read_again(nats_server: NATSServer, tmp_path: Path) -> None:
     """What an owner read after a commit without an answer stays true: if it arrives later, the server refuses it."""
     arrived = queue.SimpleQueue[bytes]()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from halter.cancel.one_shot_event import OneShotEvent
+    from halter.errors import SessionClosed, StoreError
     from halter.events import Event
     from halter.session.log import EventLog
     from halter.session.turn import Turn
@@ -253,7 +254,7 @@ class Receipt:
     `mode` is what the message became, and `note` says why if that differs from what was asked for.
     """
 
-    __slots__ = ("_log", "_mode", "_note", "_stopped", "_turn", "files", "id")
+    __slots__ = ("_log", "_mode", "_note", "_stopped", "_turn", "error", "files", "id")
 
     def __init__(
         self,
@@ -265,6 +266,7 @@ class Receipt:
         stopped: bool = False,
         turn: Turn | None = None,
         files: RestoredFiles | None = None,
+        error: StoreError | SessionClosed | None = None,
     ) -> None:
         self.id = message_id
         """The message's id; empty for a stop without a message."""
@@ -275,6 +277,8 @@ class Receipt:
         self._turn = turn  # the turn to stop
         self.files = files
         """What `rollback(files=True)` has done to files; None for everything else."""
+        self.error = error
+        """Why a stop could not hold the queued messages, which may start a turn later; else None."""
 
     @property
     def message(self) -> InboxMessage | None:

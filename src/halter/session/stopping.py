@@ -50,24 +50,24 @@ class Stop:
 
     def wait(self) -> Receipt:
         """Block until the hold is durable."""
-        note = ""
+        failure: StoreError | SessionClosed | None = None
         try:
             if self._hold is not None:
                 self._log.wait(self._hold, in_handler=0)
         except (StoreError, SessionClosed) as error:  # the turn is stopped all the same
-            note = f"queued messages could not be held: {error}"
-        return _receipt(self._log, "stop", self._control, stopped=self._stopped, note=note)
+            failure = error
+        return _receipt(self._log, "stop", self._control, stopped=self._stopped, error=failure)
 
     async def wait_async(self) -> Receipt:
         """Wait as `wait()` does, without blocking the event loop."""
-        note = ""
+        failure: StoreError | SessionClosed | None = None
         try:
             if self._hold is not None:
                 await self._hold.wait_async()
                 self._hold.outcome()
         except (StoreError, SessionClosed) as error:
-            note = f"queued messages could not be held: {error}"
-        return _receipt(self._log, "stop", self._control, stopped=self._stopped, note=note)
+            failure = error
+        return _receipt(self._log, "stop", self._control, stopped=self._stopped, error=failure)
 
 
 def interrupt(session: Session, reason: str, detail: str, by: str) -> Receipt:
@@ -119,13 +119,22 @@ def not_last(turn: str | None) -> str:
 
 
 def _receipt(
-    log: EventLog, mode: Literal["stop", "interrupt"], control: TurnControl | None, *, stopped: bool, note: str = ""
+    log: EventLog,
+    mode: Literal["stop", "interrupt"],
+    control: TurnControl | None,
+    *,
+    stopped: bool,
+    error: StoreError | SessionClosed | None = None,
 ) -> Receipt:
-    if control is None:
-        return Receipt(log, "", mode, note or "no turn was running")
-    if not stopped:
-        note = note or "the turn had been stopped before, or was over"
-    return Receipt(log, "", mode, note, stopped=stopped, turn=control.turn)
+    note = ""
+    if error is not None:
+        note = f"queued messages could not be held: {error}"
+    elif control is None:
+        note = "no turn was running"
+    elif not stopped:
+        note = "the turn had been stopped before, or was over"
+    turn = control.turn if control is not None else None
+    return Receipt(log, "", mode, note, stopped=stopped, turn=turn, error=error)
 
 
 # -- decisions of the writer -----------------------------------------------------------------------------------------

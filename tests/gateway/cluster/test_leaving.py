@@ -14,7 +14,9 @@ import pytest
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
+from halter.errors import StoreError
 from halter.stores import NATSStore
+from halter.stores.nats.leases import Owner
 from halter.testing import Gate, ScriptedModel
 from tests.support.gateway_client import Client, kinds, numbers
 from tests.support.looped import looped
@@ -221,7 +223,7 @@ async def test_an_event_stream_without_its_servers_ends_with_one_line(
             await stream.until("session.created")
             own_server.kill()
             assert two.gateway._cluster is not None
-            two.gateway._cluster._logs.look_again()  # as after a time of silence
+            two.gateway._cluster._logs.request_reread()  # as after a time of silence
             with contextlib.suppress(aiohttp.ClientPayloadError):
                 assert await stream.next() is None
         own_server.start()
@@ -229,3 +231,33 @@ async def test_an_event_stream_without_its_servers_ends_with_one_line(
     assert [each.levelname for each in told] == ["WARNING"]
     assert "NATS at nats://127.0.0.1" in told[0].message
     assert not [each.message for each in caplog.records if each.exc_info]
+
+
+@looped
+async def test_sessions_of_a_dead_node_are_listed_again_when_that_fails(nats_server: NATSServer, prefix: str) -> None:
+    """The servers elected a leader while a node died: what was queued there waited until somebody asked for it."""
+    async with (
+        NodeProcess(nats_server.url, prefix, lease_seconds=1.5) as there,
+        node_of(nats_server, prefix, ScriptedModel("Here."), lease_seconds=1.5) as here,
+    ):
+        async with there.client() as client:
+            await client.create()
+            await client.post("wait 60")
+            async with client.events() as stream:
+                await stream.until("text.delta", 3)
+            await client.post("Queued.", id="queued")
+        list_owners, failures = here.store.owners, ["no leader"]
+
+        def owners() -> dict[str, Owner]:
+            if failures:
+                raise StoreError(failures.pop())
+            return list_owners()
+
+        here.store.owners = owners  # type: ignore[method-assign]
+        there.signal(signal.SIGKILL)
+
+        async def is_here() -> bool:
+            return here.has == {"s"}
+
+        await until(is_here)
+        assert ends(await here.client.finished(turns=2)) == [("interrupted", "crash"), ("done", "")]

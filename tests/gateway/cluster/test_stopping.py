@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 
+from halter.cancel.threads.blocking import run_blocking_async
+from halter.cancel.token import NEVER
 from halter.gateway.cluster.stop_records import StopRecord
+from halter.stores import NATSStore
+from halter.stores.base import Lease
+from halter.stores.nats.commits import HeldLog
 from halter.testing import Gate, ScriptedModel
 from tests.support.gateway_client import kinds
 from tests.support.looped import looped
@@ -143,3 +148,69 @@ async def test_a_stop_for_a_node_that_died_is_carried_out_by_the_next(nats_serve
         released = await here.client.ask("PATCH", "/v1/sessions/s/inbox/queued", {"state": "accepted"})
         assert released.status == 200
         assert (await here.client.finished(turns=2))[-1]["data"]["status"] == "done"
+
+
+async def take_away(store: NATSStore, session: str) -> None:
+    """Take a session from its owner, as a node does for which the owner seems to be dead, and release it."""
+    leases, writer = store._leases, store._writer
+
+    async def take() -> None:
+        owner, node = await leases.owner(session), await store._living_node()
+        lease = Lease(session, owner.generation + 1)
+        held = HeldLog(node, await leases.take(session, node, lease.generation, owner.revision))
+        assert await writer.begin(lease, held)
+        await store._release(lease)
+
+    await run_blocking_async(lambda: store._run(take), token=NEVER)
+
+
+@looped
+async def test_a_stop_on_a_node_that_has_lost_the_session_stops_it_at_the_next_owner(
+    nats_server: NATSServer, prefix: str
+) -> None:
+    """The owner could not hold what was queued and acknowledged the stop nevertheless: the next one ran it."""
+    gates = [Gate(), Gate()]
+    model = ScriptedModel(["One", gates[0]], ["Two", gates[1]])
+    async with node_of(nats_server, prefix, model) as one, node_of(nats_server, prefix) as two:
+        await one.client.create()
+        await one.client.post("Go.")
+        await gates[0].await_reached()
+        await one.client.post("Later.", id="later")
+        await take_away(two.store, "s")
+        receipt = await one.client.stop(wait=True)
+        assert receipt.status == 200, receipt
+
+        async def is_stopped() -> bool:
+            view = await one.client.ask("GET", "/v1/sessions/s")
+            inbox = await one.client.ask("GET", "/v1/sessions/s/inbox")
+            return view.body["state"] == "idle" and all(each["state"] == "held" for each in inbox.body)
+
+        await until(is_stopped)
+
+
+@looped
+async def test_a_record_that_an_old_owner_could_not_carry_out_is_kept_for_the_next(
+    nats_server: NATSServer, prefix: str
+) -> None:
+    """The old owner removed the record though it could not hold what was queued, and the next owner ran it."""
+    gate = Gate()
+    model = ScriptedModel(["One", gate])
+    async with (
+        node_of(nats_server, prefix, model) as one,
+        node_of(nats_server, prefix, ScriptedModel("Two.")) as two,
+    ):
+        await one.client.create()
+        await one.client.post("Go.")
+        await gate.await_reached()
+        await one.client.post("Later.", id="later")
+        await take_away(two.store, "s")
+        last = await run_blocking_async(lambda: two.store.last_number("s"), token=NEVER)
+        records = two.gateway._cluster._records  # type: ignore[union-attr]
+        await records.write("s", StopRecord("recorded", last, "turn", "stop", "a client"))
+
+        async def has_left() -> bool:
+            return not one.has
+
+        await until(has_left)
+        inbox = await two.client.ask("GET", "/v1/sessions/s/inbox")
+        assert [(each["id"], each["state"]) for each in inbox.body] == [("later", "held")]

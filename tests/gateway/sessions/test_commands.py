@@ -21,6 +21,7 @@ from halter.testing import Gate, ScriptedModel
 from halter.toolbox import Checkpoints, Files
 from halter.voice.voice_messages import VoiceMessages
 from tests.support.gateway_client import Client, gateway_of, kinds
+from tests.support.hooked_store import HookedStore
 from tests.support.looped import looped
 from tests.support.scripted_transcriber import ScriptedTranscriber
 
@@ -398,3 +399,23 @@ async def test_forms_that_are_wrong() -> None:
         )
         assert (without.status, without.body["field"]) == (400, "body")
         assert [event.kind for event in gateway.registry.store.read("s")] == ["session.created"]
+
+
+@pytest.mark.parametrize("path", ["/v1/sessions/s/stop", "/v1/stop"])
+@looped
+async def test_a_stop_that_cannot_hold_messages_is_not_acknowledged(path: str) -> None:
+    """The store is full: the turn is stopped, but the client is told to send the stop again, as "later" may run."""
+    store, gate = HookedStore(), Gate()
+    async with gateway_of(["Wait", gate], store=store) as (_, client):
+        await client.create()
+        await client.post("Go.")
+        await gate.await_reached()
+        await client.post("Later.", id="later")
+        store.fill_up("message.held")
+        refused = await client.ask("POST", path, {})
+        assert (refused.status, refused.body["type"].rpartition(":")[2]) == (503, "store")
+        store.empty()
+        stopped = await client.ask("POST", path, {})
+        assert stopped.status == 200
+        inbox = await client.ask("GET", "/v1/sessions/s/inbox")
+        assert [(each["id"], each["state"]) for each in inbox.body] == [("later", "held")]

@@ -1,8 +1,8 @@
 """Requests between processes over core NATS: one subject for each process, and replies of any size.
 
 A message may be larger than the servers allow: it is sent in parts, which arrive in order. If one is lost, so is the
-message, and its sender learns of it by the timeout, as if the whole had been lost. A process that is not there is known
-at once, because the servers say that nobody listens on its subject.
+message, and the request times out as if all of it had been lost. A request to a process that does not exist fails at
+once, because the servers answer that its subject has no subscriber.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _ROOM: Final = 4_096  # bytes of a message that are not its body
 _MOST: Final = 256 * 1024 * 1024  # bytes of messages that are incomplete
 _MESSAGE: Final = "Halter-Message"  # an id
 _PART: Final = "Halter-Part"  # "2/3"
-_NOBODY: Final = "503"
+_NO_SUBSCRIBER: Final = "503"
 
 
 class NoReply(Exception):
-    """A process has not answered. `is_gone` says that nobody listens there; else it is not known what it did."""
+    """A process has not answered. With `is_gone` it does not exist; else it is unknown whether it did the request."""
 
     def __init__(self, *, is_gone: bool) -> None:
-        super().__init__("nobody listens" if is_gone else "no reply in time")
+        super().__init__("no such process" if is_gone else "no reply in time")
         self.is_gone = is_gone
 
 
@@ -66,7 +66,7 @@ class Channel:
 
     async def ask(self, subject: str, body: bytes, patience: float) -> bytes:
         """Send a request, and wait for its reply. Raises `NoReply`."""
-        if not self._client.is_connected:  # else it would be sent after the next connection, when nobody waits for it
+        if not self._client.is_connected:  # else the client sends it after reconnecting, when nobody waits for it
             raise NoReply(is_gone=False)
         name = secrets.token_hex(8)
         reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -112,7 +112,7 @@ class Channel:
         waiting = self._waiting.get(message.subject.rpartition(".")[2])
         if waiting is None or waiting.done():
             return
-        if (message.headers or {}).get("Status") == _NOBODY:
+        if (message.headers or {}).get("Status") == _NO_SUBSCRIBER:
             waiting.set_exception(NoReply(is_gone=True))
             return
         body = self._whole(message)
@@ -128,5 +128,5 @@ class Channel:
 
     async def _answer(self, reply: str, body: bytes) -> None:
         answer = await self._serve(body)
-        with contextlib.suppress(nats.errors.Error, OSError):  # the sender learns of it by the timeout
+        with contextlib.suppress(nats.errors.Error, OSError):  # then the request times out
             await self._send(reply, answer, secrets.token_hex(8))

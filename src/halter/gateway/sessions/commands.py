@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.errors import CheckpointFailed, SessionBusy
+from halter.errors import CheckpointFailed, LeaseLost, SessionBusy, SessionClosed
 from halter.events import ApprovalAsked
 from halter.gateway.http.auth import check_scope
 from halter.gateway.http.errors import Problem
@@ -23,6 +23,7 @@ from halter.tools.approval import read_approval
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
+    from halter.errors import StoreError
     from halter.gateway.cluster.stop_records import StopRecord
     from halter.gateway.http.keys import Key
     from halter.gateway.http.schemas import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from halter.gateway.token_bucket import TokenBucket
     from halter.models.types import Audio, Part
     from halter.session.inbox import InboxMessage, Receipt
+    from halter.session.session import Session
     from halter.session.turn import Turn
     from halter.tools.approval import ApprovalRequest
     from halter.tools.file_history import FileDiff, RestoredFiles
@@ -167,7 +169,11 @@ class Commands:
             self._stops[stop_id] = _unstopped(live.session.id, "this stop is being carried out")
             if len(self._stops) > _MAX_STOPS:
                 del self._stops[next(iter(self._stops))]
-        receipt = await self._stop(live, key, body)
+        try:
+            receipt = await self._stop(live, key, body)
+        except BaseException:
+            self._stops.pop(stop_id, None)  # it was not done as a whole: the same stop may be sent again
+            raise
         if stop_id:
             self._stops[stop_id] = receipt
         return receipt
@@ -187,6 +193,10 @@ class Commands:
             return _stopped(session.id, turn, note, stopped=stopped)
         scope: Literal["all", "turn"] = "all" if body.scope == "all" else "turn"
         receipt = await session.astop(scope=scope, reason=body.reason, detail=_by(key))
+        if isinstance(receipt.error, (LeaseLost, SessionClosed)):
+            raise receipt.error  # the stop is for the next owner of the session
+        if receipt.error is not None:
+            raise _unheld(receipt.error) from receipt.error
         if turn is not None:
             await _wait_for_end([turn], body.patience)
         return view_receipt(session.id, receipt, finished=turn is not None and turn.ended.is_set)
@@ -195,12 +205,20 @@ class Commands:
         """Carry out a stop that was recorded when the log ended with `record.last`.
 
         Messages that were accepted until then are held, and a turn with one of them is stopped, whenever it began: its
-        start may have been on its way when the stop was recorded. What was accepted later is not affected.
+        start may have been on its way when the stop was recorded. What was accepted later is not affected. Raises an
+        error of the store if messages could not be held: the record has to be kept then.
         """
         if record.id in self._stops:
             return
         session = live.session
         self._stops[record.id] = _unstopped(session.id, "this stop was recorded")
+        try:
+            await self._stop_as_recorded(session, record)
+        except BaseException:
+            self._stops.pop(record.id, None)
+            raise
+
+    async def _stop_as_recorded(self, session: Session, record: StopRecord) -> None:
         if record.turn and (session.turn is None or session.turn.id != record.turn):
             return
         turn = session.turn if session.is_running else None
@@ -209,7 +227,11 @@ class Commands:
         earlier = [each.id for each in session.inbox if each.number <= record.last]
         if earlier or not len(session.inbox):
             said_in = earlier[-1] if earlier else ""
-            await session.astop(scope=record.scope, reason=record.reason, detail=record.detail, said_in=said_in)
+            receipt = await session.astop(
+                scope=record.scope, reason=record.reason, detail=record.detail, said_in=said_in
+            )
+            if receipt.error is not None:
+                raise receipt.error
         else:  # all queued messages came later
             session.interrupt(reason=record.reason, detail=record.detail, by="a recorded stop")
 
@@ -217,21 +239,27 @@ class Commands:
         """Stop every session. Messages queued in unloaded sessions wait until a client opens the session."""
         self._registry.cancel_resuming()
         turns = self._registry.transient.stop(body.reason, _by(key), "stop()")
-        turns += await self._stop_loaded(key, body)
+        loaded, errors = await self._stop_loaded(key, body)
+        turns += loaded
         if await self._registry.loaded():
-            turns += await self._stop_loaded(key, body)
+            loaded, of_loaded = await self._stop_loaded(key, body)
+            turns += loaded
+            errors += of_loaded
+        if errors:
+            raise _unheld(errors[0]) from errors[0]
         await _wait_for_end(turns, body.patience)
         return StoppedView(stopped=len(turns), finished=sum(turn.ended.is_set for turn in turns))
 
-    async def _stop_loaded(self, key: Key, body: StopAllBody) -> list[Turn]:
-        """Stop the loaded sessions; returns the stopped turns."""
+    async def _stop_loaded(self, key: Key, body: StopAllBody) -> tuple[list[Turn], list[StoreError | SessionClosed]]:
+        """Stop the loaded sessions; returns the stopped turns, and the errors of those that could not hold messages."""
         stops: list[tuple[Turn | None, Coroutine[Any, Any, Receipt]]] = []
         for live in list(self._registry.live_sessions.values()):
             session = live.session
             if live.is_busy or (body.scope == "all" and session.has_resources):
                 stops.append((session.turn, session.astop(scope=body.scope, reason=body.reason, detail=_by(key))))
         receipts = [(turn, await held) for turn, held in stops]
-        return [turn for turn, receipt in receipts if receipt.stopped and turn is not None]
+        turns = [turn for turn, receipt in receipts if receipt.stopped and turn is not None]
+        return turns, [receipt.error for _, receipt in receipts if receipt.error is not None]
 
     async def rollback(self, live: LiveSession, body: RollbackBody) -> ReceiptView:
         """Remove the running or the last turn from the history, and with `files` its file changes."""
@@ -406,6 +434,12 @@ async def _with_files(work: Callable[[], T]) -> T:
         return await _in_thread(work)
     except (CheckpointFailed, SessionBusy) as error:
         raise Problem(409, str(error), kind="conflict") from error
+
+
+def _unheld(error: StoreError | SessionClosed) -> Problem:
+    """The problem of a stop that could not hold queued messages. They would run later, so it is not acknowledged."""
+    msg = f"what was running is stopped, but queued messages could not be held: send the stop again ({error})"
+    return Problem(503, msg, kind="store", retry_after=1.0)
 
 
 def _by(key: Key) -> str:

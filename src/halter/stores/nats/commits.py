@@ -1,7 +1,7 @@
 """Commits as messages of a log: headers, bodies, parts, and events again.
 
-The headers of a log's last message say where the log ends: the number of its last event, when it was written, how many
-messages wait, and how many commits the log has. So the end of a log is known without reading it.
+The headers of a log's last message describe the end of the log: the number of its last event, when it was written, how
+many messages wait, and how many commits the log has. So that much is known without reading the log.
 
 The commits of a long log are merged into a few large ones. The first of these says that the log begins with it: what is
 before it counts as removed.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_EVENTS",
-    "Held",
+    "HeldLog",
     "commit_of",
     "events_of",
     "generation_of",
@@ -59,8 +59,8 @@ _Row: TypeAlias = tuple[int, float, str, str, str]  # as `to_rows()` makes them
 _decode = msgspec.json.Decoder(list[_Row]).decode
 
 
-class Held:
-    """A lease of this store, and where its log ends."""
+class HeldLog:
+    """The log of a session that this store has the lease of: where it ends."""
 
     __slots__ = ("count", "created_at", "last", "node", "revision", "sequence", "updated_at", "waiting", "writing")
 
@@ -75,21 +75,21 @@ class Held:
         self.count = 0  # of commits
         self.writing = asyncio.Lock()  # for appends, where others append to this log as well
 
-    def at_start(self) -> Held:
+    def at_start(self) -> HeldLog:
         """The same lease, at the beginning of the log."""
-        new = Held(self.node, self.revision)
+        new = HeldLog(self.node, self.revision)
         new.writing = self.writing
         return new
 
-    def learn(self, end: Stored) -> None:
-        """Take over where a log ends."""
+    def set_end(self, end: Stored) -> None:
+        """Set the end of the log from its last message."""
         self.sequence = end.sequence
         self.last = last_of(end.headers)
         self.created_at, self.updated_at, self.waiting = info_of(end.headers)
         self.count = int(end.headers.get(_COUNT, "0"))
 
-    def after(self, write: Write) -> Held:
-        """What is held once a write is done, but for the sequence. Raises `WriteRefused`."""
+    def after(self, write: Write) -> HeldLog:
+        """The log after a write, except for its sequence. Raises `WriteRefused`."""
         lease, events, waiting = write
         if (events[0].seq, events[-1].seq) != (self.last + 1, self.last + len(events)):
             raise out_of_order(lease, events[0].seq, self.last)
@@ -102,8 +102,8 @@ class Held:
         return new
 
 
-def headers_of(lease: Lease, held: Held, commit: str) -> dict[str, str]:
-    """The headers of a message after which the log ends as *held* says."""
+def headers_of(lease: Lease, held: HeldLog, commit: str) -> dict[str, str]:
+    """The headers of a message after which the log is *held*."""
     return {
         _COMMIT: commit,
         _GENERATION: str(lease.generation),
@@ -157,8 +157,8 @@ def to_messages(subject: str, write: Write, headers: dict[str, str], max_payload
 
 
 def merged_messages(
-    subject: str, lease: Lease, held: Held, bodies: Iterable[bytes], max_payload: int
-) -> tuple[list[Append], Held]:
+    subject: str, lease: Lease, held: HeldLog, bodies: Iterable[bytes], max_payload: int
+) -> tuple[list[Append], HeldLog]:
     """All commits of a log as a few large ones, and what is held once they are written, but for the sequence."""
     after = held.at_start()
     after.created_at, after.updated_at, after.waiting = held.created_at, held.updated_at, held.waiting

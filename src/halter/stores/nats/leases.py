@@ -18,7 +18,7 @@ __all__ = ["Leases", "Owner", "all_of"]
 
 
 class Owner(NamedTuple):
-    """What the bucket has for a session."""
+    """The owner of a session, as the bucket has it."""
 
     node: str  # empty if it is free
     generation: int
@@ -67,7 +67,7 @@ class Leases:
         return found
 
     async def nodes(self) -> dict[str, dict[str, object]]:
-        """Every node that is alive, with what it says about itself."""
+        """Every node that is alive, with the host, process and time in its key."""
         return {node: json.loads(body) for node, (body, _) in (await all_of(self._nodes)).items()}
 
 

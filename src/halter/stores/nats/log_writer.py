@@ -5,7 +5,7 @@ second is refused, and the last message of the log then has the commit's own id.
 
 A commit that was given up without an answer may still be on its way to the servers. Before its sessions are read or
 written again, a message without events is appended to each of their logs. Then the commit is written already, or the
-server refuses it whenever it arrives. So what is read then stays true, and this writer knows again where the log ends.
+server refuses it whenever it arrives. So what is read then stays true, and the end of the log is known again.
 
 Reading a log costs mostly by the message, not by the event. So the commits of a long log are merged into a few large
 ones when its session is opened, while it is used: one atomic batch writes them, and then the older messages are purged.
@@ -25,7 +25,7 @@ import nats.errors
 from halter.errors import NotStorable, StoreError
 from halter.stores.nats.commits import (
     NO_EVENTS,
-    Held,
+    HeldLog,
     commit_of,
     generation_of,
     headers_of,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from halter.stores.nats.names import Names
     from halter.stores.nats.streams import Stream
 
-__all__ = ["LogWriter", "patiently"]
+__all__ = ["LogWriter", "retry_unanswered"]
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -53,11 +53,11 @@ _log = logging.getLogger(__name__)
 MERGE_COMMITS: Final = 500  # a log with more commits is merged when it is opened
 _MERGE_BYTES: Final = 64 * 1024 * 1024  # a larger log is not merged: writing it again would cost more than it saves
 _PAUSE: Final = 0.1  # seconds between two tries
-_SOON: Final = 0.01  # seconds until a message that is being written can be seen
+_SOON: Final = 0.01  # seconds until a message that is being written can be read
 
 
-async def patiently(make: Callable[[], Coroutine[Any, Any, T]], patience: float) -> T:
-    """Try something again while NATS does not answer, for a while."""
+async def retry_unanswered(make: Callable[[], Coroutine[Any, Any, T]], patience: float) -> T:
+    """Try something again while NATS does not answer, for *patience* seconds."""
     loop = asyncio.get_running_loop()
     until = loop.time() + patience
     while True:
@@ -73,7 +73,7 @@ class LogWriter:
     """Writes the logs of the sessions that this process has. Everything here runs on the loop of the connection."""
 
     def __init__(self, client: Client, stream: Stream, reader: LogReader, names: Names, patience: float) -> None:
-        self.held: dict[Lease, Held] = {}
+        self.held: dict[Lease, HeldLog] = {}
         self._client = client
         self._stream = stream
         self._reader = reader
@@ -82,8 +82,8 @@ class LogWriter:
         self._unanswered: set[Lease] = set()  # those with a commit that may still be on its way
         self._merging: dict[Lease, asyncio.Task[None]] = {}
 
-    async def begin(self, lease: Lease, held: Held) -> bool:
-        """Be the one who writes a log: older owners are refused from now on. False if the lease was taken away."""
+    async def begin(self, lease: Lease, held: HeldLog) -> bool:
+        """Begin to write a log: the server refuses older owners from now on. False if the lease was taken away."""
         if not await self._fence(lease, held, b""):
             return False
         self.held[lease] = held
@@ -100,7 +100,7 @@ class LogWriter:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _fence(self, lease: Lease, held: Held, body: bytes) -> bool:
+    async def _fence(self, lease: Lease, held: HeldLog, body: bytes) -> bool:
         """Append a message without events; False if the lease was taken away.
 
         After it the server refuses whatever was sent before, by older owners or by this one.
@@ -111,7 +111,7 @@ class LogWriter:
             if end is not None:
                 if generation_of(end.headers) > lease.generation:
                     return False
-                held.learn(end)
+                held.set_end(end)
             held.count += 1
             message = Append(subject, body, headers_of(lease, held, secrets.token_hex(8)), held.sequence)
             with contextlib.suppress(WrongSequence):  # what was sent before is being written just now
@@ -120,7 +120,7 @@ class LogWriter:
             await asyncio.sleep(_SOON)
 
     async def settle_session(self, session: str) -> None:
-        """Learn what became of the commits of a session that were not answered. Nothing else can become of them."""
+        """Decide for good whether the unanswered commits of a session were written, and set where its log ends."""
         for lease in [each for each in self._unanswered if each.session == session]:
             held = self.held.get(lease)
             if held is None:
@@ -169,7 +169,7 @@ class LogWriter:
             self._unanswered.add(lease)
             raise
 
-    def _own(self, lease: Lease) -> Held:
+    def _own(self, lease: Lease) -> HeldLog:
         held = self.held.get(lease)
         if held is None or not held.node.is_alive:
             raise lease_lost(lease)
@@ -186,7 +186,7 @@ class LogWriter:
     async def _commit(self, writes: Sequence[Write]) -> None:
         commit = secrets.token_hex(8)
         messages: list[Append] = []
-        ends: dict[Lease, tuple[Held, int]] = {}  # what is held afterwards, and its last message in the batch
+        ends: dict[Lease, tuple[HeldLog, int]] = {}  # each log after the commit, and its last message in the batch
         for write in writes:
             await self._settle(write.lease)
             held = self._own(write.lease)
@@ -200,12 +200,12 @@ class LogWriter:
             ends[write.lease] = after, len(messages)
         if len(messages) > MOST_MESSAGES:
             raise NotStorable("it is too much for one commit; nothing was written", writes[0].lease.session)
-        last = await self._append_patiently(messages, commit, writes)
+        last = await self._append_with_retries(messages, commit, writes)
         for lease, (after, number) in ends.items():
             after.sequence = last - len(messages) + number
             self.held[lease] = after
 
-    async def _append_patiently(self, messages: list[Append], commit: str, writes: Sequence[Write]) -> int:
+    async def _append_with_retries(self, messages: list[Append], commit: str, writes: Sequence[Write]) -> int:
         """Append, again and again if there is no answer; note it if one of the tries may still be on its way."""
         is_answered = True
 
@@ -218,7 +218,7 @@ class LogWriter:
                 raise
 
         try:
-            return await patiently(append, self._patience)
+            return await retry_unanswered(append, self._patience)
         except BaseException:
             if not is_answered:
                 self._unanswered |= {write.lease for write in writes}
@@ -238,27 +238,29 @@ class LogWriter:
             raise StoreError("a log was changed by another process at the same time; try again") from None
 
     async def _blame(self, writes: Sequence[Write]) -> None:
-        """Find the write that is at fault, and learn where its log ends now."""
+        """Raise the error of the write whose log was changed, after setting where that log ends now."""
         for lease, events, _ in writes:
             held = self._own(lease)
             end = await self._stream.last(self._names.log(lease.session))
             if end is None or end.sequence == held.sequence:
                 continue
-            # The log itself says whether another owner has begun. To learn where it ends then would end the fence.
+            # A higher generation in the log is another owner's fence. Never set the end from it: our next write would
+            # then expect that message, and the server would accept it.
             if generation_of(end.headers) > lease.generation:
                 del self.held[lease]
                 raise lease_lost(lease)
-            held.learn(end)
+            held.set_end(end)
             raise out_of_order(lease, events[0].seq, held.last)
 
     async def erase(self, lease: Lease) -> None:
         """Delete the log of a session."""
         async with self._own(lease).writing:
+            await self._settle(lease)
             await self._erase(lease)
 
     async def _erase(self, lease: Lease) -> None:
         held = self._own(lease)
-        empty = Held(held.node, held.revision)
+        empty = HeldLog(held.node, held.revision)
         empty.sequence = held.sequence
         subject = self._names.log(lease.session)
         try:

@@ -46,11 +46,11 @@ class Names(NamedTuple):
 
     @property
     def stored(self) -> str:
-        """Where the server tells of every message of a log once it is stored. `{{wildcard(1)}}` is the session."""
+        """Where the server publishes every message of a log once it is stored. `{{wildcard(1)}}` is the session."""
         return f"{self.prefix}.stored.{{{{wildcard(1)}}}}"
 
     def stored_log(self, session: str) -> str:
-        """The subject on which the server tells of what was stored of a session."""
+        """The subject on which the server publishes what it has stored of a session."""
         return f"{self.prefix}.stored.{token_of(session)}"
 
     def process(self, name: str) -> str:

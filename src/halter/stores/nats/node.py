@@ -1,10 +1,10 @@
-"""A node: one process with sessions, as the others see it. It is alive while it renews its key.
+"""A node: one process with sessions, as a key in a bucket. It is alive while it renews its key.
 
-The key expires on the server, a while after it was last written (`lease_seconds`). The node knows by its own clock when
-it last asked the server to write it, which was earlier than the server did it. If that is nearly `lease_seconds` ago,
-it stops its turns itself, before anybody else can take its sessions: `lost` is cancelled. So no tool of an old owner
-runs beside one of the next owner, as long as the process runs. A process that was suspended for longer finds that it
-has lost its sessions when it wakes; what it writes is refused by the server.
+The key expires on the server `lease_seconds` after it was last written. The node measures with its own clock from the
+moment before it sends a renewal, which is earlier than the server writes it. When that is nearly `lease_seconds` ago,
+the node stops its turns, before anybody else can take its sessions: `lost` is cancelled. So no tool of an old owner
+runs beside one of the next owner, as long as the process runs. A process that was suspended for longer finds out when
+it continues; what it writes then is refused by the server.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Node:
             try:
                 async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
                     await self._renew()
-            except (nats.errors.Error, TimeoutError) as error:
+            except (nats.errors.Error, OSError) as error:  # TimeoutError is an OSError
                 _log.warning("this node could not renew its lease: %s", error or type(error).__name__)
                 pause = self._seconds / _RENEWALS / 4  # soon again
             else:

@@ -6,7 +6,7 @@ to the log first. That moves the log's last sequence, so the server itself refus
 write: its message expects an older one.
 
 How logs are written, and what becomes of a commit that is not answered: see `halter.stores.nats.log_writer`.
-How much a crash of the servers can lose is theirs to say: see `docs/guides/cluster.md`.
+How much a crash of the servers can lose depends on their settings: see `docs/guides/cluster.md`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from halter.cancel.loop_thread import LoopClosed, LoopThread
 from halter.cancel.token import NEVER
 from halter.errors import SessionOwned, StoreError
 from halter.stores.base import Lease
-from halter.stores.nats.commits import Held
+from halter.stores.nats.commits import HeldLog
 from halter.stores.nats.leases import Leases
 from halter.stores.nats.log_reader import LogReader
-from halter.stores.nats.log_writer import LogWriter, patiently
+from halter.stores.nats.log_writer import LogWriter, retry_unanswered
 from halter.stores.nats.names import Names, process_of
 from halter.stores.nats.node import Node, process_name
 from halter.stores.nats.schema import ANSWER_SECONDS, ask, make_stream, open_bucket
@@ -80,7 +80,7 @@ class NATSStore:
         self._servers = servers
         self.names = Names(prefix)
         self.process = process_name()
-        """The name under which other processes know this one."""
+        """The name of this process in the cluster."""
         self.lease_seconds = lease_seconds
         self.replicas = replicas
         self._patience = patience  # for a commit that is not answered
@@ -106,7 +106,7 @@ class NATSStore:
 
     def acquire(self, session: str) -> Lease:
         """Take the lease of *session*."""
-        return self._run(lambda: self._patiently(lambda: self._acquire(session)))
+        return self._run(lambda: self._retry(lambda: self._acquire(session)))
 
     def release(self, lease: Lease) -> None:
         """Give a lease back."""
@@ -135,48 +135,48 @@ class NATSStore:
             await self._writer.settle_session(session)
             return await self._logs.read(session, max(after, 0), limit, without)
 
-        return self._run(lambda: self._patiently(read))
+        return self._run(lambda: self._retry(read))
 
     def sessions(self) -> list[SessionInfo]:
         """All sessions, the most recently used first."""
-        return self._run(lambda: self._patiently(self._logs.sessions))
+        return self._run(lambda: self._retry(self._logs.sessions))
 
     def join(self) -> CancellationToken:
-        """Be a node that others see, also without a session. The token is cancelled when this node is lost."""
+        """Register as a node, also without a session. The token is cancelled when this node is lost."""
 
         async def join() -> CancellationToken:
             return (await self._living_node()).lost
 
-        return self._run(lambda: self._patiently(join))
+        return self._run(lambda: self._retry(join))
 
     def last_number(self, session: str) -> int:
         """The number of a session's last event; 0 if there is no such session."""
-        return self._run(lambda: self._patiently(lambda: self._logs.last_number(session)))
+        return self._run(lambda: self._retry(lambda: self._logs.last_number(session)))
 
     def owners(self) -> dict[str, Owner]:
-        """The sessions that are open anywhere, and by which nodes. Nodes may be dead; `nodes()` has those that live."""
-        return self._run(lambda: self._patiently(self._leases.taken))
+        """The sessions that are open anywhere, with their owners, which may be dead: `nodes()` has the living ones."""
+        return self._run(lambda: self._retry(self._leases.taken))
 
     def nodes(self) -> dict[str, dict[str, object]]:
         """The nodes that are alive."""
-        return self._run(lambda: self._patiently(self._leases.nodes))
+        return self._run(lambda: self._retry(self._leases.nodes))
 
     def state(self) -> dict[str, Any]:
-        """What the servers say about the stream of all logs."""
+        """The servers' description of the stream of all logs."""
         subject = f"$JS.API.STREAM.INFO.{self.names.stream}"
-        return self._run(lambda: self._patiently(lambda: ask(self._client, subject, {})))
+        return self._run(lambda: self._retry(lambda: ask(self._client, subject, {})))
 
     async def connect(self, name: str, **callbacks: Any) -> Client:
         """One more connection to the same servers, on the loop that is running. Raises an error of `nats`."""
         import nats
 
-        async def note(error: Exception) -> None:
-            """The client tells of errors that it deals with itself; it prints them if nobody takes them."""
+        async def ignore(error: Exception) -> None:
+            """Ignore errors that the client handles itself; without this callback it prints them."""
 
         return await nats.connect(
             self._servers,
             name=name,
-            error_cb=note,
+            error_cb=ignore,
             connect_timeout=2,
             reconnect_time_wait=_RECONNECT,
             max_reconnect_attempts=-1,
@@ -241,7 +241,7 @@ class NATSStore:
         self._stream = Stream(self._client, names.stream, ANSWER_SECONDS)
         self._logs = LogReader(self._stream, names)
         self._writer = LogWriter(self._client, self._stream, self._logs, names, self._patience)
-        # Not direct: what another node just wrote has to be seen, so the leader answers.
+        # Not direct: only the leader has what another node has just written.
         kept = KeyValueConfig(names.leases, storage=StorageType.FILE, replicas=self.replicas, direct=False)
         passing = KeyValueConfig(
             names.nodes, storage=StorageType.FILE, replicas=self.replicas, direct=False, ttl=self.lease_seconds
@@ -251,8 +251,8 @@ class NATSStore:
         self.lease_seconds = (await self._nodes.status()).ttl or self.lease_seconds
         self._leases = Leases(await open_bucket(js, kept), self._nodes)
 
-    async def _patiently(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await patiently(make, self._patience)
+    async def _retry(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return await retry_unanswered(make, self._patience)
 
     async def _close(self) -> None:
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):  # then the leases end by time
@@ -287,7 +287,7 @@ class NATSStore:
                     "lease has ended",
                     process_of(owner.node),
                 )
-            held = Held(node, await self._leases.take(session, node, lease.generation, owner.revision))
+            held = HeldLog(node, await self._leases.take(session, node, lease.generation, owner.revision))
             if held.revision and await self._writer.begin(lease, held):
                 return lease
 
