@@ -21,8 +21,8 @@ from halter.gateway.http.handlers import KEY
 from halter.gateway.http.schemas import MessageForm
 from halter.gateway.sessions.live_session import LiveSession
 from halter.gateway.sessions.transient_sessions import stop_transient
+from halter.stores.closed_sessions import copy_events
 from halter.stores.memory import MemoryStore
-from halter.stores.writer import copy_events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
