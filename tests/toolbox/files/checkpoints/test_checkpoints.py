@@ -436,9 +436,9 @@ def test_the_state_at_the_end_is_taken_later_if_need_be(root: Path, kept: Checkp
     (root / "a").write_text("new")
     assert kept.diff(S, T).note == ""  # the turn is running
     after_crash = Checkpoints(root, folder=tmp_path / "data")
-    assert "not known" in after_crash.diff(S, T).note
+    assert "are unknown" in after_crash.diff(S, T).note
     result = after_crash.restore(S, T)
-    assert (result.restored, "not known" in result.note) == (["a"], True)
+    assert (result.restored, "are unknown" in result.note) == (["a"], True)
 
 
 def test_old_turns_are_removed(root: Path, tmp_path: Path) -> None:

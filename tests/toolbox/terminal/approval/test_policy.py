@@ -298,7 +298,7 @@ def test_no_prefix_is_offered(text: str) -> None:
         ("git -c", "add the command of git, as in 'git push'"),
         ("npm run", "add the name of the script"),
         ("", "it names no program"),
-        ("'", "no prefix of a command"),
+        ("'", "not a prefix of a command"),
         ("ls\u202e", "cannot be seen"),
     ],
 )
