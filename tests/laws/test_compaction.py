@@ -10,7 +10,7 @@ import pytest
 
 from halter import Agent, CancellationToken, Session, tool
 from halter.events import Event
-from halter.session.log import SessionState, SessionView
+from halter.session.log import SessionSnapshot, SessionState
 from halter.stores import MemoryStore
 from halter.stores.base import Write
 from halter.testing import interrupt_everywhere
@@ -153,7 +153,7 @@ async def judge_session(session: Session, before: list[Any]) -> None:
     state = SessionState()
     for event in events:
         state.apply(event)
-    assert SessionView(state).history.messages == session.history
+    assert SessionSnapshot(state).history.messages == session.history
     new = kinds(events[len(EVENTS) :])
     if "context.compacted" not in new and "turn.rolled_back" not in new:
         assert session.history[: len(before)] == before

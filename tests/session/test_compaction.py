@@ -14,7 +14,7 @@ from halter import Agent, Compaction, Limits, Session, tool
 from halter.events import ContextCompacted, RequestFinished
 from halter.models import Message, ProviderError, ToolMessage, Usage, UserMessage
 from halter.session.compacted_prefix import shorten
-from halter.session.log import SessionState, SessionView
+from halter.session.log import SessionSnapshot, SessionState
 from halter.stores import MemoryStore, SQLiteStore, Store
 from halter.testing import Gate, ScriptedModel
 from tests.support.looped import looped
@@ -411,7 +411,7 @@ def test_a_compaction_between_calls_and_results_is_refused() -> None:
                 break
     with pytest.raises(AssertionError, match="ContextCompacted while calls have no results"):
         state.history.check([ContextCompacted("asked", "dropped", 1, 1)])
-    assert isinstance(SessionView(state).history.entries[0][1], UserMessage)
+    assert isinstance(SessionSnapshot(state).history.entries[0][1], UserMessage)
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------------

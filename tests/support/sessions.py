@@ -8,7 +8,7 @@ from typing import Any
 from halter import Agent, Session
 from halter.events import Event, EventData
 from halter.models import Backoff, Message, ToolCall, UserMessage
-from halter.session.log import SessionState, SessionView
+from halter.session.log import SessionSnapshot, SessionState
 from halter.session.subscription import Subscription
 from halter.testing import ScriptedModel
 
@@ -72,4 +72,4 @@ def replay(session: Session) -> Iterable[tuple[EventData, list[Message]]]:
     state = SessionState()
     for event in session.events():
         state.apply(event)
-        yield event.data, SessionView(state).history.messages
+        yield event.data, SessionSnapshot(state).history.messages

@@ -79,7 +79,7 @@ def test_a_thread_that_is_busy_between_two_runs_is_watched_in_the_next(monkeypat
             return
         if len(runs) == 2:
             may_end.set()
-            wait_until(lambda: len(pool._idle) == 1)
+            wait_until(lambda: len(pool.idle_threads) == 1)
         run_blocking(in_the_thread, token=token)
 
     def in_the_thread() -> None:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from halter.stores.base import Lease, Store
     from halter.tools.approval import ApprovalRequest
 
-__all__ = ["EventLog", "SessionView", "Transaction", "closed_error"]
+__all__ = ["EventLog", "SessionSnapshot", "Transaction", "closed_error"]
 
 R = TypeVar("R")
 _NONE: Final[frozenset[str]] = frozenset()
@@ -116,7 +116,7 @@ class SessionState:
         self.inbox.apply(event, turn.id if turn is not None else "")
 
 
-class SessionView:
+class SessionSnapshot:
     """An immutable snapshot of a session: only what is durable. Any thread may read it, at any time."""
 
     __slots__ = ("_settled", "allowed", "chosen", "history", "inbox", "last", "questions", "usage")
@@ -240,7 +240,7 @@ class EventLog:
         self._watched: dict[str, OneShotEvent] = {}
         self._state = _load(store, session)
         self._is_loaded = True
-        self.view = SessionView(self._state)
+        self.view = SessionSnapshot(self._state)
 
     # -- commands: from any thread -----------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class EventLog:
 
     def publish(self, events: list[Event]) -> None:
         """Replace the view and pass the events to the subscribers: they are durable now."""
-        self.view = SessionView(self._state)
+        self.view = SessionSnapshot(self._state)
         if self._watched:
             self._wake_watchers(events)
         for subscription in tuple(self._subscriptions):

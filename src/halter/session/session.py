@@ -26,7 +26,7 @@ from halter.session.inbox import Inbox, Receipt, to_message
 from halter.session.instructions import SessionInstructions
 from halter.session.log import EventLog, closed_error
 from halter.session.questions import Questions
-from halter.session.stopping import Stop
+from halter.session.stopping import TurnStop
 from halter.session.turn import Turn
 from halter.session.turn_files import SessionFiles
 from halter.stores.memory import MemoryStore
@@ -358,7 +358,7 @@ class Session:
         session and continues; `scope="all"` stops it too. If a message asked for the stop, *said_in* is its id: then
         that message and those before it are held, and later ones are not.
         """
-        stop = Stop(self, when, scope, reason, detail, said_in)
+        stop = TurnStop(self, when, scope, reason, detail, said_in)
         self._log.writer.wake()
         return stop.wait()
 
@@ -376,7 +376,7 @@ class Session:
         The call itself stops; what it returns waits until the hold is durable. So several sessions are stopped without
         waiting for each other: call it for all, and then await all.
         """
-        stop = Stop(self, when, scope, reason, detail, said_in)
+        stop = TurnStop(self, when, scope, reason, detail, said_in)
         self._log.writer.wake_in_loop()
         return stop.wait_async()
 

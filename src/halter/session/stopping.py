@@ -1,7 +1,7 @@
 """Stops and rollbacks: what a caller does at once, and what the store's writer decides.
 
 A stop cancels the turn's token in the calling thread and waits for nobody. What it changes in the log, such as the hold
-of the inbox, is a command like any other. A signal handler may call `interrupt()` and make a `Stop`.
+of the inbox, is a command like any other. A signal handler may call `interrupt()` and make a `TurnStop`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from halter.session.session import Session
     from halter.session.turn_control import TurnControl
 
-__all__ = ["Stop", "interrupt", "is_last", "not_last", "roll_back", "roll_back_last", "roll_back_running"]
+__all__ = ["TurnStop", "interrupt", "is_last", "not_last", "roll_back", "roll_back_last", "roll_back_running"]
 
 
-class Stop:
+class TurnStop:
     """A stop of the running turn: done when this is made. Its receipt says whether the inbox could be held."""
 
     __slots__ = ("_control", "_hold", "_log", "_stopped")

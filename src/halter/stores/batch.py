@@ -14,21 +14,21 @@ from halter.stores.base import Write
 from halter.stores.command import run_effect
 
 if TYPE_CHECKING:
-    from halter.stores.command import Command, Log, Transaction
+    from halter.stores.command import Command, CommandTransaction, Log
 
-__all__ = ["Batch"]
+__all__ = ["CommandBatch"]
 
 _log = logging.getLogger(__name__)
 
 
-class Batch:
+class CommandBatch:
     """One batch, and how far it has come."""
 
     __slots__ = ("_is_decided", "_is_written", "_refused", "_transactions", "_was_interrupted", "commands")
 
     def __init__(self, *commands: Command[Any]) -> None:
         self.commands = list(commands)
-        self._transactions: dict[Log, Transaction] = {}
+        self._transactions: dict[Log, CommandTransaction] = {}
         self._refused: dict[Log, Exception] = {}
         self._is_decided = False
         self._is_written = False  # except for what was refused

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
-class Transaction(Protocol):
+class CommandTransaction(Protocol):
     """What a command works with: see `halter.session.log`."""
 
     events: list[Event]

@@ -33,7 +33,7 @@ from halter.cancel.fork import after_fork
 from halter.cancel.loop_bridge import running_loop
 from halter.cancel.registration import wake_loops_once
 from halter.cancel.threads import pool
-from halter.stores.batch import Batch
+from halter.stores.batch import CommandBatch
 from halter.stores.command import Command, settle
 from halter.stores.drain_claim import Claim, CurrentClaim
 
@@ -64,7 +64,9 @@ class Writer:
         """Begin with nothing to do: at first, and in a forked child, where the thread that drained does not exist."""
         self.claim = CurrentClaim()
         self._commands: deque[Command[Any]] = deque()
-        self._unfinished: list[Batch] = []  # the batches that are being run, each within an effect of the one before
+        self._unfinished: list[
+            CommandBatch
+        ] = []  # the batches that are being run, each within an effect of the one before
         self._may_nest = False  # effects are running: commands that those wait for may run in between
         self._batch_seconds = 0.0  # that the last batches took
         self._woken_next: asyncio.AbstractEventLoop | None = None  # the loop that calls wake() in its next iteration
@@ -237,7 +239,7 @@ class Writer:
 
     def _run_all(self) -> None:
         while self._commands:
-            batch = Batch()
+            batch = CommandBatch()
             self._unfinished.append(batch)
             while self._commands and len(batch.commands) < MAX_BATCH:
                 command = self._commands[0]
@@ -260,11 +262,11 @@ class Writer:
             self._finish(batch)
             self._unfinished.pop()
 
-    def _run_batch(self, batch: Batch) -> None:
+    def _run_batch(self, batch: CommandBatch) -> None:
         batch.write()
         self._finish(batch)
 
-    def _finish(self, batch: Batch) -> None:
+    def _finish(self, batch: CommandBatch) -> None:
         """Publish what was written, try again what was refused, run the effects, and wake the callers."""
         # Without a worker thread this may be interrupted, so there each loop is woken at once.
         with wake_loops_once() if self.on_thread else contextlib.nullcontext():
@@ -272,7 +274,7 @@ class Writer:
         done, again = batch.sort_refused()
         for command in again:
             if not command.is_done:
-                alone = Batch(command)
+                alone = CommandBatch(command)
                 self._unfinished.append(alone)
                 self._run_batch(alone)
                 self._unfinished.pop()

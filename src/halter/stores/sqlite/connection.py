@@ -38,7 +38,7 @@ _MAX_IDLE = 16  # connections of each kind; more are closed
 T = TypeVar("T")
 
 
-class Connection(sqlite3.Connection):
+class SQLiteConnection(sqlite3.Connection):
     """A connection to the file."""
 
     wal: tuple[int, int] | None = None  # the identity of the write-ahead log that it has open
@@ -59,8 +59,8 @@ class SQLiteFile:
         self.path = os.path.realpath(path)
         self._closed = False
         self._inherited = False
-        self._writers: list[Connection] = []
-        self._readers: list[Connection] = []
+        self._writers: list[SQLiteConnection] = []
+        self._readers: list[SQLiteConnection] = []
         self._open: set[sqlite3.Connection] = set()
         if sqlite3.threadsafety == 0:  # pragma: no cover  (no such build is at hand)
             raise StoreError(
@@ -159,7 +159,7 @@ class SQLiteFile:
         self._put_back(self._readers, connection)
         return rows
 
-    def _take(self, idle: list[Connection]) -> Connection:
+    def _take(self, idle: list[SQLiteConnection]) -> SQLiteConnection:
         with contextlib.suppress(IndexError):
             return idle.pop()
         if not self.writable:
@@ -170,7 +170,7 @@ class SQLiteFile:
         connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT}")
         return connection
 
-    def _put_back(self, idle: list[Connection], connection: Connection) -> None:
+    def _put_back(self, idle: list[SQLiteConnection], connection: SQLiteConnection) -> None:
         if connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
@@ -182,7 +182,7 @@ class SQLiteFile:
         if self._closed:
             self.close_idle()
 
-    def _check_files(self, connection: Connection) -> None:
+    def _check_files(self, connection: SQLiteConnection) -> None:
         """Raises `StoreError` if the files at the paths are not those that a transaction has open."""
         if _identity(self.path) != self._identity:
             raise replaced(self.path)
@@ -191,7 +191,7 @@ class SQLiteFile:
         if wal is None or wal != connection.wal:
             raise replaced(self.path + "-wal")
 
-    def _connect_read_only(self) -> Connection:
+    def _connect_read_only(self) -> SQLiteConnection:
         """Without the right to write beside the file, SQLite can read it only as one that nobody changes.
 
         That is so while no journal lies beside it; and a connection that believes it is used for one call only.
@@ -213,14 +213,14 @@ class SQLiteFile:
                     return True
         return False
 
-    def _open_as(self, how: str) -> Connection:
+    def _open_as(self, how: str) -> SQLiteConnection:
         connection = sqlite3.connect(
             f"file:{quote(self.path)}?{how}",
             uri=True,
             timeout=_BUSY_TIMEOUT,
             isolation_level=None,
             check_same_thread=False,
-            factory=Connection,
+            factory=SQLiteConnection,
         )
         self._open.add(connection)
         return connection
