@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from halter.cli.settings import Configuration
-    from halter.protocols.acp.schema import McpServer
+    from halter.protocols.acp.schema import ClientMcpServer
     from halter.toolbox.mcp.mcp import MCP
     from halter.toolbox.sandbox.sandbox import Sandbox
     from halter.tools.external import SpecTool
@@ -35,7 +35,7 @@ class ConnectedServers(NamedTuple):
     close: Callable[[], object]
 
 
-def connect_servers(servers: Sequence[McpServer], configuration: Configuration) -> ConnectedServers:
+def connect_servers(servers: Sequence[ClientMcpServer], configuration: Configuration) -> ConnectedServers:
     """Connect to all of them at the same time. Blocks, bounded. Raises `ValueError` for a transport that is unknown."""
     for each in servers:
         if each.type not in ("stdio", "http"):
@@ -67,7 +67,7 @@ async def _connect(servers: Sequence[MCP]) -> list[list[SpecTool] | BaseExceptio
     return await asyncio.gather(*(each.atools() for each in servers), return_exceptions=True)
 
 
-def _make(given: McpServer, configuration: Configuration, sandbox: Sandbox | None) -> MCP:
+def _make(given: ClientMcpServer, configuration: Configuration, sandbox: Sandbox | None) -> MCP:
     from halter.toolbox.mcp.mcp import MCP
 
     prefix = f"{_OTHERS.sub('_', given.name)[:_MAX_NAME]}_"

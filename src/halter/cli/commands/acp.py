@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from halter.protocols.acp.editor_session import PreparedAgent
-    from halter.protocols.acp.schema import McpServer
+    from halter.protocols.acp.schema import ClientMcpServer
 
 __all__ = ["serve_acp"]
 
@@ -41,7 +41,7 @@ def serve_acp(options: argparse.Namespace) -> int:
                 choice = choose_model(configuration)
                 make_agent(configuration, choice, can_ask=True)  # report errors of the settings now
 
-            def prepare(workspace: Path, servers: list[McpServer]) -> PreparedAgent:
+            def prepare(workspace: Path, servers: list[ClientMcpServer]) -> PreparedAgent:
                 here = replace(configuration, workspace=str(workspace))
                 connected = connect_servers(servers, here)
                 try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from halter.agent import Agent
     from halter.events import Event
-    from halter.protocols.acp.json_rpc import Connection, IncomingRequest
+    from halter.protocols.acp.json_rpc import IncomingRequest, RpcConnection
     from halter.protocols.acp.schema import PromptParams
     from halter.session.session import Session
     from halter.session.turn import Turn
@@ -62,7 +62,7 @@ class EditorSession:
     """A session, as one client sees it."""
 
     def __init__(
-        self, session: Session, prepared: PreparedAgent, workspace: Path, connection: Connection, *, has_forms: bool
+        self, session: Session, prepared: PreparedAgent, workspace: Path, connection: RpcConnection, *, has_forms: bool
     ) -> None:
         self._session = session
         self._prepared = prepared

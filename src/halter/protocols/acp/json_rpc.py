@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from halter.protocols.line_stream import LineStream
 
-__all__ = ["Connection", "IncomingRequest", "RequestHandler", "RpcError", "decode"]
+__all__ = ["IncomingRequest", "RequestHandler", "RpcConnection", "RpcError", "decode"]
 
 _log = logging.getLogger(__name__)
 PARSE_ERROR: Final = -32700
@@ -93,7 +93,7 @@ def decode(raw: Raw, kind: type[T]) -> T:
         raise RpcError(INVALID_PARAMS, f"Invalid parameters: {error}") from error
 
 
-class Connection:
+class RpcConnection:
     """The connection to one client."""
 
     def __init__(

@@ -21,7 +21,7 @@ from halter.views.approval_text import approval_answers, approval_pages, approva
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from halter.protocols.acp.json_rpc import Connection
+    from halter.protocols.acp.json_rpc import RpcConnection
     from halter.protocols.acp.tool_calls import ToolCallUpdates
     from halter.session.session import Session
     from halter.views.items import Question
@@ -37,7 +37,7 @@ _NOT_ANSWERED: Final = "no-answer"
 class OpenQuestions:
     """The questions of one session that the client was asked."""
 
-    def __init__(self, session: Session, connection: Connection, calls: ToolCallUpdates, *, has_forms: bool) -> None:
+    def __init__(self, session: Session, connection: RpcConnection, calls: ToolCallUpdates, *, has_forms: bool) -> None:
         self._session = session
         self._connection = connection
         self._calls = calls

@@ -8,17 +8,18 @@ from msgspec import Struct, field
 
 __all__ = [
     "AudioBlock",
-    "CancelParams",
+    "ClientMcpServer",
     "ContentBlock",
+    "ElicitationResult",
     "ImageBlock",
     "InitializeParams",
     "ListParams",
     "LoadParams",
-    "McpServer",
     "NewParams",
     "PermissionOutcome",
     "PermissionResult",
     "PromptParams",
+    "Resource",
     "ResourceBlock",
     "ResourceLinkBlock",
     "SessionParams",
@@ -97,7 +98,7 @@ class NamedValue(Struct):
     value: str
 
 
-class McpServer(Struct):
+class ClientMcpServer(Struct):
     """An MCP server that the client wants the agent to use: a command, or an address."""
 
     name: str
@@ -113,7 +114,7 @@ class NewParams(Struct, rename="camel"):
     """The parameters of `session/new`."""
 
     cwd: str
-    mcp_servers: list[McpServer] = field(default_factory=list)
+    mcp_servers: list[ClientMcpServer] = field(default_factory=list)
 
 
 class LoadParams(Struct, rename="camel"):
@@ -121,7 +122,7 @@ class LoadParams(Struct, rename="camel"):
 
     session_id: str
     cwd: str
-    mcp_servers: list[McpServer] = field(default_factory=list)
+    mcp_servers: list[ClientMcpServer] = field(default_factory=list)
 
 
 class ListParams(Struct):
@@ -135,9 +136,6 @@ class SessionParams(Struct, rename="camel"):
     """The parameters of methods that need only a session."""
 
     session_id: str
-
-
-CancelParams: TypeAlias = SessionParams
 
 
 class PromptParams(Struct, rename="camel"):

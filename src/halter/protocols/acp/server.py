@@ -18,12 +18,12 @@ from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.events import MessageAccepted, SessionCreated
 from halter.protocols.acp.editor_session import EditorSession, PreparedAgent
-from halter.protocols.acp.json_rpc import INVALID_PARAMS, INVALID_REQUEST, Connection, IncomingRequest, RpcError
+from halter.protocols.acp.json_rpc import INVALID_PARAMS, INVALID_REQUEST, IncomingRequest, RpcConnection, RpcError
 from halter.protocols.acp.schema import (
+    ClientMcpServer,
     InitializeParams,
     ListParams,
     LoadParams,
-    McpServer,
     NewParams,
     PromptParams,
     SessionParams,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AcpServer", "PrepareAgent"]
 
-PrepareAgent: TypeAlias = Callable[[Path, list[McpServer]], PreparedAgent]
+PrepareAgent: TypeAlias = Callable[[Path, list[ClientMcpServer]], PreparedAgent]
 """Makes the agent of a session, for a workspace and the client's MCP servers. Blocks. Raises `ValueError`."""
 
 _VERSION: Final = 1
@@ -64,7 +64,7 @@ class AcpServer:
             "session/prompt": (PromptParams, self._prompt),
             "session/close": (SessionParams, self._close),
         }
-        self._connection = Connection(stream, requests, {"session/cancel": (SessionParams, self._cancel)})
+        self._connection = RpcConnection(stream, requests, {"session/cancel": (SessionParams, self._cancel)})
 
     async def run(self, seconds: float) -> None:
         """Serve until the client is disconnected. Ending takes *seconds* at most."""
@@ -152,7 +152,7 @@ class AcpServer:
             await known.close(_CLOSING)
         await self._open(params.session_id, params.cwd, params.mcp_servers, request)
 
-    async def _open(self, session_id: str, cwd: str, servers: list[McpServer], request: IncomingRequest) -> None:
+    async def _open(self, session_id: str, cwd: str, servers: list[ClientMcpServer], request: IncomingRequest) -> None:
         workspace = Path(cwd)
         prepared = await run_blocking_async(self._prepared, workspace, servers, token=NEVER)
         try:
@@ -165,7 +165,7 @@ class AcpServer:
             session, prepared, workspace, self._connection, has_forms=self._has_forms
         )
 
-    def _prepared(self, workspace: Path, servers: list[McpServer]) -> PreparedAgent:
+    def _prepared(self, workspace: Path, servers: list[ClientMcpServer]) -> PreparedAgent:
         """The agent for a session. Blocks."""
         if not workspace.is_absolute() or not workspace.is_dir():
             raise RpcError(INVALID_PARAMS, f"cwd must be the absolute path of a directory, not {str(workspace)!r:.200}")
