@@ -212,7 +212,7 @@ async def test_an_answer_that_begins_again_says_so_in_a_stream() -> None:
     with FakeProvider(drop(2, text="one two"), answer("Done.")) as provider:
         model = OpenAIModel("any", base_url=provider.openai_url, api_key="any")
         agent = Agent(model)
-        agent.backoff = type(agent.backoff)(base=0.01, longest=0.01)
+        agent.backoff = type(agent.backoff)(base=0.01)
         async with openai_gateway(agents=agent) as (_, client, _):
             stream = await client.chat.completions.create(model="halter", messages=HELLO, stream=True)
             text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])

@@ -14,7 +14,7 @@ from halter.gateway.openai.conversation import read_conversation
 from halter.models.types import AssistantMessage, Message, Text, ToolCall, ToolMessage, UserMessage
 from halter.session.history_view import CONTINUE
 from halter.stores import MemoryStore
-from halter.stores.writer import copy_events
+from halter.stores.closed_sessions import copy_events
 from halter.testing import ScriptedModel
 from tests.support.valid_history import judge
 

@@ -45,14 +45,14 @@ def agent_of(provider: FakeProvider, *tools: Any) -> Agent:
 def ends_of(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> list[TurnFinished]:
     """The ends of turns from now on, as metrics, logs and traces get them."""
     ends: list[TurnFinished] = []
-    take = gateway.metrics.take
+    count = gateway.metrics.count
 
     def note(event: Event) -> None:
-        take(event)
+        count(event)
         if isinstance(event.data, TurnFinished):
             ends.append(event.data)
 
-    monkeypatch.setattr(gateway.metrics, "take", note)
+    monkeypatch.setattr(gateway.metrics, "count", note)
     return ends
 
 

@@ -99,7 +99,7 @@ def test_however_a_url_is_written_nothing_but_checked_addresses_is_connected_to(
 
 async def _resolved(url: Any, checked: frozenset[str]) -> list[str]:
     """What aiohttp would connect to."""
-    connector = fetch_module._wire()._PinnedConnector(checked)
+    connector = fetch_module._connection()._PinnedConnector(checked)
     try:
         found = await connector._resolve_host(url.raw_host, url.port)
         return [str(ipaddress.ip_address(each["host"])) for each in found]
@@ -175,7 +175,7 @@ def test_the_socket_itself_refuses_an_address_that_was_not_checked(server: SlowS
         await fetch_module._load()
         url = fetch_module._parse(server.url + "/x")
         with pytest.raises(FetchError, match="not the one that was checked"):
-            async with fetch_module._wire().opened(
+            async with fetch_module._connection().opened(
                 url,
                 frozenset({"93.184.216.34"}),
                 method="GET",
