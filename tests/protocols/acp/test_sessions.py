@@ -109,11 +109,13 @@ def test_what_cannot_be_opened(home: Home, provider: FakeProvider, workspace: Pa
 
 
 def test_a_session_without_a_message_is_not_stored(home: Home, workspace: Path) -> None:
-    """Opening a session in the editor and leaving it leaves no empty session in the list."""
+    """Opening a session in the editor and leaving it, or an empty prompt, leaves no empty session in the list."""
 
     async def scenario() -> None:
         async with editing(home, Editor()) as (connection, _):
-            await opened(connection, workspace)
+            session = await opened(connection, workspace)
+            with pytest.raises(acp.RequestError, match="not empty"):
+                await connection.prompt(session_id=session, prompt=[])
             assert (await connection.list_sessions()).sessions == []
 
     asyncio.run(scenario())

@@ -20,6 +20,7 @@ from halter.protocols.acp.json_rpc import INTERNAL_ERROR, INVALID_PARAMS, RpcErr
 from halter.protocols.acp.questions import OpenQuestions
 from halter.protocols.acp.replay import chunk, replay
 from halter.protocols.acp.tool_calls import ToolCallUpdates, plan_of
+from halter.session.inbox import to_message
 from halter.views.items import CallItem, CompactionItem, RetryItem
 from halter.views.session_view import SessionDisplay
 from halter.views.text import compaction_text, retry_text, shorten
@@ -110,6 +111,7 @@ class EditorSession:
 
     async def _run(self, params: PromptParams, request: IncomingRequest) -> Turn:
         session = self._session
+        message = to_message(to_parts(params.prompt))
         for notice in self._notices:
             self._update(chunk("agent_thought_chunk", text_block(f"{notice}\n"), "notices"))
         self._notices = []
@@ -119,7 +121,7 @@ class EditorSession:
             )
         # If the request was stopped by now, the turn begins and ends at once: the prompt is in the history.
         with request.token.bind():
-            return await session.arun(to_parts(params.prompt))
+            return await session.arun(message)
 
     def cancel(self) -> None:
         """Stop the running turn, and those of the prompts that wait."""
