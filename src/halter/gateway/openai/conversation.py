@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from halter.events import EventData
     from halter.models.types import FinishReason, Message, Part, ToolCall
 
-__all__ = ["Conversation", "read_conversation"]
+__all__ = ["SentConversation", "read_conversation"]
 
 _BEGINNING: Final = "[The conversation begins with your message.]"  # providers want a message of the user first
 
 
-class Conversation(NamedTuple):
+class SentConversation(NamedTuple):
     """The log of the earlier turns, and the message to be answered.
 
     Without a message the model goes on from the end of the log: with results of tools, or with its own words.
@@ -46,7 +46,7 @@ class Conversation(NamedTuple):
     prompt: UserMessage | None
 
 
-def read_conversation(messages: Sequence[Message], field: str) -> Conversation:
+def read_conversation(messages: Sequence[Message], field: str) -> SentConversation:
     """The conversation of these messages. Raises `Problem`, for this field, if they are not a valid one."""
     said = [message for message in messages if not isinstance(message, UserMessage) or _has_content(message.parts)]
     last = len(said)
@@ -61,7 +61,7 @@ def read_conversation(messages: Sequence[Message], field: str) -> Conversation:
     for message in said[:last]:
         past.add(message)
     past.end(is_answered=bool(parts))
-    return Conversation(past.events, to_message(UserMessage(parts)) if parts else None)
+    return SentConversation(past.events, to_message(UserMessage(parts)) if parts else None)
 
 
 class _PastTurns:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from halter.events import EventData
     from halter.gateway.http.connections import Connections
     from halter.gateway.observe.tracing import Tracing
-    from halter.gateway.openai.conversation import Conversation
+    from halter.gateway.openai.conversation import SentConversation
     from halter.gateway.openai.turn_request import TurnRequest
     from halter.gateway.sessions.commands import Commands
     from halter.gateway.sessions.registry import SessionRegistry
@@ -107,7 +107,7 @@ class RequestTurns:
         return agent
 
 
-def _open_session(agent: Agent, name: str, conversation: Conversation) -> Session:
+def _open_session(agent: Agent, name: str, conversation: SentConversation) -> Session:
     store = MemoryStore()
     copy_events(store, name, conversation.events)
     session = agent.session(name, store)

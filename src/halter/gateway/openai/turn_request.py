@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from halter.gateway.http.errors import Problem
 
 if TYPE_CHECKING:
-    from halter.gateway.openai.conversation import Conversation
+    from halter.gateway.openai.conversation import SentConversation
     from halter.gateway.openai.requested_output import RequestedOutput
 
 __all__ = ["TurnRequest", "refuse_tools"]
@@ -19,7 +19,7 @@ class TurnRequest:
     """A turn to run. `has_usage`: a stream of chat completions ends with the usage."""
 
     model: str
-    conversation: Conversation
+    conversation: SentConversation
     instructions: str = ""
     settings: dict[str, Any] = field(default_factory=dict)  # fields of `ModelSettings`
     output: RequestedOutput | None = None  # what the answer has to be; None: text
