@@ -57,7 +57,7 @@ __all__ = [
 
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~:@-]{0,127}\Z", max_length=128)]
 Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
-LONGEST_WAIT: Final = 60.0
+MAX_WAIT: Final = 60.0
 _MAX_PARTS: Final = 100  # of one form
 _UNKNOWN: Final = frozenset({"", "application/octet-stream"})
 
@@ -91,13 +91,13 @@ class _AnyStop(Body):
     """
 
     reason: Annotated[str, Meta(min_length=1, max_length=64)] = "stop"
-    wait: bool | Annotated[float, Meta(ge=0, le=LONGEST_WAIT)] = False
+    wait: bool | Annotated[float, Meta(ge=0, le=MAX_WAIT)] = False
 
     @property
     def patience(self) -> float:
         """How many seconds to wait for the end."""
         if isinstance(self.wait, bool):
-            return LONGEST_WAIT if self.wait else 0.0
+            return MAX_WAIT if self.wait else 0.0
         return 0.0 if math.isnan(self.wait) else self.wait
 
 
