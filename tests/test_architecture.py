@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -83,6 +84,16 @@ def test_every_file_on_the_page_exists() -> None:
     named = set(re.findall(r"\b[\w/]+\.(?:py|js)\b", PAGE)) | set(re.findall(r"\bscripts/\w+", PAGE))
     assert {path for path, _ in [*STEER, *STOP]} <= named
     assert [path for path in sorted(named) if not ((SOURCES / path).exists() or (ROOT / path).exists())] == []
+
+
+def test_each_class_has_a_name_of_its_own() -> None:
+    """A name means one thing in the whole package: three classes were called `Link`, and three `Answer`."""
+    places: dict[str, list[str]] = {}
+    for path in sorted(SOURCES.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(SOURCES)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
 def test_a_steer_passes_the_files_in_the_order_of_the_page(tmp_path: Path, record: Path) -> None:

@@ -21,9 +21,9 @@ from halter.gateway.cluster.channel import Channel, NoReply
 from halter.gateway.cluster.members import Members
 from halter.gateway.cluster.messages import (
     ForSession,
+    LoadedSession,
+    NodeReply,
     ReadStates,
-    Reply,
-    SessionState,
     StopNode,
     decode_request,
     encode,
@@ -171,11 +171,11 @@ class Cluster:
             raise Moved(reply.moved)
         return reply.value(request.result)
 
-    async def _ask(self, process: str, body: bytes, patience: float) -> Reply:
+    async def _ask(self, process: str, body: bytes, patience: float) -> NodeReply:
         data = await self._channel.ask(self._store.names.process(process), body, patience)
-        return msgspec.msgpack.decode(data, type=Reply)
+        return msgspec.msgpack.decode(data, type=NodeReply)
 
-    async def _ask_to_stop(self, owner: str, session_id: str, key: Key, request: StopTurn, body: bytes) -> Reply:
+    async def _ask_to_stop(self, owner: str, session_id: str, key: Key, request: StopTurn, body: bytes) -> NodeReply:
         """Ask for a stop. One that waits for the end of the turn is recorded as soon as its reply is late."""
         asking = asyncio.create_task(self._ask(owner, body, request.patience))
         try:
@@ -222,7 +222,7 @@ class Cluster:
         assert isinstance(total, StoppedView)
         total.recorded = recorded
         for reply in replies:
-            if isinstance(reply, Reply):
+            if isinstance(reply, NodeReply):
                 view = reply.value(StoppedView)
                 total.stopped += view.stopped
                 total.finished += view.finished
@@ -230,7 +230,7 @@ class Cluster:
                 raise reply
         return total
 
-    async def _try_ask(self, process: str, body: bytes, patience: float) -> Reply | None:
+    async def _try_ask(self, process: str, body: bytes, patience: float) -> NodeReply | None:
         try:
             return await self._ask(process, body, patience)
         except NoReply:
@@ -246,14 +246,14 @@ class Cluster:
             await self._record_stop(session_id, key, await stop.to_send())
         return len(theirs)
 
-    async def states(self) -> dict[str, SessionState]:
+    async def states(self) -> dict[str, LoadedSession]:
         """The sessions that are loaded on other nodes. A node that does not answer soon is left out."""
         request = encode(ReadStates())
         asked = [self._try_ask(each, request, _STATES) for each in self._members.others()]
-        states: dict[str, SessionState] = {}
+        states: dict[str, LoadedSession] = {}
         for reply in await asyncio.gather(*asked):
             if reply is not None:
-                states |= reply.value(dict[str, SessionState])
+                states |= reply.value(dict[str, LoadedSession])
         return states
 
     async def follow(self, session_id: str, key: Key) -> RemoteLog:
@@ -265,21 +265,21 @@ class Cluster:
     async def _serve(self, body: bytes) -> bytes:
         """Do what another node asks for. A boundary: every error is a reply."""
         try:
-            return encode(Reply(result=msgspec.Raw(encode(await self._do(body)))))
+            return encode(NodeReply(result=msgspec.Raw(encode(await self._do(body)))))
         except (Moved, SessionOwned) as error:
-            return encode(Reply(moved=error.owner))
+            return encode(NodeReply(moved=error.owner))
         except LeaseLost:  # nothing was written
-            return encode(Reply(moved=""))
+            return encode(NodeReply(moved=""))
         except Problem as problem:
             if problem.kind == "draining":
-                return encode(Reply(moved=""))
-            return encode(Reply(problem=problem.body()))
+                return encode(NodeReply(moved=""))
+            return encode(NodeReply(problem=problem.body()))
         except Exception as error:  # noqa: BLE001
             problem_of = problem_of_error(error)
             if problem_of is None:
                 _log.exception("a request of another node failed")
                 problem_of = Problem(500, "internal error; see the log of the session's gateway")
-            return encode(Reply(problem=problem_of.body()))
+            return encode(NodeReply(problem=problem_of.body()))
 
     async def _do(self, body: bytes) -> Any:  # noqa: ANN401  (of the kind that the request has)
         asked = decode_request(body)
@@ -293,7 +293,7 @@ class Cluster:
         if isinstance(asked, StopNode):
             return await self._commands.stop_all(asked.key, asked.body)
         return {
-            session_id: SessionState(live.session.is_running, view_turn(live))
+            session_id: LoadedSession(live.session.is_running, view_turn(live))
             for session_id, live in self._registry.live_sessions.items()
         }
 

@@ -13,7 +13,7 @@ from halter.gateway.http.schemas import StopAllBody
 from halter.gateway.http.session_schemas import TurnView
 from halter.gateway.sessions.requests import SessionRequest
 
-__all__ = ["ForSession", "ReadStates", "Reply", "Request", "SessionState", "StopNode", "decode_request", "encode"]
+__all__ = ["ForSession", "LoadedSession", "NodeReply", "ReadStates", "Request", "StopNode", "decode_request", "encode"]
 
 
 class ForSession(Struct, tag="session"):
@@ -35,7 +35,7 @@ class ReadStates(Struct, tag="states"):
     """What the sessions of the node that gets this are doing."""
 
 
-class SessionState(Struct):
+class LoadedSession(Struct):
     """A session that is loaded on some node."""
 
     is_running: bool
@@ -45,7 +45,7 @@ class SessionState(Struct):
 Request: TypeAlias = ForSession | StopNode | ReadStates
 
 
-class Reply(Struct):
+class NodeReply(Struct):
     """A result; or a problem; or who has the session now (empty if nobody is known)."""
 
     result: msgspec.Raw = msgspec.Raw(b"\xc0")

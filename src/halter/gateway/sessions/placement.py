@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from halter.events import Event
     from halter.gateway.cluster.cluster import Cluster
-    from halter.gateway.cluster.messages import SessionState
+    from halter.gateway.cluster.messages import LoadedSession
     from halter.gateway.cluster.remote_log import RemoteLog
     from halter.gateway.http.keys import Key
     from halter.gateway.http.schemas import StopAllBody, StoppedView
@@ -138,7 +138,7 @@ class Sessions:
             return await self._commands.stop_all(key, body)
         return await self._cluster.stop_all(key, body)
 
-    async def states(self) -> Mapping[str, SessionState]:
+    async def states(self) -> Mapping[str, LoadedSession]:
         """What the sessions on other nodes are doing."""
         return {} if self._cluster is None else await self._cluster.states()
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
     from halter.stores.nats.node import Node
 
-__all__ = ["Leases", "Owner", "all_of"]
+__all__ = ["LeaseOwner", "Leases", "all_of"]
 
 
-class Owner(NamedTuple):
+class LeaseOwner(NamedTuple):
     """The owner of a session, as the bucket has it."""
 
     node: str  # empty if it is free
@@ -32,14 +32,14 @@ class Leases:
         self._leases = leases
         self._nodes = nodes
 
-    async def owner(self, session: str) -> Owner:
+    async def owner(self, session: str) -> LeaseOwner:
         """Who has a session."""
         try:
             entry = await self._leases.get(token_of(session))
         except nats.js.errors.NotFoundError:
-            return Owner("", 0, 0)
+            return LeaseOwner("", 0, 0)
         found = json.loads(entry.value or b"{}")
-        return Owner(found["node"], found["generation"], entry.revision or 0)
+        return LeaseOwner(found["node"], found["generation"], entry.revision or 0)
 
     async def is_alive(self, node: str) -> bool:
         """Whether a node has renewed its key in time."""
@@ -57,13 +57,13 @@ class Leases:
         except nats.js.errors.KeyWrongLastSequenceError:
             return 0
 
-    async def taken(self) -> dict[str, Owner]:
+    async def taken(self) -> dict[str, LeaseOwner]:
         """Every session that a node has, dead nodes included."""
         found = {}
         for token, (body, revision) in (await all_of(self._leases)).items():
             owner = json.loads(body)
             if owner["node"]:
-                found[session_of(token)] = Owner(owner["node"], owner["generation"], revision)
+                found[session_of(token)] = LeaseOwner(owner["node"], owner["generation"], revision)
         return found
 
     async def nodes(self) -> dict[str, dict[str, object]]:

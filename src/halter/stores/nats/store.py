@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
     from halter.events import Event
     from halter.stores.base import SessionInfo, Write
-    from halter.stores.nats.leases import Owner
+    from halter.stores.nats.leases import LeaseOwner
 
 __all__ = ["NATSStore"]
 
@@ -153,7 +153,7 @@ class NATSStore:
         """The number of a session's last event; 0 if there is no such session."""
         return self._run(lambda: self._retry(lambda: self._logs.last_number(session)))
 
-    def owners(self) -> dict[str, Owner]:
+    def owners(self) -> dict[str, LeaseOwner]:
         """The sessions that are open anywhere, with their owners, which may be dead: `nodes()` has the living ones."""
         return self._run(lambda: self._retry(self._leases.taken))
 
