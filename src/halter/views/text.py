@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from halter.views.items import CompactionItem, RetryItem
 
 __all__ = [
+    "CANNOT_ASK",
     "compaction_text",
     "count",
     "elapsed",
@@ -28,6 +29,8 @@ __all__ = [
     "strip_controls",
 ]
 
+CANNOT_ASK: Final = "[nobody can be asked here: decide yourself, or ask in your answer]"
+"""The answer to a tool's question where no person is present, as in scripts."""
 _MINUTE: Final = 60
 _MANY: Final = 100  # of a unit: then the next one is used
 _CONTROLS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}

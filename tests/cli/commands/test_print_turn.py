@@ -135,6 +135,13 @@ def test_settings_of_the_model_and_limits(home: Home, provider: FakeProvider) ->
     assert ended == Ended(1, "", "halter: --max-steps: limits.steps: expected int, got str\n")
 
 
+def test_a_question_of_a_tool_is_answered(home: Home, provider: FakeProvider) -> None:
+    """The model asked the user, and the program waited for ever: nobody is there who could answer."""
+    provider.script(tool_calls([ToolCall("1", "clarify", '{"question": "Which one?"}')]), answer("The first."))
+    assert home.run("-p", "Choose.", "--tools", "clarify").out == "The first.\n"
+    assert "nobody can be asked" in texts(provider, 1)[-1]
+
+
 def test_what_needs_approval_is_denied(home: Home, provider: FakeProvider) -> None:
     """Nobody can be asked in print mode: the tool is not run, and the model is told why. The settings may allow it."""
     home.write_module("from halter import tool\n@tool(approval=True)\ndef wipe() -> str:\n    return 'wiped'\n")

@@ -6,6 +6,8 @@ The first signal stops the turn, and the exit takes at most `exit_timeout`; a se
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import shlex
 import signal
@@ -16,12 +18,13 @@ from halter.cancel import CancellationToken, ExitGuard
 from halter.cli.output import EXIT_PIPE_CLOSED, Output, print_error
 from halter.cli.program_name import program_name
 from halter.cli.settings import SettingsError, flags_of, load
-from halter.views.text import single_line
+from halter.views.text import CANNOT_ASK, single_line
 
 if TYPE_CHECKING:
     import argparse
 
     from halter.cli.settings import Configuration
+    from halter.events import Event
     from halter.session.session import Session
     from halter.session.turn import Turn
 
@@ -106,11 +109,13 @@ class _PrintRun:
     def _run_turn(self, session: Session, text: str) -> int:
         with self._guard.hold_signals():
             from halter.cli.commands.event_printer import EventPrinter
+            from halter.events import QuestionAsked
 
         self._session = session
         self._guard.on_signal = self._on_signal
         printer = EventPrinter(session, self._output, self._on_closed, as_json=self._options.json)
-        with self._parent.bind():
+        questions = session.subscribe(only=(QuestionAsked,), on_events=lambda events: _answer(session, events))
+        with self._parent.bind(), questions:
             turn = session.run(text)
         if self._is_signalled:
             self._output.announced.wait(_SIGNAL_GRACE)  # the turn may end before the exit was announced
@@ -163,3 +168,16 @@ class _PrintRun:
         if turn.status == "failed":
             return 1
         return EXIT_PIPE_CLOSED if self._pipe_is_closed else 128 + signal.SIGINT
+
+
+def _answer(session: Session, asked: list[Event]) -> None:
+    """Answer the questions of tools: nobody is there who could. In other threads, as the caller is the writer's."""
+    from halter.cancel.threads import pool
+    from halter.errors import HalterError
+
+    def answer(question_id: str) -> None:
+        with contextlib.suppress(HalterError):  # the turn is over, or the store has failed
+            session.answer(question_id, CANNOT_ASK)
+
+    for event in asked:
+        pool.submit(functools.partial(answer, event.data.id))  # type: ignore[union-attr]  # of the subscribed kind

@@ -23,6 +23,7 @@ from halter.gateway.sessions.live_session import LiveSession
 from halter.gateway.sessions.transient_sessions import stop_transient
 from halter.stores.closed_sessions import copy_events
 from halter.stores.memory import MemoryStore
+from halter.views.text import CANNOT_ASK
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["RequestTurns", "RunningTurn"]
 
 _LOST: Final = ("disconnect", "the client closed the connection", "closed connection")
-_NOBODY: Final = "nobody can be asked over this API; go on without an answer"
 
 
 class RunningTurn(NamedTuple):
@@ -129,7 +129,7 @@ async def _events(session: Session) -> AsyncGenerator[EventData, None]:
         async for event in events:
             data = event.data
             if isinstance(data, QuestionAsked):
-                session.answer(data.id, _NOBODY)
+                session.answer(data.id, CANNOT_ASK)
             elif isinstance(data, ApprovalAsked):
-                session.answer(data.request.id, {"deny": _NOBODY})
+                session.answer(data.request.id, {"deny": CANNOT_ASK})
             yield data

@@ -17,6 +17,7 @@ from halter.protocols.acp.content import fenced, text_block
 from halter.protocols.acp.json_rpc import RpcError, decode
 from halter.protocols.acp.schema import ElicitationResult, PermissionResult
 from halter.views.approval_text import approval_answers, approval_pages, approval_title
+from halter.views.text import CANNOT_ASK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,6 @@ __all__ = ["OpenQuestions"]
 
 _log = logging.getLogger(__name__)
 _KINDS: Final = {"y": "allow_once", "s": "allow_always", "n": "reject_once"}  # by the keys of `approval_answers()`
-_CANNOT_ASK: Final = "[the user cannot be asked here: decide yourself, or ask in your answer]"
 _NOT_ANSWERED: Final = "no-answer"
 
 
@@ -94,7 +94,7 @@ class OpenQuestions:
         if self._has_forms:
             return await self._ask_form(question, token)
         if not question.choices:
-            return _CANNOT_ASK
+            return CANNOT_ASK
         options = [
             {"optionId": str(number), "name": choice, "kind": "allow_once"}
             for number, choice in enumerate(question.choices)

@@ -30,6 +30,7 @@ from halter.tools.external import fit_name
 from halter.views.call_text import call_text
 from halter.views.items import CallItem
 from halter.views.session_view import SessionDisplay
+from halter.views.text import CANNOT_ASK
 from halter.views.turn_text import turn_end_text
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ __all__ = ["McpServer"]
 
 _TOOL: Final = "ask"
 _CLOSING: Final = 5.0  # seconds to close one session
-_CANNOT_ASK: Final = "[nobody can be asked here: decide yourself, or ask in your answer]"
 _MAX_ID: Final = 200  # characters
 _PARAMETERS: Final = {
     "type": "object",
@@ -181,7 +181,7 @@ class _AskedTurn:
         async for event in session.stream(text):
             shown = self._display.apply(event)
             if isinstance(event.data, QuestionAsked):
-                await run_blocking_async(session.answer, event.data.id, _CANNOT_ASK, token=NEVER)
+                await run_blocking_async(session.answer, event.data.id, CANNOT_ASK, token=NEVER)
             is_told = isinstance(event.data, (ToolStarted, ToolFinished)) and not self._token.is_cancelled
             if is_told and isinstance(shown, CallItem):
                 self._reported += 1
