@@ -275,7 +275,7 @@ async def stream(server: Server, count: int, seconds: float, how: str) -> dict[s
     word = b'"stopped":%d' % count if how == "one request" else b'"stopped":true'
     stopping = server.cpu()["gateway"] - stopping
     waits = [end - at for end, at in zip(ends, asked, strict=True)]
-    failed = sum(word not in each.result() for each in answers) + sum(wait < 0 for wait in waits)
+    unconfirmed = sum(word not in each.result() for each in answers) + sum(wait < 0 for wait in waits)
     for each in (*streams, *controls):
         each.transport.close()
     return {
@@ -288,7 +288,7 @@ async def stream(server: Server, count: int, seconds: float, how: str) -> dict[s
         "p99": percentile(waits, 99) * 1000,
         "max": max(waits) * 1000,
         "rate": rate,
-        "failed": failed,  # stops that did not stop their turn, or came after its end
+        "unconfirmed": unconfirmed,  # stops whose answer does not say that they stopped the turn, or after its end
     }
 
 
@@ -368,7 +368,7 @@ def main() -> int:
             10_000, options.loop, lambda server, idle=idle: beside(server, idle, options.sessions, options.seconds)
         )
         for how, figures in zip(_WAYS, found, strict=True):
-            assert not figures["failed"], figures
+            assert not figures["unconfirmed"], figures
             names = ("events", "core", "stop", "p50", "p99", "max", "streaming")
             row = [f"{idle:,} idle beside, {how}", *(f"{figures[name]:,.0f}" for name in names)]
             rows.append([*row, f"{figures['rate'] * 1000:.2f}"])
