@@ -16,7 +16,7 @@ from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.errors import StoreError
 from halter.stores import NATSStore
-from halter.stores.nats.leases import Owner
+from halter.stores.nats.leases import LeaseOwner
 from halter.testing import Gate, ScriptedModel
 from tests.support.gateway_client import Client, kinds, numbers
 from tests.support.looped import looped
@@ -248,7 +248,7 @@ async def test_sessions_of_a_dead_node_are_listed_again_when_that_fails(nats_ser
             await client.post("Queued.", id="queued")
         list_owners, failures = here.store.owners, ["no leader"]
 
-        def owners() -> dict[str, Owner]:
+        def owners() -> dict[str, LeaseOwner]:
             if failures:
                 raise StoreError(failures.pop())
             return list_owners()
