@@ -14,7 +14,6 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from halter.cancel.registration import call_in_loop
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.errors import LeaseLost, SessionOwned, StoreError
@@ -27,6 +26,7 @@ from halter.events import (
     TurnStopping,
 )
 from halter.gateway.http.errors import Problem
+from halter.gateway.sessions.event_queue import EventQueue
 from halter.gateway.sessions.limits import LimitExceeded, Overloaded
 from halter.gateway.sessions.live_session import CLOSE_TIMEOUT, LiveSession, agent_of
 from halter.gateway.sessions.transient_sessions import TransientSessions
@@ -112,8 +112,7 @@ class SessionRegistry:
         self._awaiting: collections.Counter[str] = collections.Counter()  # callers that wait for a session to be loaded
         self._unloading: dict[str, asyncio.Task[None]] = {}
         self._resuming: set[asyncio.Task[None]] = set()
-        self._unprocessed: collections.deque[tuple[LiveSession, list[Event]]] = collections.deque()
-        self._is_scheduled = False
+        self._events = EventQueue(self._process)
         self._freed = asyncio.Event()  # set when a turn ends
         self._unloaded = asyncio.Event()  # set, and replaced, when a session was unloaded
 
@@ -217,7 +216,7 @@ class SessionRegistry:
         if live.is_busy:
             self.busy.add(live)
         loop = asyncio.get_running_loop()
-        live.start(self._kinds, lambda events: self._on_events(live, events, loop), self._drop)
+        live.start(self._kinds, lambda events: self._events.add(live, events, loop), self._drop)
         return live, is_new  # its idle timer is started when nobody waits for it any more
 
     def _read(self, session_id: str, make: str, owner: str) -> tuple[Session, str, list[Event], bool]:
@@ -245,27 +244,6 @@ class SessionRegistry:
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
-    def _on_events(self, live: LiveSession, events: list[Event], loop: asyncio.AbstractEventLoop) -> None:
-        """Called with events, in any thread; they are processed soon, those of all sessions together.
-
-        Not in the next iteration of the loop, which sends them to clients, but in the one after: metrics can wait.
-        """
-        self._unprocessed.append((live, events))
-        if not self._is_scheduled:  # read after the append: a scheduled run finds it
-            self._is_scheduled = True
-            call_in_loop(loop, lambda: loop.call_soon(self._process_events))
-
-    def _process_events(self) -> None:
-        """Process all events. A boundary: an error with one event is logged, and the others are processed."""
-        self._is_scheduled = False
-        while self._unprocessed:
-            live, events = self._unprocessed.popleft()
-            for event in events:
-                try:
-                    self._process(live, event)
-                except Exception:  # noqa: BLE001
-                    _log.exception("handling an event failed", extra={"session": live.session.id})
-
     def _process(self, live: LiveSession, event: Event) -> None:
         live.update(event)
         if isinstance(event.data, TurnStarted):
@@ -285,7 +263,9 @@ class SessionRegistry:
         self.transient.add(live)
         loop = asyncio.get_running_loop()
         try:
-            with live.session.subscribe(only=self._kinds, on_events=lambda events: self._on_events(live, events, loop)):
+            with live.session.subscribe(
+                only=self._kinds, on_events=lambda events: self._events.add(live, events, loop)
+            ):
                 yield
         finally:
             live.accepting -= 1
@@ -421,7 +401,7 @@ class SessionRegistry:
 
     async def _close(self, live: LiveSession, last: Callable[[], object] | None, close_timeout: float) -> None:
         await live.close(close_timeout)
-        self._process_events()
+        self._events.process_all()
         if self.is_draining and self.released is not None and len(live.session.inbox):
             self.released(live.session.id)
         if last is not None:
@@ -465,7 +445,7 @@ class SessionRegistry:
         if self._unloading:
             await asyncio.wait(self._unloading.values(), timeout=close_timeout)
         left += await transient
-        self._process_events()
+        self._events.process_all()
         return left
 
     async def _unload_after(self, live: LiveSession, turn: Turn, close_timeout: float) -> None:
