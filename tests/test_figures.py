@@ -26,7 +26,8 @@ FIGURE = re.compile(r"(?<![\w.,-])(\d[\d.,]*) ?(ms|µs|MB|GB|%|times as|times fa
 SETTINGS = {
     "docs/explanation/architecture.md": ["10 ms", "100 ms"],  # how long pieces of text wait for the writer
     "docs/guides/checkpoints.md": ["10 MB"],  # files larger than this are not in a checkpoint
-    "docs/guides/cluster.md": ["1 MB"],  # of NATS: the default size of a message
+    "docs/guides/cluster.md": ["1 MB", "64 MB"],  # the default size of a message of NATS; the limit of a merge
+    "docs/guides/editors.md": ["32 MB"],  # that may be queued for an editor
     "docs/guides/gateway.md": ["30 ms"],  # how long the answer to a stop waits for the end of its turn
     "docs/guides/openai-clients.md": ["25 MB"],
     "docs/guides/page.md": ["20 MB", "1 GB", "10 ms"],  # limits of a PDF, of its process, and of a slice of drawing

@@ -179,7 +179,7 @@ def test_a_choice_answers_a_question(home: Home, provider: FakeProvider, workspa
     asyncio.run(scenario())
     results = [each["content"] for each in provider.requests[2].body["messages"] if each["role"] == "tool"]
     assert results[0] == "blue"
-    assert "cannot be asked" in results[1]
+    assert "nobody can be asked" in results[1]
 
 
 class _FormEditor(Editor):
