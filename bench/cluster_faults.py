@@ -167,7 +167,10 @@ def read_log(store: NATSStore, session: str) -> tuple[list[dict[str, Any]], list
     async def read() -> list[Commit]:
         subject, sequence, commits = store.names.log(session), 1, []
         while page := await store._stream.read(subject, sequence):
-            commits += [Commit(int(each.headers["Halter-Generation"]), not each.body) for each in page]
+            commits += [
+                Commit(int(each.headers["Halter-Generation"]), not each.body, "Halter-Merged" in each.headers)
+                for each in page
+            ]
             sequence = page[-1].sequence + 1
         return commits
 
