@@ -123,7 +123,7 @@ async def test_a_stream_from_another_node_goes_on_while_the_log_is_merged(
         assert events == await one.client.finished(turns=7)
         assert numbers(events) == list(range(1, len(events) + 1))
         state = await run_blocking_async(two.store.state, token=NEVER)
-        assert state["state"]["messages"] < len(events) / 4  # it was merged
+        assert state["state"]["first_seq"] > 1  # it was merged, and its old messages were purged
 
 
 @looped
