@@ -110,16 +110,16 @@ async def test_a_stream_from_another_node_goes_on_while_the_log_is_merged(
     ):
         await one.client.create()
         await one.client.post("Go.")
-        await gate.await_reached()
-        following = asyncio.create_task(two.client.finished(turns=7))
-        gate.open()
-        for turns in range(1, 8):
-            await one.client.finished(turns=turns)
-            while one.has:
-                await one.gateway.registry.wait_for_unload()
-            if turns < 7:
-                await one.client.post("Go on.")
-        events = await following
+        async with two.client.events() as stream:
+            events = await stream.until("turn.started")
+            gate.open()
+            for turns in range(1, 8):
+                events += await stream.until("turn.finished")
+                while one.has:
+                    await one.gateway.registry.wait_for_unload()
+                if turns < 7:
+                    await one.client.post("Go on.")
+        assert not two.has
         assert events == await one.client.finished(turns=7)
         assert numbers(events) == list(range(1, len(events) + 1))
         state = await run_blocking_async(two.store.state, token=NEVER)
