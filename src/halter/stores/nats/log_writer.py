@@ -50,6 +50,7 @@ __all__ = ["LogWriter", "retry_unanswered"]
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
+_MERGE_READ_SECONDS: Final = 60.0
 MERGE_COMMITS: Final = 500  # a log with more commits is merged when it is opened
 _MERGE_BYTES: Final = 64 * 1024 * 1024  # a larger log is not merged: writing it again would cost more than it saves
 _PAUSE: Final = 0.1  # seconds between two tries
@@ -144,8 +145,9 @@ class LogWriter:
         """Merge the commits of a log. A boundary: if that fails, the log stays as it is, and the next owner tries."""
         subject = self._names.log(lease.session)
         try:
-            bodies, sequence = await self._reader.bodies(lease.session, 0)
-            async with writing:
+            async with asyncio.timeout(_MERGE_READ_SECONDS):
+                bodies, sequence = await self._reader.bodies(lease.session, 0)
+            async with writing, asyncio.timeout(self._patience):  # commits of this session wait for it
                 more, _ = await self._reader.bodies(lease.session, sequence)  # what was committed meanwhile
                 bodies += more
                 held = self._own(lease)
@@ -153,12 +155,14 @@ class LogWriter:
                 if is_other_log or lease in self._unanswered or sum(map(len, bodies)) > _MERGE_BYTES:
                     return
                 messages, after = merged_messages(subject, lease, held, bodies, self._client.max_payload)
+                if len(messages) > MOST_MESSAGES:  # the servers allow small messages only
+                    return
                 after.sequence = await self._append_merged(lease, messages)
                 if lease in self.held:
                     self.held[lease] = after
             await self._stream.purge(subject, before=after.sequence - len(messages) + 1)
         except Exception as error:  # noqa: BLE001
-            _log.info("the log of session %s was not merged: %s", lease.session, error or type(error).__name__)
+            _log.info("the log of session %s was not merged: %s", lease.session, str(error) or type(error).__name__)
 
     async def _append_merged(self, lease: Lease, messages: list[Append]) -> int:
         try:
