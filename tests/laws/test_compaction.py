@@ -24,8 +24,8 @@ TASK = "look once more"
 STEER = "and mind the gap"
 # What a compaction consists of; the request for the summary is stopped at each of its own points by its own tests.
 PARTS = (
-    "session/compactor.py",
-    "session/compacting.py",
+    "session/compaction/compactor.py",
+    "session/compaction/between_turns.py",
     "in TurnRunner._ask_with_room",
     "in TurnWriter.write_compaction",
 )
@@ -146,10 +146,9 @@ def test_a_foreign_cancellation_of_a_compaction_loses_nothing() -> None:
 
 async def judge_session(session: Session, before: list[Any]) -> None:
     """The log is sound, the history follows from it and is valid, and the next turn knows the first one's fact."""
-    events = session.events()
+    events = check_messages(session)
     judge(session.history)
     check_log(events)
-    check_messages(events, {message.id for message in session.inbox})
     state = SessionState()
     for event in events:
         state.apply(event)

@@ -30,7 +30,7 @@ async def test_wait_for_raises_timeout_and_the_turn_is_sealed() -> None:
     """asyncio.wait_for(session.arun()) raises TimeoutError, the turn is sealed as stopped from outside, text kept."""
     async with session_of(["half ", Gate()], "more") as session:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(session.arun("x"), 0.05)
+            await asyncio.wait_for(session.arun("x"), 0.5)
         turn = session.turn
         assert turn is not None
         assert (turn.status, turn.reason) == ("interrupted", "external")

@@ -13,7 +13,7 @@ user's next message. In the same way it is told, once, when an abandoned call ha
 and what the user had answered to a question, if the call that asked was stopped before it could return the answer.
 Why a typed answer was rejected is a message of the user of its own, behind that answer.
 
-After a compaction (`compacted_prefix`) a note stands for the beginning of the conversation in what is sent. All
+After a compaction (`compaction.prefix`) a note stands for the beginning of the conversation in what is sent. All
 messages are kept: rolling back a turn that a compaction covers undoes that compaction, and later ones.
 
 Only the writer changes a history. Readers get a `HistoryView` (`history_view`). The parts that it shares with the
@@ -52,7 +52,7 @@ from halter.models.answer import AnswerBuilder
 from halter.models.estimate import complete_usage
 from halter.models.sanitize import clean_text
 from halter.models.types import AssistantMessage, Message, ModelRequest, TextDelta, ToolMessage, Usage, UserMessage
-from halter.session.compacted_prefix import CompactedPrefix
+from halter.session.compaction.prefix import CompactedPrefix
 from halter.session.history_view import CONTINUE, with_notes
 from halter.session.open_calls import NO_CALLS, OpenCalls
 from halter.tools.outcome import ToolOutcome, because

@@ -18,9 +18,10 @@ from halter.cancel.loop_bridge import running_loop
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER, CancellationToken
 from halter.events import SessionChanged, SessionCreated
-from halter.session import background_loop, closing, compacting, delivery, running, serving, stopping, turn_files
+from halter.session import background_loop, closing, delivery, running, serving, stopping, turn_files
 from halter.session.children import NO_PARENT, ParentTurn
-from halter.session.compactor import ContextUsage, context_usage
+from halter.session.compaction import between_turns
+from halter.session.compaction.compactor import ContextUsage, context_usage
 from halter.session.delivery import Post
 from halter.session.inbox import Inbox, Receipt, to_message
 from halter.session.instructions import SessionInstructions
@@ -267,7 +268,7 @@ class Session:
         Returns the event, or None if there was nothing to do, or a stop came first: then nothing has changed. If a turn
         is running, or the session is served, it is done before the next request, and this returns None at once.
         """
-        return await compacting.compact(self)
+        return await between_turns.compact(self)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from halter.events import RequestCancelled, RequestFinished, RequestRetry, Reque
 from halter.models.errors import ContextTooLong, ModelError
 from halter.models.model_call import ModelCall
 from halter.models.types import ModelRequest, ReasoningDelta, TextDelta
-from halter.session.compactor import Compactor
+from halter.session.compaction.compactor import Compactor
 from halter.session.output import OutputCheck
 from halter.session.turn_writer import TurnEnd, TurnWriter
 from halter.tools.run.batch import Batch

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from halter.cancel.token import Cancelled
 from halter.errors import SessionBusy
-from halter.session.compactor import Compactor
+from halter.session.compaction.compactor import Compactor
 from halter.session.running import caller_token, permit
 from halter.session.turn import Turn
 from halter.session.turn_control import TurnControl

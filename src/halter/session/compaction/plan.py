@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from halter.models.tokens import BYTES_PER_TOKEN, message_tokens, text_tokens
 from halter.models.types import ToolMessage, UserMessage
-from halter.session.compacted_prefix import note_text, shorten
+from halter.session.compaction.prefix import note_text, shorten
 from halter.session.history_view import CONTINUE
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from halter.models.errors import ContextTooLong
 from halter.models.model_call import ModelCall
 from halter.models.tokens import message_tokens, prompt_tokens, text_tokens
 from halter.models.types import Usage
-from halter.session.compacted_prefix import note_text
-from halter.session.compaction_plan import Planner
-from halter.session.summary import summary_request
+from halter.session.compaction.plan import Planner
+from halter.session.compaction.prefix import note_text
+from halter.session.compaction.summary import summary_request
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from halter.cancel.token import CancellationToken
     from halter.events import CompactionReason
     from halter.models.types import Message
-    from halter.session.compaction_plan import CompactionPlan
+    from halter.session.compaction.plan import CompactionPlan
     from halter.session.history_view import HistoryView
     from halter.session.log import EventLog
 

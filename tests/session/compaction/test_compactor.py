@@ -13,7 +13,7 @@ import pytest
 from halter import Agent, Compaction, Limits, Session, tool
 from halter.events import ContextCompacted, RequestFinished
 from halter.models import Message, ProviderError, ToolMessage, Usage, UserMessage
-from halter.session.compacted_prefix import shorten
+from halter.session.compaction.prefix import shorten
 from halter.session.log import SessionSnapshot, SessionState
 from halter.stores import MemoryStore, SQLiteStore, Store
 from halter.testing import Gate, ScriptedModel

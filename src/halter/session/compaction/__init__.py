@@ -1,0 +1,1 @@
+"""Making room in the model's context. The log keeps everything."""
