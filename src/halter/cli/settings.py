@@ -189,7 +189,7 @@ class Settings(Struct, frozen=True):
     cluster: str = ""
     """The addresses of NATS servers, separated by commas: the gateway shares its sessions with others through them."""
     cluster_ca: str = ""
-    """The file with the certificate of the authority that has signed those of the NATS servers. Empty: the system's."""
+    """The file with the CA certificate of the NATS servers. Empty: the system's CA certificates."""
     cluster_replicas: Annotated[int, Meta(ge=1, le=5)] = 1
     """How many of these servers keep each session. Used when the first gateway creates the stream."""
     lease_seconds: Annotated[float, Meta(ge=1)] = 10.0

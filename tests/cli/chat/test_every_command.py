@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from halter.cli.chat.key_bindings import make_keys
+from halter.cli.chat.input_line.key_bindings import make_keys
 from halter.cli.chat.slash_commands import COMMANDS, KEY_HELP
 from halter.testing import FakeProvider, answer, hang_mid_stream
 from tests.support.chat_screen import (
@@ -156,7 +156,7 @@ def type_command(chat: ChatScreen, _provider: FakeProvider) -> None:
 
 def type_note(chat: ChatScreen, _provider: FakeProvider) -> None:
     chat.send("#use tabs")
-    chat.wait_for(": use tabs")
+    chat.wait_for_match(r":\s+use\s+tabs")  # the path before it may be long
 
 
 def press_ctrl_o(chat: ChatScreen, _provider: FakeProvider) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from halter.cli.chat.completion import complete
-from halter.cli.chat.file_references import Completion
+from halter.cli.chat.input_line.completion import complete
+from halter.cli.chat.input_line.file_references import Completion
 from halter.cli.chat.slash_commands import COMMANDS
 from halter.models import ToolCall
 from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls

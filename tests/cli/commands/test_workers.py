@@ -33,7 +33,12 @@ def server(tmp_path: Path) -> Iterator[NATSServer]:
 def url_of(program: subprocess.Popen[bytes]) -> str:
     """The address that a gateway prints when it serves."""
     assert program.stdout is not None
-    return read_until(program.stdout.fileno(), b"creates another.\n").decode().split()[3].rstrip("/")
+    assert program.stderr is not None
+    try:
+        return read_until(program.stdout.fileno(), b"creates another.\n").decode().split()[3].rstrip("/")
+    except AssertionError as failure:
+        program.kill()
+        raise AssertionError(f"{failure}, and on standard error: {program.stderr.read()!r}") from None
 
 
 def cluster(home: Home, *args: str) -> Any:

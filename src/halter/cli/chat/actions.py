@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.cli.chat.file_references import attached_images
+from halter.cli.chat.input_line.file_references import attached_images
 from halter.cli.chat.user_command import command_text
 from halter.cli.settings import SettingsError
 from halter.cli.settings_file import add_prefixes
@@ -21,9 +21,9 @@ from halter.views.stop_phrases import StopPhrases
 from halter.views.text import count
 
 if TYPE_CHECKING:
+    from halter.cli.chat.screen.styling import Tone
+    from halter.cli.chat.screen.transcript import ChatTranscript
     from halter.cli.chat.session_host import SessionHost
-    from halter.cli.chat.styling import Tone
-    from halter.cli.chat.transcript import ChatTranscript
     from halter.cli.chat.user_command import CommandResult
     from halter.events import Mode
     from halter.session.inbox import InboxMessage, Receipt

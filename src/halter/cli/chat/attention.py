@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
     from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 
-    from halter.cli.chat.terminal import TerminalDevice
-    from halter.cli.chat.transcript import ChatTranscript
+    from halter.cli.chat.screen.terminal import TerminalDevice
+    from halter.cli.chat.screen.transcript import ChatTranscript
     from halter.events import Event
 
 __all__ = ["REPORT_FOCUS", "REPORT_NO_FOCUS", "Attention"]

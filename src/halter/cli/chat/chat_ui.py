@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from halter.cli.chat.actions import Actions
 from halter.cli.chat.attention import REPORT_FOCUS, REPORT_NO_FOCUS, Attention
-from halter.cli.chat.completion import common_prefix, complete
-from halter.cli.chat.input_history import InputHistory
-from halter.cli.chat.key_bindings import make_keys
-from halter.cli.chat.screen_layout import ScreenLayout
+from halter.cli.chat.input_line.completion import common_prefix, complete
+from halter.cli.chat.input_line.history import InputHistory
+from halter.cli.chat.input_line.key_bindings import make_keys
+from halter.cli.chat.screen.layout import ScreenLayout
+from halter.cli.chat.screen.styling import find_theme, warm_up
+from halter.cli.chat.screen.transcript import ChatTranscript
 from halter.cli.chat.slash_commands import SlashCommands
-from halter.cli.chat.styling import find_theme, warm_up
-from halter.cli.chat.transcript import ChatTranscript
 from halter.cli.chat.user_command import UserCommandRun
 from halter.events import (
     ChildFinished,
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from halter.cli.chat.notices import Notice
+    from halter.cli.chat.screen.status_line import SessionFigures
+    from halter.cli.chat.screen.styling import Tone
+    from halter.cli.chat.screen.terminal import TerminalDevice
+    from halter.cli.chat.screen.transcript import Finished
     from halter.cli.chat.session_host import SessionHost
     from halter.cli.chat.shutdown import Shutdown
-    from halter.cli.chat.status_line import SessionFigures
-    from halter.cli.chat.styling import Tone
-    from halter.cli.chat.terminal import TerminalDevice
-    from halter.cli.chat.transcript import Finished
     from halter.events import Event, Mode
     from halter.session.subscription import Subscription
 

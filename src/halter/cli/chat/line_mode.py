@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 from halter.cancel import ExitGuard
 from halter.cli.agent_factory import start_lines
 from halter.cli.chat.actions import Actions
-from halter.cli.chat.live_area import approval_hint
 from halter.cli.chat.notices import Notice
+from halter.cli.chat.screen.live_area import approval_hint
+from halter.cli.chat.screen.transcript import ChatTranscript
 from halter.cli.chat.session_host import SessionHost
 from halter.cli.chat.shutdown import Shutdown
 from halter.cli.chat.slash_commands import SlashCommands
-from halter.cli.chat.transcript import ChatTranscript
 from halter.cli.chat.welcome import welcome
 from halter.cli.commands.sessions import FREQUENT_EVENTS, NotFound, find_session, wanted_session
 from halter.cli.model_choice import NoModel, choose_model
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from typing import Any
 
-    from halter.cli.chat.styling import Tone
+    from halter.cli.chat.screen.styling import Tone
     from halter.cli.settings import Configuration
     from halter.session.subscription import Subscription
     from halter.stores.base import Store

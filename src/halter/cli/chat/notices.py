@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from halter.cli.chat.styling import short
+from halter.cli.chat.screen.styling import short
 from halter.views.approval_text import approval_pages, page_tones
 from halter.views.call_details import call_details, full_output
 from halter.views.call_text import call_text, late_end_text
@@ -14,7 +14,7 @@ from halter.views.text import compaction_text, retry_text, seconds
 from halter.views.turn_text import turn_end_text
 
 if TYPE_CHECKING:
-    from halter.cli.chat.styling import Tone
+    from halter.cli.chat.screen.styling import Tone
     from halter.tools.file_history import FileDiff
     from halter.views.items import CallItem, ChildItem, CompactionItem, MessageItem, Question, RetryItem, TurnDisplay
 

@@ -14,7 +14,7 @@ from halter.cancel.token import NEVER
 from halter.cli.agent_factory import PROCESS_TOOLS, make_agent
 from halter.cli.chat.notices import Notice, of_user
 from halter.cli.chat.past_turns import read_turns
-from halter.cli.chat.status_line import SessionFigures
+from halter.cli.chat.screen.status_line import SessionFigures
 from halter.cli.model_choice import ModelChoice
 from halter.cli.program_name import program_name
 from halter.errors import HalterError, SessionClosed

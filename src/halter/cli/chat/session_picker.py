@@ -9,13 +9,13 @@ from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.layout import HSplit, Layout, Window
 from prompt_toolkit.layout.controls import FormattedTextControl
 
-from halter.cli.chat.styling import short
+from halter.cli.chat.screen.styling import short
 
 if TYPE_CHECKING:
     from prompt_toolkit.formatted_text import StyleAndTextTuples
     from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 
-    from halter.cli.chat.terminal import TerminalDevice
+    from halter.cli.chat.screen.terminal import TerminalDevice
 
 __all__ = ["pick_session"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.cli.chat.past_turns import LoggedTurn, read_turns, to_markdown
-from halter.cli.chat.styling import THEMES, short
+from halter.cli.chat.screen.styling import THEMES, short
 from halter.cli.commands.sessions import FREQUENT_EVENTS, NotFound, describe_sessions, find_session
 from halter.cli.settings import SettingsError
 from halter.errors import HalterError

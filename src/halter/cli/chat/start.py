@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel import ExitGuard
 from halter.cancel.one_shot_event import OneShotEvent
-from halter.cli.chat.early_prompt import EarlyPrompt
+from halter.cli.chat.input_line.early_prompt import EarlyPrompt
 from halter.cli.output import may_color, print_error
 from halter.cli.settings import SettingsError, flags_of, load
 from halter.views.text import strip_controls
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from halter.cli.chat.chat_ui import ChatUI
     from halter.cli.chat.notices import Notice
+    from halter.cli.chat.screen.terminal import TerminalDevice
     from halter.cli.chat.session_host import SessionHost
-    from halter.cli.chat.terminal import TerminalDevice
     from halter.cli.model_choice import ModelChoice
     from halter.cli.settings import Configuration
     from halter.stores.base import Store
@@ -57,7 +57,7 @@ def open_chat(options: argparse.Namespace) -> int:
         from halter.cli.chat.line_mode import run_line_mode
 
         return run_line_mode(configuration, options)
-    from halter.cli.chat.terminal import TerminalDevice
+    from halter.cli.chat.screen.terminal import TerminalDevice
 
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with TerminalDevice() as terminal:
@@ -157,9 +157,9 @@ class _Chat:
 
     def _run_chat(self, host: SessionHost, choice: ModelChoice, wanted: str | None) -> int:
         with self._guard.hold_signals():
-            from halter.cli.chat.captured_output import capture_output
             from halter.cli.chat.chat_ui import ChatUI
             from halter.cli.chat.notices import Notice
+            from halter.cli.chat.screen.captured_output import capture_output
             from halter.cli.chat.shutdown import Shutdown
             from halter.cli.chat.welcome import welcome
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from halter.views.text import strip_controls
 
 if TYPE_CHECKING:
-    from halter.cli.chat.terminal import TerminalDevice
+    from halter.cli.chat.screen.terminal import TerminalDevice
 
 __all__ = ["CommandResult", "UserCommandRun", "command_text"]
 

@@ -25,12 +25,12 @@ from prompt_toolkit.layout.controls import BufferControl, FormattedTextControl
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.widgets import SearchToolbar
 
-from halter.cli.chat.buffered_output import BufferedOutput
-from halter.cli.chat.live_area import LiveArea
-from halter.cli.chat.live_rows import LiveRows
-from halter.cli.chat.markdown_blocks import Block
-from halter.cli.chat.styling import cells
-from halter.cli.chat.terminal_images import image_protocol, image_sequence
+from halter.cli.chat.screen.buffered_output import BufferedOutput
+from halter.cli.chat.screen.live_area import LiveArea
+from halter.cli.chat.screen.live_rows import LiveRows
+from halter.cli.chat.screen.markdown_blocks import Block
+from halter.cli.chat.screen.styling import cells
+from halter.cli.chat.screen.terminal_images import image_protocol, image_sequence
 from halter.models.types import Image
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
     from halter.cli.chat.notices import Notice
-    from halter.cli.chat.terminal import TerminalDevice
-    from halter.cli.chat.transcript import Finished
+    from halter.cli.chat.screen.terminal import TerminalDevice
+    from halter.cli.chat.screen.transcript import Finished
 
 __all__ = ["ScreenLayout"]
 

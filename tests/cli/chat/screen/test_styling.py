@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from halter.cli.chat.styling import Styler
+from halter.cli.chat.screen.styling import Styler
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from halter.cli.chat.file_references import Completion, attached_images, complete_reference
-from halter.cli.chat.input_history import InputHistory
+from halter.cli.chat.input_line.file_references import Completion, attached_images, complete_reference
+from halter.cli.chat.input_line.history import InputHistory
 from halter.cli.program_name import program_name
 from halter.testing import FakeProvider, answer
 from tests.support.chat_screen import CTRL_C, CTRL_D, CTRL_R, CTRL_U, ENTER, ESC, TAB, ChatScreen

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from halter.cli.chat.terminal import TerminalDevice
+    from halter.cli.chat.screen.terminal import TerminalDevice
 
 __all__ = ["EarlyPrompt", "visible_lines"]
 

@@ -9,9 +9,9 @@ import collections
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from halter.cli.chat import notices
-from halter.cli.chat.markdown_blocks import Block, MarkdownBlocks
 from halter.cli.chat.notices import Notice
-from halter.cli.chat.terminal_images import images_of
+from halter.cli.chat.screen.markdown_blocks import Block, MarkdownBlocks
+from halter.cli.chat.screen.terminal_images import images_of
 from halter.models.types import Image
 from halter.views.items import (
     CallItem,

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from halter.cli.chat.markdown_blocks import Block, MarkdownBlocks
-from halter.cli.chat.styling import cells, fold, short
+from halter.cli.chat.screen.markdown_blocks import Block, MarkdownBlocks
+from halter.cli.chat.screen.styling import cells, fold, short
 
 PAGE = """# Title
 First paragraph,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from halter.cli.chat.status_line import SessionFigures, status_line, tokens_text
-from halter.cli.chat.styling import cells
-from halter.cli.chat.transcript import ChatTranscript
+from halter.cli.chat.screen.status_line import SessionFigures, status_line, tokens_text
+from halter.cli.chat.screen.styling import cells
+from halter.cli.chat.screen.transcript import ChatTranscript
 from halter.events import Event, TurnFinished, TurnStarted
 from halter.models.types import Usage
-from halter.session.compactor import ContextUsage
+from halter.session.compaction.compactor import ContextUsage
 
 FIGURES = SessionFigures("gpt-5", ContextUsage(32_640, 272_000), Usage(40_000, 1_200, cost=0.312), "workspace", "ask")
 

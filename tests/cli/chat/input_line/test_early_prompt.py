@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from halter.cli.chat.early_prompt import visible_lines
+from halter.cli.chat.input_line.early_prompt import visible_lines
 from halter.testing import FakeProvider, answer
 from tests.support.chat_screen import CTRL_C, CTRL_D, ENTER, ChatScreen
 from tests.support.cli_program import WAIT, Home

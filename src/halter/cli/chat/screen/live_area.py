@@ -9,18 +9,18 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from halter.cli.chat.completion import complete
-from halter.cli.chat.status_line import status_line
-from halter.cli.chat.styling import Styler, cells, short
+from halter.cli.chat.input_line.completion import complete
+from halter.cli.chat.screen.status_line import status_line
+from halter.cli.chat.screen.styling import Styler, cells, short
 from halter.views.approval_text import approval_answers, approval_title
 from halter.views.call_details import live_output
 from halter.views.call_text import brief_arguments, call_text
 from halter.views.text import count
 
 if TYPE_CHECKING:
-    from halter.cli.chat.markdown_blocks import Block
-    from halter.cli.chat.status_line import SessionFigures
-    from halter.cli.chat.transcript import ChatTranscript
+    from halter.cli.chat.screen.markdown_blocks import Block
+    from halter.cli.chat.screen.status_line import SessionFigures
+    from halter.cli.chat.screen.transcript import ChatTranscript
     from halter.views.items import CallItem, Question, QueuedMessage
 
 __all__ = ["LiveArea", "approval_hint"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from halter.cli.chat.file_references import Completion, complete_reference
+from halter.cli.chat.input_line.file_references import Completion, complete_reference
 from halter.cli.chat.slash_commands import COMMANDS
 
 __all__ = ["common_prefix", "complete"]

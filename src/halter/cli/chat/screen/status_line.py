@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from halter.cli.chat.styling import cells, short
+from halter.cli.chat.screen.styling import cells, short
 from halter.views.text import elapsed
 
 if TYPE_CHECKING:
-    from halter.cli.chat.transcript import ChatTranscript
+    from halter.cli.chat.screen.transcript import ChatTranscript
     from halter.models.types import Usage
-    from halter.session.compactor import ContextUsage
+    from halter.session.compaction.compactor import ContextUsage
 
 __all__ = ["SessionFigures", "brief_usage", "context_text", "status_line", "tokens_text"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from halter.cli.chat.live_area import LiveArea
 from halter.cli.chat.notices import Notice
-from halter.cli.chat.transcript import ChatTranscript
+from halter.cli.chat.screen.live_area import LiveArea
+from halter.cli.chat.screen.transcript import ChatTranscript
 from halter.events import Event, EventData, TurnStarted
 from halter.events.tools import ApprovalAnswered, ApprovalAsked
 from halter.tools.approval import ApprovalRequest

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
-    from halter.cli.chat.markdown_blocks import Block
+    from halter.cli.chat.screen.markdown_blocks import Block
 
 __all__ = ["THEMES", "Styler", "Tone", "cells", "find_theme", "fold", "short", "warm_up"]
 
@@ -66,7 +66,7 @@ def warm_up() -> None:
     """
     import gc
 
-    from halter.cli.chat.markdown_blocks import MarkdownBlocks
+    from halter.cli.chat.screen.markdown_blocks import MarkdownBlocks
 
     styler, answer = Styler(_MIN_WIDTH, color=True), MarkdownBlocks()
     answer.add("- **warm** `up`\n```python\npass\n```\n")

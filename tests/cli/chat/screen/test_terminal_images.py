@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from halter.cli.chat.terminal_images import image_protocol, image_sequence
+from halter.cli.chat.screen.terminal_images import image_protocol, image_sequence
 from halter.models import Image, ToolCall
 from halter.testing import FakeProvider, answer, tool_calls
 from tests.support.chat_screen import ChatScreen

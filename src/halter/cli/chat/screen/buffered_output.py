@@ -12,7 +12,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from halter.cli.chat.terminal import TerminalDevice
+    from halter.cli.chat.screen.terminal import TerminalDevice
 
 __all__ = ["BufferedOutput"]
 

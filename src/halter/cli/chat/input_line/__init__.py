@@ -1,0 +1,1 @@
+"""The line that the user types: keys, completion, and earlier lines."""
