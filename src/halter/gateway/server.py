@@ -66,7 +66,7 @@ class Gateway:
     with TLS, *public_name* is the host of the public address. A session that is idle for *idle_after* seconds is
     unloaded. *voice_messages* transcribes recordings and is closed with the gateway; by default that is done on this
     machine. *platforms* are chat platforms. *keep_prefixes* is called with the prefixes of commands that an admin
-    allows for always. *notices* are told to every user at the start, as that there is no sandbox. *sockets* are
+    allows permanently. *notices* are told to every user at the start, as that there is no sandbox. *sockets* are
     listening already, instead of *host* and *port*.
     """
 
@@ -157,7 +157,7 @@ class Gateway:
         self._runner = runner
         self._port = runner.addresses[0][1]
         self.streams.begin()
-        self.registry.resume()
+        self.registry.resumption.resume()
         for bridge in self._bridges:
             bridge.start()
 

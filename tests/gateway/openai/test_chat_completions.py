@@ -216,7 +216,9 @@ async def test_an_answer_that_begins_again_says_so_in_a_stream() -> None:
         async with openai_gateway(agents=agent) as (_, client, _):
             stream = await client.chat.completions.create(model="halter", messages=HELLO, stream=True)
             text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
-            first, _, second = text.partition("\n\n[The connection to the model was lost. It answers again.]\n\n")
+            first, _, second = text.partition(
+                "\n\n[The connection to the model was lost. The answer starts again.]\n\n"
+            )
             assert first.startswith("one two")
             assert second == "Done."
             provider.script(drop(2, text="one two"), answer("Done."))
@@ -294,7 +296,7 @@ async def test_an_answer_can_be_asked_for_as_json() -> None:
 async def test_an_agent_with_an_output_type_takes_no_other() -> None:
     """What it answers is the choice of who made it."""
     async with openai_gateway(agents=Agent(ScriptedModel(), output=list[int])) as (_, client, _):
-        with pytest.raises(BadRequestError, match="type of their own"):
+        with pytest.raises(BadRequestError, match="output type of its own"):
             await client.chat.completions.create(
                 model="halter", messages=HELLO, response_format={"type": "json_object"}
             )

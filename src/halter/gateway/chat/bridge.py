@@ -230,7 +230,7 @@ class ChatBridge:
             await live.session.apost([form.text, *parts], form.mode, form.id)
         else:
             await self._accept(live, form, parts)
-        await self._commands.stop(live, self._key, StopBody())
+        await self._commands.stops.stop(live, self._key, StopBody())
         self._report_stopped(chat, live.session, "📥 This arrived after your stop.")
 
     async def _new(self, chat: Conversation, incoming: Incoming) -> None:
@@ -242,7 +242,7 @@ class ChatBridge:
         chat.outgoing.say("New conversation.")
         with contextlib.suppress(Problem):  # there was none before
             async with self._registry.lease(old) as live:
-                await self._commands.stop(live, self._key, StopBody())
+                await self._commands.stops.stop(live, self._key, StopBody())
 
     async def _why(self, chat: Conversation, incoming: Incoming) -> None:
         text, is_drawing = why(await self._read(chat.session(incoming.order)))
@@ -260,7 +260,7 @@ class ChatBridge:
                 if incoming.redelivered and _was_done(await self._read(session.id), incoming.order):
                     return
                 turn = session.turn
-                receipt = await self._commands.stop(live, self._key, StopBody())
+                receipt = await self._commands.stops.stop(live, self._key, StopBody())
         except Problem as problem:
             if problem.status == _UNAVAILABLE:
                 raise

@@ -51,6 +51,11 @@ class Key(msgspec.Struct, frozen=True):
         """Whether it may use a session that the key with the id *owner* created; an unknown owner is empty."""
         return self.scope == "admin" or self.id == owner
 
+    @property
+    def title(self) -> str:
+        """The name for records of who asked or answered."""
+        return f"gateway key {self.name!r}"
+
 
 class KeyFile:
     """A file of keys."""

@@ -18,7 +18,7 @@ __all__ = ["AnswerText"]
 
 _BETWEEN: Final = "\n\n"
 _AGAIN: Final = (
-    "\n\n[The connection to the model was lost. It answers again.]\n\n"  # what was sent cannot be taken back
+    "\n\n[The connection to the model was lost. The answer starts again.]\n\n"  # what was sent cannot be taken back
 )
 
 

@@ -102,7 +102,9 @@ class RequestTurns:
             agent.approve = None
         if asked.output is not None:
             if agent.output_type is not None:
-                raise Problem(422, "the answers of this agent have a type of their own", field="model", kind="format")
+                raise Problem(
+                    422, "this agent has an output type of its own: leave out the format", field="model", kind="format"
+                )
             agent.output_type = asked.output
         return agent
 

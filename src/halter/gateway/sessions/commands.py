@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-import time
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.errors import CheckpointFailed, LeaseLost, SessionBusy, SessionClosed
+from halter.errors import CheckpointFailed, SessionBusy
 from halter.events import ApprovalAsked
 from halter.gateway.http.auth import check_scope
 from halter.gateway.http.errors import Problem
-from halter.gateway.http.schemas import ReceiptView, StoppedView, view_inbox_message, view_receipt
+from halter.gateway.http.schemas import view_inbox_message, view_receipt
 from halter.gateway.http.session_schemas import CompactionView, ContextView, SessionBody
 from halter.gateway.sessions.branching import before_turn, opening_message, with_text
 from halter.gateway.sessions.limits import LimitExceeded, per_minute
+from halter.gateway.sessions.stops import Stops
 from halter.gateway.sessions.views import view_session
 from halter.models.types import Text
 from halter.tools.approval import read_approval
@@ -23,17 +23,14 @@ from halter.tools.approval import read_approval
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
-    from halter.errors import StoreError
-    from halter.gateway.cluster.stop_records import StopRecord
     from halter.gateway.http.keys import Key
     from halter.gateway.http.schemas import (
         EditBody,
         InboxMessageView,
         MessageBody,
         MessageForm,
+        ReceiptView,
         RollbackBody,
-        StopAllBody,
-        StopBody,
     )
     from halter.gateway.http.session_schemas import BranchBody, RetryBody, SessionEditBody, SessionView
     from halter.gateway.sessions.live_session import LiveSession
@@ -42,15 +39,11 @@ if TYPE_CHECKING:
     from halter.gateway.token_bucket import TokenBucket
     from halter.models.types import Audio, Part
     from halter.session.inbox import InboxMessage, Receipt
-    from halter.session.session import Session
-    from halter.session.turn import Turn
     from halter.tools.approval import ApprovalRequest
     from halter.tools.file_history import FileDiff, RestoredFiles
 
 __all__ = ["Commands", "KeepPrefixes"]
 
-_MIN_WAIT: Final = 0.03  # seconds
-_MAX_STOPS: Final = 10_000  # that are recognized if they are repeated
 _PLATFORMS: Final = ("telegram",)  # reserved even while none is set up: it may be later
 T = TypeVar("T")
 KeepPrefixes: TypeAlias = "Callable[[Sequence[tuple[str, ...]]], object]"
@@ -58,7 +51,7 @@ KeepPrefixes: TypeAlias = "Callable[[Sequence[tuple[str, ...]]], object]"
 
 
 class Commands:
-    """Messages, stops and answers."""
+    """Messages, answers and changes. `stops` has the stops."""
 
     def __init__(
         self,
@@ -71,13 +64,13 @@ class Commands:
 
         *keep_prefixes* saves what an admin allows permanently; without it nothing can be allowed permanently.
         """
+        self.stops = Stops(registry)
         self._registry = registry
         self._speech = speech
         self._keep_prefixes = keep_prefixes
         self._reserved = tuple(f"{name}-" for name in {*reserved, *_PLATFORMS})
         self._messages: dict[str, TokenBucket] = {}  # of keys
         self._sessions: dict[str, TokenBucket] = {}
-        self._stops: dict[str, ReceiptView] = {}  # of the last stops that had an id
 
     async def create(self, key: Key, body: SessionBody) -> tuple[SessionView, bool]:
         """Create a session, or find it; True if it is new."""
@@ -160,106 +153,6 @@ class Commands:
                 raise LimitExceeded(msg, "messages", wait)
         live.messages.take()
         of_key.take()
-
-    async def stop(self, live: LiveSession, key: Key, body: StopBody, stop_id: str = "") -> ReceiptView:
-        """Stop a turn or a call; not an error if it is not running. The same *stop_id* stops once."""
-        if stop_id and stop_id in self._stops:
-            return self._stops[stop_id]
-        if stop_id:
-            self._stops[stop_id] = _unstopped(live.session.id, "this stop is being carried out")
-            if len(self._stops) > _MAX_STOPS:
-                del self._stops[next(iter(self._stops))]
-        try:
-            receipt = await self._stop(live, key, body)
-        except BaseException:
-            self._stops.pop(stop_id, None)  # it was not done as a whole: the same stop may be sent again
-            raise
-        if stop_id:
-            self._stops[stop_id] = receipt
-        return receipt
-
-    async def _stop(self, live: LiveSession, key: Key, body: StopBody) -> ReceiptView:
-        session = live.session
-        if (body.scope == "call") != (body.call_id is not None):
-            raise Problem(
-                422, 'call_id is required with scope "call", and allowed only there', field="call_id", kind="field"
-            )
-        turn = session.turn if session.is_running else None
-        if body.expect_turn is not None and (turn is None or turn.id != body.expect_turn):
-            return _unstopped(session.id, f"turn {body.expect_turn} is not running")
-        if body.call_id is not None:
-            stopped = session.cancel_call(body.call_id, body.reason)
-            note = "" if stopped else "there is no such call, or it has ended"
-            return _stopped(session.id, turn, note, stopped=stopped)
-        scope: Literal["all", "turn"] = "all" if body.scope == "all" else "turn"
-        receipt = await session.astop(scope=scope, reason=body.reason, detail=_by(key))
-        if isinstance(receipt.error, (LeaseLost, SessionClosed)):
-            raise receipt.error  # the stop is for the next owner of the session
-        if receipt.error is not None:
-            raise _unheld(receipt.error) from receipt.error
-        if turn is not None:
-            await _wait_for_end([turn], body.patience)
-        return view_receipt(session.id, receipt, finished=turn is not None and turn.ended.is_set)
-
-    async def stop_recorded(self, live: LiveSession, record: StopRecord) -> None:
-        """Carry out a stop that was recorded when the log ended with `record.last`.
-
-        Messages that were accepted until then are held, and a turn with one of them is stopped, whenever it began: its
-        start may have been on its way when the stop was recorded. What was accepted later is not affected. Raises an
-        error of the store if messages could not be held: the record has to be kept then.
-        """
-        if record.id in self._stops:
-            return
-        session = live.session
-        self._stops[record.id] = _unstopped(session.id, "this stop was recorded")
-        try:
-            await self._stop_as_recorded(session, record)
-        except BaseException:
-            self._stops.pop(record.id, None)
-            raise
-
-    async def _stop_as_recorded(self, session: Session, record: StopRecord) -> None:
-        if record.turn and (session.turn is None or session.turn.id != record.turn):
-            return
-        turn = session.turn if session.is_running else None
-        if turn is not None and all(each.number > record.last for each in session.inbox.applied_in(turn.id)):
-            return
-        earlier = [each.id for each in session.inbox if each.number <= record.last]
-        if earlier or not len(session.inbox):
-            said_in = earlier[-1] if earlier else ""
-            receipt = await session.astop(
-                scope=record.scope, reason=record.reason, detail=record.detail, said_in=said_in
-            )
-            if receipt.error is not None:
-                raise receipt.error
-        else:  # all queued messages came later
-            session.interrupt(reason=record.reason, detail=record.detail, by="a recorded stop")
-
-    async def stop_all(self, key: Key, body: StopAllBody) -> StoppedView:
-        """Stop every session. Messages queued in unloaded sessions wait until a client opens the session."""
-        self._registry.cancel_resuming()
-        turns = self._registry.transient.stop(body.reason, _by(key), "stop()")
-        loaded, errors = await self._stop_loaded(key, body)
-        turns += loaded
-        if await self._registry.loaded():
-            loaded, of_loaded = await self._stop_loaded(key, body)
-            turns += loaded
-            errors += of_loaded
-        if errors:
-            raise _unheld(errors[0]) from errors[0]
-        await _wait_for_end(turns, body.patience)
-        return StoppedView(stopped=len(turns), finished=sum(turn.ended.is_set for turn in turns))
-
-    async def _stop_loaded(self, key: Key, body: StopAllBody) -> tuple[list[Turn], list[StoreError | SessionClosed]]:
-        """Stop the loaded sessions; returns the stopped turns, and the errors of those that could not hold messages."""
-        stops: list[tuple[Turn | None, Coroutine[Any, Any, Receipt]]] = []
-        for live in list(self._registry.live_sessions.values()):
-            session = live.session
-            if live.is_busy or (body.scope == "all" and session.has_resources):
-                stops.append((session.turn, session.astop(scope=body.scope, reason=body.reason, detail=_by(key))))
-        receipts = [(turn, await held) for turn, held in stops]
-        turns = [turn for turn, receipt in receipts if receipt.stopped and turn is not None]
-        return turns, [receipt.error for _, receipt in receipts if receipt.error is not None]
 
     async def rollback(self, live: LiveSession, body: RollbackBody) -> ReceiptView:
         """Remove the running or the last turn from the history, and with `files` its file changes."""
@@ -349,7 +242,7 @@ class Commands:
                 raise Problem(403, msg, kind="agents-process")
             if read_approval(value).scope == "always":
                 await self._allow_always(key, approval)
-        if not await _in_thread(lambda: live.session.answer(request, value, by=_by(key))):
+        if not await _in_thread(lambda: live.session.answer(request, value, by=key.title)):
             msg = f"there is no open question {request!r}"
             raise Problem(404, msg, field="request", kind="not-asked")
 
@@ -416,13 +309,6 @@ class Commands:
         return pending
 
 
-async def _wait_for_end(turns: list[Turn], seconds: float) -> None:
-    """Wait for turns to end, at least `_MIN_WAIT`, which is usually enough."""
-    until = time.monotonic() + max(seconds, _MIN_WAIT)
-    for turn in turns:
-        await turn.ended.wait_async(max(until - time.monotonic(), 0.0))
-
-
 async def _in_thread(work: Callable[[], T]) -> T:
     """Run something short that waits for the session's writer, without blocking the loop."""
     return await run_blocking_async(work, token=NEVER)
@@ -436,30 +322,9 @@ async def _with_files(work: Callable[[], T]) -> T:
         raise Problem(409, str(error), kind="conflict") from error
 
 
-def _unheld(error: StoreError | SessionClosed) -> Problem:
-    """The problem of a stop that could not hold queued messages. They would run later, so it is not acknowledged."""
-    msg = f"what was running is stopped, but queued messages could not be held: send the stop again ({error})"
-    return Problem(503, msg, kind="store", retry_after=1.0)
-
-
-def _by(key: Key) -> str:
-    return f"gateway key {key.name!r}"
-
-
 def _empty() -> Problem:
     return Problem(422, "the text is empty", field="text", kind="field")
 
 
 def _too_late(pending: InboxMessage) -> Problem:
     return Problem(409, f"the message is {pending.state} and no longer queued", field="message", kind="too-late")
-
-
-def _unstopped(session_id: str, note: str) -> ReceiptView:
-    return _stopped(session_id, None, note, stopped=False)
-
-
-def _stopped(session_id: str, turn: Turn | None, note: str, *, stopped: bool) -> ReceiptView:
-    turn_id = turn.id if turn is not None else ""
-    return ReceiptView(
-        session=session_id, id="", state="applied", mode="stop", turn_id=turn_id, stopped=stopped, note=note
-    )

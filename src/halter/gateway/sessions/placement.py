@@ -135,7 +135,7 @@ class Sessions:
     async def stop_all(self, key: Key, body: StopAllBody) -> StoppedView:
         """Stop every session, on every node."""
         if self._cluster is None:
-            return await self._commands.stop_all(key, body)
+            return await self._commands.stops.stop_all(key, body)
         return await self._cluster.stop_all(key, body)
 
     async def states(self) -> Mapping[str, LoadedSession]:

@@ -12,11 +12,11 @@ import collections
 import contextlib
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
-from halter.errors import LeaseLost, SessionOwned, StoreError
+from halter.errors import LeaseLost
 from halter.events import (
     Event,
     MessageAccepted,
@@ -29,12 +29,13 @@ from halter.gateway.http.errors import Problem
 from halter.gateway.sessions.event_queue import EventQueue
 from halter.gateway.sessions.limits import LimitExceeded, Overloaded
 from halter.gateway.sessions.live_session import CLOSE_TIMEOUT, LiveSession, agent_of
+from halter.gateway.sessions.resumption import Resumption
 from halter.gateway.sessions.transient_sessions import TransientSessions
 from halter.stores.closed_sessions import copy_events, erase_session
 from halter.voice.voice_messages import TRANSCRIBING
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from halter.agent import Agent
@@ -100,6 +101,8 @@ class SessionRegistry:
         self.live_sessions: dict[str, LiveSession] = {}
         self.busy: set[LiveSession] = set()
         self.transient = TransientSessions()
+        self.turn_ended = asyncio.Event()
+        self.resumption = Resumption(self)
         self.is_draining = False
         self.before_serving: Callable[[LiveSession], Awaitable[None]] | None = None
         """Awaited with each session that was loaded, before it is served. If it raises, the session is closed again."""
@@ -111,9 +114,7 @@ class SessionRegistry:
         self._loading: dict[str, asyncio.Task[tuple[LiveSession, bool]]] = {}
         self._awaiting: collections.Counter[str] = collections.Counter()  # callers that wait for a session to be loaded
         self._unloading: dict[str, asyncio.Task[None]] = {}
-        self._resuming: set[asyncio.Task[None]] = set()
         self._events = EventQueue(self._process)
-        self._freed = asyncio.Event()  # set when a turn ends
         self._unloaded = asyncio.Event()  # set, and replaced, when a session was unloaded
 
     # -- loading ---------------------------------------------------------------------------------------------------
@@ -251,7 +252,7 @@ class SessionRegistry:
         elif isinstance(event.data, (TurnFinished, MessageEdited)):  # an edit may leave nothing to do
             if not live.is_busy:
                 self.busy.discard(live)
-            self._freed.set()
+            self.turn_ended.set()
             self._schedule_unload(live)
         self._watch(live, event)
 
@@ -271,7 +272,7 @@ class SessionRegistry:
             live.accepting -= 1
             self.transient.discard(live)
             self.busy.discard(live)
-            self._freed.set()
+            self.turn_ended.set()
 
     def check_turns(self, live: LiveSession, key: str) -> None:
         """Refuse a message that would start one turn too many. One for a running turn is accepted."""
@@ -287,60 +288,12 @@ class SessionRegistry:
                 msg = "too many turns of this key are running"
                 raise LimitExceeded(msg, "turns")
 
-    def resume(self, also: Collection[str] = ()) -> None:
-        """Resume what an earlier gateway process has accepted: open each session with queued messages, and *also*."""
-        if not self.is_draining:
-            self._start(self._open_all(also, with_waiting=True))
-
-    def open_soon(self, session_ids: Collection[str]) -> None:
-        """Open sessions that no node has any more."""
-        if not self.is_draining:
-            self._start(self._open_all(session_ids, with_waiting=False))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._resuming.add(task)
-        task.add_done_callback(self._resuming.discard)
-
-    def cancel_resuming(self) -> None:
-        """Open no more sessions with queued messages until a client asks for one."""
-        for task in self._resuming:
-            task.cancel()
-
     async def loaded(self) -> bool:
         """Wait for the sessions that are being opened; False if there are none. Bounded."""
         loading = set(self._loading.values())
         if loading:
             await asyncio.wait(loading, timeout=CLOSE_TIMEOUT)
         return bool(loading)
-
-    async def _open_all(self, session_ids: Collection[str], *, with_waiting: bool) -> None:
-        """Open sessions, within the limit of turns. A boundary: one that cannot be opened is logged and skipped."""
-        found = dict.fromkeys(session_ids)
-        try:
-            infos = await _in_thread(self.store.sessions) if with_waiting else []
-        except StoreError as error:
-            _log.warning("sessions with queued messages could not be found: %s", error)
-            return
-        except Exception:  # noqa: BLE001
-            _log.exception("finding sessions with queued messages failed")
-            return
-        found |= {info.id: None for info in infos if info.waiting}
-        for session_id in found:
-            if "/" in session_id:  # child sessions are part of their parent
-                continue
-            while len(self.busy) >= self.limits.turns:
-                self._freed.clear()
-                await self._freed.wait()
-            try:
-                async with self.lease(session_id):
-                    pass
-            except SessionOwned as error:
-                _log.info("%s", error, extra={"session": session_id})
-            except (Problem, StoreError) as error:
-                _log.warning("%s", error, extra={"session": session_id})
-            except Exception:  # noqa: BLE001
-                _log.exception("resuming the session failed", extra={"session": session_id})
 
     # -- unloading ------------------------------------------------------------------------------------------------
 
@@ -423,7 +376,7 @@ class SessionRegistry:
         the next start, or for another node.
         """
         self.is_draining = True
-        self.cancel_resuming()
+        self.resumption.cancel()
         transient = asyncio.create_task(self.transient.drain(drain_timeout, close_timeout))
         ends = []
         for live in list(self.live_sessions.values()):

@@ -119,7 +119,7 @@ class StopTurn(_Request, frozen=True, tag="stop"):
     result = ReceiptView
 
     async def run(self, commands: Commands, live: LiveSession, key: Key) -> ReceiptView:
-        return await commands.stop(live, key, self.body, self.id)
+        return await commands.stops.stop(live, key, self.body, self.id)
 
     async def to_send(self) -> StopTurn:
         """The stop with an id, as it may be sent again."""
