@@ -96,16 +96,31 @@ class Servers:
         return True
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[Servers]:
-    found = Servers(tmp_path_factory.mktemp("nats"), certificates)
+@contextlib.contextmanager
+def starting(folder: Path, certificates: Path) -> Iterator[Servers]:
+    found = Servers(folder, certificates)
     try:
-        wait_until(found.are_ready, 60)
         yield found
     finally:
         for process in found.processes:
             process.kill()
             process.wait()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[Servers]:
+    with starting(tmp_path_factory.mktemp("nats"), certificates) as found:
+        wait_until(found.are_ready, 60)
+        yield found
+
+
+def test_a_store_opens_while_its_servers_choose_their_leader(tmp_path: Path, certificates: Path) -> None:
+    """Gateways that started together with their servers gave up: these leave the first requests without an answer."""
+    trusted = ssl.create_default_context(cafile=certificates / "ca.pem")
+    with starting(tmp_path, certificates) as servers:
+        with NATSStore(servers.cluster.split(","), replicas=3, patience=30, tls=trusted) as store:
+            store.join()
+            assert len(store.nodes()) == 1
 
 
 def test_gateways_share_sessions_over_tls(home: Home, provider: FakeProvider, servers: Servers) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import gc
 import queue
 import signal
 import socket
@@ -14,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 from nats.aio.msg import Msg
 
@@ -23,7 +26,8 @@ from halter.errors import LeaseLost, SessionOwned, StoreError
 from halter.events import MessageEdited
 from halter.models.types import Audio, UserMessage
 from halter.stores import NATSStore, Write
-from halter.stores.nats.names import session_of, token_of
+from halter.stores.nats import streams
+from halter.stores.nats.names import Names, session_of, token_of
 from halter.testing import Gate, ScriptedModel
 from tests.support.nats_server import NATSServer, signal_server
 from tests.support.processes import wait_dead
@@ -132,6 +136,25 @@ def test_ids_with_special_characters_are_apart(nats_server: NATSServer, tmp_path
         assert all(texts(store, name) == [name] for name in names)
 
 
+@pytest.mark.parametrize("count", [1, 4, 5])
+def test_every_owner_is_listed_every_time(
+    nats_server: NATSServer, tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of owners was now and then empty: the client's mark of its end could come before the first entry."""
+    monkeypatch.setattr(streams, "_PULL", 2)  # so that a list has several pages, the last one full or not
+    with NATSStore(nats_server.url, prefix=tmp_path.name) as store:
+        leases = [store.acquire(f"session {number}") for number in range(count)]
+        for _ in range(60):
+            assert {name: owner.generation for name, owner in store.owners().items()} == {
+                lease.session: 1 for lease in leases
+            }
+            assert len(store.nodes()) == 1
+        store.release(leases[0])
+        assert len(store.owners()) == count - 1
+        expire(store)
+        assert store.nodes() == {}
+
+
 def test_the_server_refuses_an_owner_whose_session_was_taken(nats_server: NATSServer, tmp_path: Path) -> None:
     """An old owner that believes to own a session writes nothing, however soon it tries, and learns that it is lost."""
     with (
@@ -205,7 +228,7 @@ def test_a_commit_that_arrives_after_it_was_given_up(nats_server: NATSServer, tm
     """
     with Links() as links:
         port = links.add("a", nats_server.port)
-        with NATSStore(f"nats://127.0.0.1:{port}", prefix=tmp_path.name, patience=0.1) as store:
+        with NATSStore(f"nats://127.0.0.1:{port}", prefix=tmp_path.name, patience=0.5) as store:
             lease = store.acquire("s")
             append(store, lease, says("first"))
             links.hold(["a"])
@@ -221,7 +244,7 @@ def test_a_log_is_erased_after_a_commit_that_arrived_late(nats_server: NATSServe
     """The commit was given up, and written nevertheless: erasing the log said that the lease was lost."""
     with Links() as links:
         port = links.add("a", nats_server.port)
-        with NATSStore(f"nats://127.0.0.1:{port}", prefix=tmp_path.name, patience=0.1) as store:
+        with NATSStore(f"nats://127.0.0.1:{port}", prefix=tmp_path.name, patience=0.5) as store:
             lease = store.acquire("s")
             append(store, lease, says("first"))
             links.hold(["a"])
@@ -238,8 +261,8 @@ def test_a_commit_that_arrives_after_the_log_was_read_again(nats_server: NATSSer
     arrived = queue.SimpleQueue[bytes]()
     with Links() as links, NATSStore(nats_server.url, prefix=tmp_path.name) as watching:
         urls = [f"nats://127.0.0.1:{links.add(name, nats_server.port)}" for name in ("a", "b")]
-        options: dict[str, Any] = {"dont_randomize": True, "ping_interval": 0.2, "max_outstanding_pings": 1}
-        with NATSStore(urls, prefix=tmp_path.name, patience=0.1, **options) as store:
+        options: dict[str, Any] = {"dont_randomize": True, "ping_interval": 0.6, "max_outstanding_pings": 1}
+        with NATSStore(urls, prefix=tmp_path.name, patience=0.3, **options) as store:
             lease = store.acquire("s")
             append(store, lease, says("first"))
             watching._run(lambda: listen(watching, "s", arrived))
@@ -394,6 +417,30 @@ def test_no_server_is_said_so() -> None:
         port = listening.getsockname()[1]
     with pytest.raises(StoreError, match="is it running, with JetStream"):
         NATSStore(f"nats://127.0.0.1:{port}", patience=0.5)
+
+
+def test_a_try_that_is_given_up_leaves_no_connection() -> None:
+    """A server that says nothing: the connection to it stayed open until the garbage collector found it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        with pytest.raises(StoreError, match="does not answer"):
+            NATSStore(f"nats://127.0.0.1:{listening.getsockname()[1]}", patience=0.2)
+        with listening.accept()[0] as peer:
+            peer.settimeout(10)
+            assert peer.recv(1) == b""
+
+
+def test_a_stream_of_another_program_is_refused(nats_server: NATSServer, tmp_path: Path) -> None:
+    """It is not written to, the error says what to do, and the connection is closed."""
+
+    async def occupy() -> None:
+        client = await nats.connect(nats_server.url)
+        await client.jetstream().add_stream(name=Names(tmp_path.name).stream, subjects=[Names(tmp_path.name).logs])
+        await client.close()
+
+    asyncio.run(occupy())
+    with pytest.raises(StoreError, match="was not created by Halter; use another prefix"):
+        NATSStore(nats_server.url, prefix=tmp_path.name)
+    gc.collect()  # what is not closed would warn now
 
 
 def test_closing_without_a_server_is_bounded(own_server: NATSServer) -> None:

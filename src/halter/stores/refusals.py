@@ -23,7 +23,7 @@ def open_here(session: str) -> SessionOwned:
 def lease_lost(lease: Lease) -> LeaseLost:
     """The lease is not the newest one."""
     return LeaseLost(
-        f"session {lease.session!r} was closed, or taken over by another: nothing was written", lease.session
+        f"session {lease.session!r} was closed, or taken over by another process: nothing was written", lease.session
     )
 
 

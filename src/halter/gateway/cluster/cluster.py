@@ -61,9 +61,7 @@ _MOST_OWNERS: Final = 100_000
 _LISTINGS: Final = 4  # attempts to list the sessions of a node that has gone; with many sessions each is expensive
 _STATES: Final = 1.0  # seconds for the states of another node's sessions
 _STOP: Final = 1.0  # seconds after which a stop without a reply is recorded
-_RECORDED: Final = (
-    "its node does not answer: the stop is recorded. That node carries it out, or the next one, before it runs anything"
-)
+_RECORDED: Final = "the session's node does not answer: the stop is recorded, and carried out before any node continues"
 
 
 class Cluster:
@@ -108,7 +106,7 @@ class Cluster:
             await self._members.start()
         except (nats.errors.Error, OSError, TimeoutError) as error:
             await self.close()
-            raise StoreError(f"NATS does not answer: {error or type(error).__name__}") from error
+            raise StoreError(f"NATS does not answer: {str(error) or type(error).__name__}") from error
 
     async def close(self) -> None:
         """Answer nothing more, and disconnect. Bounded."""
@@ -195,7 +193,7 @@ class Cluster:
         if not first or not key.may_use(owner_of(first)):
             raise Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")
         scope: Literal["all", "turn"] = "all" if body.scope == "all" else "turn"
-        detail = f"gateway key {key.name!r}"
+        detail = key.title
         try:
             last = await run_blocking_async(lambda: self._store.last_number(session_id), token=NEVER)
             record = StopRecord(request.id, last, scope, body.reason, detail, body.expect_turn or "")
@@ -213,7 +211,7 @@ class Cluster:
         others = self._members.others()
         request = encode(StopNode(_bare(key), body))
         asking = [self._try_ask(each, request, _STOP + body.patience) for each in others]
-        stopping = self._commands.stop_all(key, body)
+        stopping = self._commands.stops.stop_all(key, body)
         *replies, total = await asyncio.gather(*asking, stopping, return_exceptions=True)  # others are asked first
         silent = [process for process, reply in zip(others, replies, strict=True) if reply is None]
         recorded = await self._record_stops(silent, key, body) if silent else 0
@@ -291,7 +289,7 @@ class Cluster:
                     raise
                 raise Moved("") from error  # whoever asks may have it
         if isinstance(asked, StopNode):
-            return await self._commands.stop_all(asked.key, asked.body)
+            return await self._commands.stops.stop_all(asked.key, asked.body)
         return {
             session_id: LoadedSession(live.session.is_running, view_turn(live))
             for session_id, live in self._registry.live_sessions.items()
@@ -305,7 +303,7 @@ class Cluster:
         if live is None:
             return False
         try:
-            await self._commands.stop_recorded(live, record)
+            await self._commands.stops.stop_recorded(live, record)
         except (LeaseLost, SessionClosed):  # the next owner does it, before it serves the session
             return False
         return True
@@ -315,10 +313,10 @@ class Cluster:
         try:
             record = await self._records.find(live.session.id)
         except (nats.errors.Error, OSError, TimeoutError) as error:
-            raise StoreError(f"NATS does not answer: {error or type(error).__name__}") from error
+            raise StoreError(f"NATS does not answer: {str(error) or type(error).__name__}") from error
         self.learn_owner(live.session.id, "")
         if record is not None:
-            await self._commands.stop_recorded(live, record)
+            await self._commands.stops.stop_recorded(live, record)
             await self._records.remove(live.session.id, record)
 
     # -- nodes that come and go ------------------------------------------------------------------------------------
@@ -338,7 +336,9 @@ class Cluster:
                 _log.warning("the sessions of node %s could not be listed: %s", node, error)
                 await asyncio.sleep(UNTIL_IT_WORKS.delay(retry))
             else:
-                self._registry.resume([session_id for session_id, owner in owners.items() if owner.node == node])
+                self._registry.resumption.resume(
+                    [session_id for session_id, owner in owners.items() if owner.node == node]
+                )
                 return
 
     def _announce_released(self, session_id: str) -> None:
@@ -347,7 +347,7 @@ class Cluster:
             self._spawn(self._client.publish(f"{self._store.names.prefix}.released", session_id.encode()))
 
     async def _on_released(self, message: Msg) -> None:
-        self._registry.open_soon([message.data.decode()])
+        self._registry.resumption.open_soon([message.data.decode()])
 
     async def _on_reconnect(self) -> None:
         self._logs.request_reread()

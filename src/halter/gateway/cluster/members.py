@@ -18,6 +18,7 @@ from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.errors import StoreError
 from halter.stores.nats.names import process_of
+from halter.stores.nats.requests import ANSWER_SECONDS, retry_unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Members"]
 
 _log = logging.getLogger(__name__)
-_ANSWER_SECONDS: Final = 2.0
+_PAUSE: Final = 2.0  # seconds until a watch that broke begins again
 _LATE: Final = 0.2  # seconds more than a lease lasts
 
 
@@ -39,7 +40,7 @@ class Members:
 
     def __init__(self, client: Client, store: NATSStore, on_gone: Callable[[str], None]) -> None:
         """*on_gone* is called with each node that has gone."""
-        self._js = client.jetstream(timeout=_ANSWER_SECONDS)
+        self._js = client.jetstream(timeout=ANSWER_SECONDS)
         self._store = store
         self._on_gone = on_gone
         self._bucket: KeyValue
@@ -49,7 +50,7 @@ class Members:
     async def start(self) -> None:
         """Become a node, and watch the others. Raises an error of `nats`, or `StoreError`."""
         await run_blocking_async(self._store.join, token=NEVER)
-        self._bucket = await self._js.key_value(self._store.names.nodes)
+        self._bucket = await retry_unanswered(lambda: self._js.key_value(self._store.names.nodes), self._store.patience)
         self._do(self._watch())
 
     async def close(self) -> None:
@@ -95,10 +96,10 @@ class Members:
                     with contextlib.suppress(nats.errors.Error, OSError):
                         await watcher.stop()  # type: ignore[no-untyped-call]
             except (nats.errors.Error, OSError, TimeoutError) as error:
-                _log.warning("the nodes cannot be watched; trying again: %s", error or type(error).__name__)
+                _log.warning("the nodes cannot be watched; trying again: %s", str(error) or type(error).__name__)
             except Exception:  # noqa: BLE001
                 _log.exception("watching the nodes failed; trying again")
-            await asyncio.sleep(_ANSWER_SECONDS)
+            await asyncio.sleep(_PAUSE)
 
     def _renewed(self, node: str) -> None:
         self._schedule_check(node, self._store.lease_seconds + _LATE)

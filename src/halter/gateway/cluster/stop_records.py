@@ -20,6 +20,8 @@ from nats.js.api import KeyValueConfig, StorageType
 
 from halter.errors import StoreError
 from halter.stores.nats.names import session_of, token_of
+from halter.stores.nats.requests import ANSWER_SECONDS, retry_unanswered
+from halter.stores.nats.schema import open_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["StopRecord", "StopRecords"]
 
 _log = logging.getLogger(__name__)
+_PAUSE: Final = 2.0  # seconds until a watch that broke begins again
 _DAY: Final = 86_400.0
-_ANSWER_SECONDS: Final = 2.0
 
 
 class StopRecord(Struct, frozen=True):
@@ -51,7 +53,7 @@ class StopRecords:
     """The bucket. Everything here runs on the loop of the connection."""
 
     def __init__(self, client: Client, store: NATSStore) -> None:
-        self._js = client.jetstream(timeout=_ANSWER_SECONDS)
+        self._js = client.jetstream(timeout=ANSWER_SECONDS)
         self._store = store
         self._bucket: KeyValue
         self._watching: asyncio.Task[None] | None = None
@@ -60,10 +62,7 @@ class StopRecords:
         """Have *carry_out* called with each record of a session; True if that is done and the record can go."""
         name = self._store.names.stops
         config = KeyValueConfig(name, storage=StorageType.FILE, replicas=self._store.replicas, direct=False, ttl=_DAY)
-        try:
-            self._bucket = await self._js.create_key_value(config)
-        except nats.js.errors.BadRequestError:  # it exists, with other settings
-            self._bucket = await self._js.key_value(name)
+        self._bucket = await retry_unanswered(lambda: open_bucket(self._js, config), self._store.patience)
         self._watching = asyncio.create_task(self._watch(carry_out))
 
     async def close(self) -> None:
@@ -107,7 +106,7 @@ class StopRecords:
                     with contextlib.suppress(nats.errors.Error, OSError):
                         await watcher.stop()  # type: ignore[no-untyped-call]
             except (nats.errors.Error, StoreError, OSError, TimeoutError) as error:
-                _log.warning("stops cannot be watched for; trying again: %s", error or type(error).__name__)
+                _log.warning("stops cannot be watched for; trying again: %s", str(error) or type(error).__name__)
             except Exception:  # noqa: BLE001
                 _log.exception("watching for stops failed; trying again")
-            await asyncio.sleep(_ANSWER_SECONDS)
+            await asyncio.sleep(_PAUSE)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import nats.js.errors
 
 from halter.stores.nats.names import session_of, token_of
+from halter.stores.nats.requests import ANSWER_SECONDS
+from halter.stores.nats.streams import Stream
 
 if TYPE_CHECKING:
+    from nats.aio.client import Client
     from nats.js.kv import KeyValue
 
+    from halter.stores.nats.names import Names
     from halter.stores.nats.node import Node
+    from halter.stores.nats.streams import Stored
 
-__all__ = ["LeaseOwner", "Leases", "all_of"]
+__all__ = ["LeaseOwner", "Leases"]
+
+_OPERATION: Final = "KV-Operation"  # the header of an entry that says that its key was deleted
 
 
 class LeaseOwner(NamedTuple):
@@ -28,7 +35,9 @@ class LeaseOwner(NamedTuple):
 class Leases:
     """The two buckets. Everything here runs on the event loop of the connection."""
 
-    def __init__(self, leases: KeyValue, nodes: KeyValue) -> None:
+    def __init__(self, client: Client, names: Names, leases: KeyValue, nodes: KeyValue) -> None:
+        self._client = client
+        self._names = names
         self._leases = leases
         self._nodes = nodes
 
@@ -60,26 +69,21 @@ class Leases:
     async def taken(self) -> dict[str, LeaseOwner]:
         """Every session that a node has, dead nodes included."""
         found = {}
-        for token, (body, revision) in (await all_of(self._leases)).items():
-            owner = json.loads(body)
+        for token, entry in (await self._entries(self._names.leases)).items():
+            owner = json.loads(entry.body)
             if owner["node"]:
-                found[session_of(token)] = LeaseOwner(owner["node"], owner["generation"], revision)
+                found[session_of(token)] = LeaseOwner(owner["node"], owner["generation"], entry.sequence)
         return found
 
     async def nodes(self) -> dict[str, dict[str, object]]:
         """Every node that is alive, with the host, process and time in its key."""
-        return {node: json.loads(body) for node, (body, _) in (await all_of(self._nodes)).items()}
+        return {node: json.loads(entry.body) for node, entry in (await self._entries(self._names.nodes)).items()}
 
+    async def _entries(self, bucket: str) -> dict[str, Stored]:
+        """The entries of a bucket by key.
 
-async def all_of(bucket: KeyValue) -> dict[str, tuple[bytes, int]]:
-    """The values of all keys of a bucket, with their revisions."""
-    found: dict[str, tuple[bytes, int]] = {}
-    watcher = await bucket.watchall(ignore_deletes=True)
-    try:
-        async for entry in watcher:
-            if entry is None:  # these were all
-                break
-            found[entry.key] = entry.value or b"", entry.revision or 0
-    finally:
-        await watcher.stop()  # type: ignore[no-untyped-call]
-    return found
+        Not with `watchall()` of the client: its mark after the last entry can come before the first one.
+        """
+        prefix = f"$KV.{bucket}."
+        entries = await Stream(self._client, f"KV_{bucket}", ANSWER_SECONDS).last_of_all(f"{prefix}>")
+        return {each.subject.removeprefix(prefix): each for each in entries if _OPERATION not in each.headers}

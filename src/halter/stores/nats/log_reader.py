@@ -48,7 +48,7 @@ class LogReader:
     async def sessions(self) -> list[SessionInfo]:
         """All sessions, the most recently used first."""
         found = []
-        for end in await self._stream.last_of_all(self._names.logs):
+        for end in await self._stream.last_of_all(self._names.logs, headers_only=True):
             created, updated, waiting = info_of(end.headers)
             events = last_of(end.headers)
             if events:

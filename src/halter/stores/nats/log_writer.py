@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import nats.errors
 
@@ -32,11 +32,12 @@ from halter.stores.nats.commits import (
     merged_messages,
     to_messages,
 )
+from halter.stores.nats.requests import retry_unanswered
 from halter.stores.nats.streams import MOST_MESSAGES, Append, StreamRefused, WrongSequence
 from halter.stores.refusals import lease_lost, out_of_order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Sequence
 
     from nats.aio.client import Client
 
@@ -45,29 +46,14 @@ if TYPE_CHECKING:
     from halter.stores.nats.names import Names
     from halter.stores.nats.streams import Stream
 
-__all__ = ["LogWriter", "retry_unanswered"]
+__all__ = ["LogWriter"]
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _MERGE_READ_SECONDS: Final = 60.0
 MERGE_COMMITS: Final = 500  # a log with more commits is merged when it is opened
 _MERGE_BYTES: Final = 64 * 1024 * 1024  # a larger log is not merged: writing it again would cost more than it saves
-_PAUSE: Final = 0.1  # seconds between two tries
 _SOON: Final = 0.01  # seconds until a message that is being written can be read
-
-
-async def retry_unanswered(make: Callable[[], Coroutine[Any, Any, T]], patience: float) -> T:
-    """Try something again while NATS does not answer, for *patience* seconds."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + patience
-    while True:
-        try:
-            return await make()
-        except (nats.errors.Error, OSError):
-            if loop.time() > until:
-                raise
-            await asyncio.sleep(_PAUSE)
 
 
 class LogWriter:

@@ -87,7 +87,7 @@ class Node:
                 async with asyncio.timeout(max(0.0, self._until - time.monotonic())):
                     await self._renew()
             except (nats.errors.Error, OSError) as error:  # TimeoutError is an OSError
-                _log.warning("this node could not renew its lease: %s", error or type(error).__name__)
+                _log.warning("this node could not renew its lease: %s", str(error) or type(error).__name__)
                 pause = self._seconds / _RENEWALS / 4  # soon again
             else:
                 pause = self._seconds / _RENEWALS

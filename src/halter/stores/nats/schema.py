@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import nats.js.errors
 
+from halter.stores.nats.requests import ask
 from halter.stores.nats.streams import StreamRefused
 
 if TYPE_CHECKING:
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from halter.stores.nats.names import Names
 
-__all__ = ["ANSWER_SECONDS", "ask", "make_stream", "open_bucket"]
+__all__ = ["make_stream", "open_bucket"]
 
-ANSWER_SECONDS: Final = 2.0  # for one request
 _EXISTS: Final = 10058  # the server's number of the error: the stream exists, with other settings
 
 
@@ -43,7 +42,9 @@ async def make_stream(client: Client, names: Names, replicas: int) -> None:
             raise
         found = (await ask(client, f"$JS.API.STREAM.INFO.{names.stream}", {}))["config"]
         if not found.get("allow_atomic") or found.get("republish") != wanted["republish"]:
-            raise StreamRefused(f"the stream {names.stream} exists, and was not made for this", 0) from error
+            raise StreamRefused(
+                f"the stream {names.stream} exists, but was not created by Halter; use another prefix", 0
+            ) from error
 
 
 async def open_bucket(js: JetStreamContext, config: KeyValueConfig) -> KeyValue:
@@ -52,13 +53,3 @@ async def open_bucket(js: JetStreamContext, config: KeyValueConfig) -> KeyValue:
         return await js.create_key_value(config)
     except nats.js.errors.BadRequestError:
         return await js.key_value(config.bucket)
-
-
-async def ask(client: Client, subject: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Ask JetStream something. Raises `StreamRefused`, or an error of `nats`."""
-    message = await client.request(subject, json.dumps(body).encode() if body else b"", ANSWER_SECONDS)
-    answer: dict[str, Any] = json.loads(message.data)
-    error = answer.get("error")
-    if error is not None:
-        raise StreamRefused(error["description"], error.get("err_code", 0))
-    return answer

@@ -27,10 +27,11 @@ from halter.stores.base import Lease
 from halter.stores.nats.commits import HeldLog
 from halter.stores.nats.leases import Leases
 from halter.stores.nats.log_reader import LogReader
-from halter.stores.nats.log_writer import LogWriter, retry_unanswered
+from halter.stores.nats.log_writer import LogWriter
 from halter.stores.nats.names import Names, process_of
 from halter.stores.nats.node import Node, process_name
-from halter.stores.nats.schema import ANSWER_SECONDS, ask, make_stream, open_bucket
+from halter.stores.nats.requests import ANSWER_SECONDS, ask, retry_unanswered
+from halter.stores.nats.schema import make_stream, open_bucket
 from halter.stores.nats.streams import Stream, StreamRefused
 from halter.stores.refusals import open_here
 
@@ -83,7 +84,8 @@ class NATSStore:
         """The name of this process in the cluster."""
         self.lease_seconds = lease_seconds
         self.replicas = replicas
-        self._patience = patience  # for a commit that is not answered
+        self.patience = patience
+        """How many seconds a request is made again if the servers do not answer."""
         self._options = options
         self._home = LoopThread("halter-nats")
         self._client: Client
@@ -168,22 +170,28 @@ class NATSStore:
 
     async def connect(self, name: str, **callbacks: Any) -> Client:
         """One more connection to the same servers, on the loop that is running. Raises an error of `nats`."""
-        import nats
+        from nats.aio.client import Client
 
         async def ignore(error: Exception) -> None:
             """Ignore errors that the client handles itself; without this callback it prints them."""
 
-        return await nats.connect(
-            self._servers,
-            name=name,
-            error_cb=ignore,
-            connect_timeout=2,
-            reconnect_time_wait=_RECONNECT,
-            max_reconnect_attempts=-1,
-            allow_reconnect=True,
-            **callbacks,
-            **self._options,
-        )
+        client = Client()
+        try:
+            await client.connect(
+                self._servers,
+                name=name,
+                error_cb=ignore,
+                connect_timeout=2,
+                reconnect_time_wait=_RECONNECT,  # type: ignore[arg-type]  # passed to asyncio.sleep()
+                max_reconnect_attempts=-1,
+                allow_reconnect=True,
+                **callbacks,
+                **self._options,
+            )
+        except BaseException:
+            await _disconnect(client)
+            raise
+        return client
 
     def close(self) -> None:
         """Release every lease and disconnect."""
@@ -208,7 +216,7 @@ class NATSStore:
 
         async def bounded() -> T:
             try:
-                async with asyncio.timeout(4 * self._patience):
+                async with asyncio.timeout(4 * self.patience):
                     return await make()
             except (nats.errors.Error, OSError, TimeoutError) as error:
                 raise self._unreachable(error) from error
@@ -216,7 +224,7 @@ class NATSStore:
                 raise StoreError(f"NATS refused it: {error}") from error
 
         try:
-            return self._home.do_blocking(bounded, 5 * self._patience)
+            return self._home.do_blocking(bounded, 5 * self.patience)
         except (LoopClosed, TimeoutError) as error:
             raise self._unreachable(error) from error
 
@@ -229,30 +237,40 @@ class NATSStore:
     # -- on the loop of the connection -------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        from nats.js.api import KeyValueConfig, StorageType
-
         async def note_broken() -> None:
             self._stream.fail_requests()
 
         self._client = await self.connect("halter", disconnected_cb=note_broken)
+        self._stream = Stream(self._client, self.names.stream, ANSWER_SECONDS)
+        try:
+            await self._open_stream()
+        except BaseException:
+            await _disconnect(self._client)
+            raise
+
+    async def _open_stream(self) -> None:
+        """Open the stream and the buckets; create what does not exist."""
+        from nats.js.api import KeyValueConfig, StorageType
+
         js = self._client.jetstream(timeout=ANSWER_SECONDS)
         names = self.names
-        await make_stream(self._client, names, self.replicas)
-        self._stream = Stream(self._client, names.stream, ANSWER_SECONDS)
+        # Servers that have just started answer once they have chosen their leaders.
+        await self._retry(lambda: make_stream(self._client, names, self.replicas))
         self._logs = LogReader(self._stream, names)
-        self._writer = LogWriter(self._client, self._stream, self._logs, names, self._patience)
+        self._writer = LogWriter(self._client, self._stream, self._logs, names, self.patience)
         # Not direct: only the leader has what another node has just written.
         kept = KeyValueConfig(names.leases, storage=StorageType.FILE, replicas=self.replicas, direct=False)
         passing = KeyValueConfig(
             names.nodes, storage=StorageType.FILE, replicas=self.replicas, direct=False, ttl=self.lease_seconds
         )
-        self._nodes = await open_bucket(js, passing)
+        self._nodes = await self._retry(lambda: open_bucket(js, passing))
         # Of the bucket as it is: it decides when the keys of all nodes expire.
-        self.lease_seconds = (await self._nodes.status()).ttl or self.lease_seconds
-        self._leases = Leases(await open_bucket(js, kept), self._nodes)
+        self.lease_seconds = (await self._retry(self._nodes.status)).ttl or self.lease_seconds
+        leases = await self._retry(lambda: open_bucket(js, kept))
+        self._leases = Leases(self._client, names, leases, self._nodes)
 
     async def _retry(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await retry_unanswered(make, self._patience)
+        return await retry_unanswered(make, self.patience)
 
     async def _close(self) -> None:
         with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):  # then the leases end by time
@@ -263,14 +281,7 @@ class NATSStore:
                         await self._release(lease)
                 if self._node is not None:
                     await self._node.end()
-        await self._disconnect()
-
-    async def _disconnect(self) -> None:
-        """Close the connection. A boundary: it may be broken, and then asyncio of Python 3.13.0 raises a TypeError."""
-        try:
-            await self._client.close()
-        except Exception as error:  # noqa: BLE001
-            _log.debug("the connection to NATS was broken already: %s", error)
+        await _disconnect(self._client)
 
     # Leases
 
@@ -307,6 +318,15 @@ class NATSStore:
         held = self._writer.held.pop(lease, None)
         if held is not None and held.node.is_alive:
             await self._leases.take(lease.session, None, lease.generation, held.revision)
+
+
+async def _disconnect(client: Client) -> None:
+    """Close a connection. Bounded. A boundary: a broken one raises, on Python 3.13.0 a TypeError of asyncio."""
+    try:
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await client.close()
+    except Exception as error:  # noqa: BLE001
+        _log.debug("the connection to NATS was broken already: %s", str(error) or type(error).__name__)
 
 
 def _without_secrets(servers: str | list[str]) -> str:

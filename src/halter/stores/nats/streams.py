@@ -19,15 +19,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nats.aio.client import Client
+    from nats.aio.subscription import Subscription
     from nats.js.client import JetStreamContext
 
 __all__ = ["MOST_MESSAGES", "Append", "Stored", "Stream", "StreamRefused", "WrongSequence"]
 
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_SEQUENCE: Final = frozenset({10071, 10164})  # the server's numbers of these errors
+_NOT_YET: Final = frozenset({10005, 10008, 10009, 10023})  # servers have not found each other, or have no leader
 MOST_MESSAGES: Final = 1_000  # of an atomic batch; the server's limit
 _PAGE: Final = 256  # messages
 _PAGE_BYTES: Final = 4 * 1024 * 1024
+_PULL: Final = 1_000  # messages of a consumer that are asked for at once
 
 
 class Append(NamedTuple):
@@ -58,6 +61,7 @@ class StreamRefused(Exception):
     def __init__(self, why: str, code: int = 0) -> None:
         super().__init__(f"{why} ({code})" if code else why)
         self.code = code
+        self.is_temporary = code in _NOT_YET
 
 
 class Stream:
@@ -159,32 +163,45 @@ class Stream:
         finally:
             await subscription.unsubscribe()
 
-    async def last_of_all(self, subjects: str) -> list[Stored]:
-        """The last message of each subject, without its body."""
+    async def last_of_all(self, subjects: str, *, headers_only: bool = False) -> list[Stored]:
+        """The last message of each subject."""
         config = ConsumerConfig(
             deliver_policy=DeliverPolicy.LAST_PER_SUBJECT,
             ack_policy=AckPolicy.NONE,
             filter_subject=subjects,
-            headers_only=True,
+            headers_only=headers_only,
             mem_storage=True,
             num_replicas=1,
             inactive_threshold=30,
         )
         info = await self._js.add_consumer(self.name, config)
         found: list[Stored] = []
-        left = info.num_pending or 0
-        if left:
-            subscription = await self._js.pull_subscribe_bind(info.name, stream=self.name)
-            try:
-                while left > 0:
-                    messages = await subscription.fetch(min(left, 1_000), self._timeout)
-                    for message in messages:
-                        meta = message.metadata
-                        found.append(Stored(message.subject, meta.sequence.stream, message.headers or {}, b""))
-                        left = meta.num_pending
-            finally:
-                await subscription.unsubscribe()
+        inbox = self._client.new_inbox()
+        subscription = await self._client.subscribe(inbox)
+        try:
+            while page := await self._pull(info.name, inbox, subscription):
+                found += page
+                if len(page) < _PULL:
+                    break
+        finally:
+            await subscription.unsubscribe()
         await self._js.delete_consumer(self.name, info.name)
+        return found
+
+    async def _pull(self, consumer: str, inbox: str, subscription: Subscription) -> list[Stored]:
+        """Take the next messages of a consumer. Fewer than `_PULL`: the server said that there are no more."""
+        asked = json.dumps({"batch": _PULL, "no_wait": True}).encode()
+        await self._client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{self.name}.{consumer}", asked, inbox)
+        found: list[Stored] = []
+        while len(found) < _PULL:
+            message = await subscription.next_msg(self._timeout)
+            headers: dict[str, Any] = message.headers or {}
+            status = headers.get("Status")
+            if status in ("404", "408"):  # no more
+                break
+            if status is not None:
+                raise StreamRefused(f"{status} {headers.get('Description', '')}".strip())
+            found.append(Stored(message.subject, message.metadata.sequence.stream, headers, message.data))
         return found
 
     async def purge(self, subject: str, before: int) -> None:
