@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -213,6 +214,31 @@ def test_a_program_that_becomes_another_one_is_left_alone(start: object) -> None
     program.kill()
     [pid] = program.pids
     assert is_alive(pid)
+
+
+def test_a_program_that_becomes_another_one_before_the_guardian_has_begun(start: object) -> None:
+    """The guardian took the new program for its own, stayed as long as that ran, and then ended its processes."""
+    program: Program = start(  # type: ignore[operator]
+        """
+        from halter.cancel.processes import guardian
+        guardian.ensure().started.wait(30)
+        (home / "ready").touch()
+        os.execv("/bin/sleep", ["sleep", "60"])
+        """
+    )
+    wait_until(lambda: guardians_of(program.process.pid))  # it stays for half a second at least
+    wait_until(lambda: not guardians_of(program.process.pid))
+    assert program.process.poll() is None
+
+
+def guardians_of(pid: int) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().split(b"\0")
+            if str(pid).encode() in words and any(word.endswith(b"guardian_main.py") for word in words):
+                found.append(path.parent.name)
+    return found
 
 
 def test_closed_descriptors_do_not_end_the_protection(start: object) -> None:

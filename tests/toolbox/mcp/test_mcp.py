@@ -302,9 +302,11 @@ def test_a_deaf_server_dies_with_a_killed_owner(tmp_path: Path) -> None:
         server = MCP.stdio(sys.executable, ["-c", deaf], connect_timeout=20)
         import threading
         def end():
-            while not (found := open(f"/proc/self/task/{server._loop._thread.native_id}/children").read().split()):
-                pass
-            print(*open(f"/proc/self/task/{server._loop._thread.native_id}/children").read().split(), flush=True)
+            found = []
+            # Until it has called exec it is a fork of this process, and those are left alone.
+            while not found or not all("SIG_IGN" in open(f"/proc/{pid}/cmdline").read() for pid in found):
+                found = open(f"/proc/self/task/{server._loop._thread.native_id}/children").read().split()
+            print(*found, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Timer(0.2, end).start()
         server.tools()

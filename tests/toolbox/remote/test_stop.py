@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from halter import CancellationToken
 from halter.testing import Stop
+from halter.toolbox.remote.machine import RemoteCommand
 from halter.toolbox.remote.remote import Remote
 from halter.tools.resources import SessionResources
 from tests.support.allowing import allow
@@ -83,6 +85,28 @@ def test_a_stop_at_the_start_leaves_nothing(
     assert server.connections == 1
     for pid in pids_in(tmp_path / "pids"):
         wait_dead(pid)
+
+
+def test_a_connection_that_is_made_while_it_is_closed_does_not_stay(
+    server: SSHServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came after the end, and so nobody closed it: the machine had an open connection until the program ended."""
+    machine = machine_of(server)
+    connect, waits = machine.connect, threading.Event()
+
+    async def late() -> Any:
+        waits.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()  # ends when the connection is closed
+        return await connect()
+
+    monkeypatch.setattr(machine, "connect", late)
+    connection = machine.open()
+    connection.start(RemoteCommand("true"), lambda _: None)
+    assert waits.wait(30)
+    connection.close()
+    wait_until(lambda: server.connections == 0)
+    assert connection.start(RemoteCommand("true"), lambda _: None).is_over
 
 
 @pytest.mark.parametrize("reason", ["stop", "steer"])

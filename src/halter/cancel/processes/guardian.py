@@ -19,8 +19,9 @@ How it finds our processes:
 - Everything else that was started below us, such as a plain ``subprocess`` in a tool. After our end it is too late to
   list our children: they belong to init by then. So our own environment gets a cookie when the guardian starts, which
   processes inherit. Not found: a process that a tool has started with an environment of its own, and a fork of ours
-  that never calls exec. Forks are left alone on purpose: a program that goes into the background forks, and its parent
-  ends by ``os._exit()``.
+  that has not called exec yet, or never does. Forks are left alone on purpose: a program that goes into the background
+  forks, and its parent ends by ``os._exit()``. So a process that was being started at the very moment of the kill may
+  survive.
 - Descendants of all of these, remembered while they are being ended.
 
 It is not a child of ours: a program that waits for all its children (``os.wait()`` until there are none) would wait for
@@ -47,7 +48,7 @@ from typing import TYPE_CHECKING, Final
 from halter.cancel.fork import after_fork
 from halter.cancel.one_shot_event import OneShotEvent
 from halter.cancel.processes.guardian_main import DISMISSED, FOLDER, SLOT, TREE
-from halter.cancel.processes.proc_table import HAS_PROC
+from halter.cancel.processes.proc_table import HAS_PROC, status_of
 from halter.cancel.threads import pool
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Guardian:
     """The guardian, as seen from the process that it belongs to: its table, and its start."""
 
     def __init__(self) -> None:
-        self._cookie = f"HALTER_PROCESS_{secrets.token_hex(8)}"
+        self.cookie = f"HALTER_PROCESS_{secrets.token_hex(8)}"
         with contextlib.ExitStack() as undo:
             self._file = os.memfd_create("halter-guardian", os.MFD_CLOEXEC)
             undo.callback(os.close, self._file)
@@ -78,7 +79,7 @@ class Guardian:
         # Offsets of free slots. pop() and append() are atomic. A lock might be held when a fork or a signal handler
         # comes.
         self._free = list(range(SLOT * _SLOTS, 0, -SLOT))
-        os.environ[self._cookie] = "1"  # every process that we start from here on inherits it
+        os.environ[self.cookie] = "1"  # every process that we start from here on inherits it
         self.started = OneShotEvent()
         """Set once the process exists, or could not be started. From then on a `kill -9` leaves nobody alive."""
 
@@ -88,9 +89,14 @@ class Guardian:
             process = os.pidfd_open(os.getpid())
             descriptors = (process, self._file, self._lifeline)
             script = Path(__file__).with_name("guardian_main.py")
+            own = status_of(os.getpid())
+            program = () if own is None else map(os.fsdecode, own.environment)  # exec changes it: see guardian_main.py
             try:
                 guardian = subprocess.Popen(
-                    [sys.executable, "-I", "-S", script, *map(str, descriptors), str(os.getpid()), self._cookie],
+                    [
+                        *(sys.executable, "-I", "-S", script),
+                        *(*map(str, descriptors), str(os.getpid()), self.cookie, *program),
+                    ],
                     env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                     cwd="/",
                     stdin=subprocess.DEVNULL,
@@ -177,6 +183,11 @@ async def started() -> None:
     guardian = ensure()
     if guardian is not None:
         await guardian.started.wait_async(START_SECONDS)
+
+
+def environment() -> dict[str, str]:
+    """The variable by which the guardian finds a process from its start, for one that does not inherit ours."""
+    return {} if _guardian is None else {_guardian.cookie: "1"}
 
 
 def watch_tree(root: int, start: int, cookie: bytes, *, leads_session: bool) -> Callable[[], None]:

@@ -20,15 +20,22 @@ FOLDER = b"F"  # an entry: a folder to remove
 _TERM_SECONDS = 0.4  # between TERM and KILL
 _KILL_SECONDS = 2.0  # a process that still exists after this cannot be killed
 _CLOSING_SECONDS = 0.5  # an exiting process closes its descriptors this much earlier at most
+# In the middle of an exec, or to other users than root where the program is not to be inspected (PR_SET_DUMPABLE).
+_HIDDEN = [b"0", b"0"]
+_LOOKS = 10  # at a program that is hidden, until it is taken for the same
+_PAUSE = 0.001  # seconds; an exec takes less once it has a core
+# A kernel thread (PF_KTHREAD), or exiting (PF_EXITING): neither has a program.
+_WITHOUT_PROGRAM = 0x200000 | 0x4
 
 
 def main() -> None:
-    process, table, lifeline, pid, cookie = *(int(word) for word in sys.argv[1:5]), os.fsencode(sys.argv[5])
+    process, table, lifeline, pid = (int(word) for word in sys.argv[1:5])
+    cookie, program = os.fsencode(sys.argv[5]), [word.encode() for word in sys.argv[6:8]]
     if os.fork():
         os._exit(0)  # the program waits for this process; its fork is no child of the program, see guardian.py
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # it must not end before the program
-    if not _wait_until_gone(process, lifeline, pid):
+    if not _wait_until_gone(process, lifeline, pid, program):
         return
     header, *entries = _read(table)
     if header.startswith(DISMISSED):
@@ -44,9 +51,8 @@ def main() -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_until_gone(process: int, lifeline: int, pid: int) -> bool:
-    """Wait for the end of the program. False if exec has replaced it by another program."""
-    program = _program(pid)
+def _wait_until_gone(process: int, lifeline: int, pid: int, program: list[bytes]) -> bool:
+    """Wait for the end of the program. False if exec has replaced it by another program, also before we began."""
     poll = select.poll()
     poll.register(process, select.POLLIN)
     poll.register(lifeline, 0)  # only its end is reported
@@ -56,10 +62,15 @@ def _wait_until_gone(process: int, lifeline: int, pid: int) -> bool:
             # Its end of the pipe is closed, but it still runs. It is about to exit, or exec has replaced it, or it has
             # closed descriptors that it does not know.
             poll.unregister(lifeline)
-            if not poll.poll(_CLOSING_SECONDS * 1000):
-                if _program(pid) != program:
-                    return False
-                continue
+            for _ in range(_LOOKS):
+                if poll.poll(_CLOSING_SECONDS * 1000):
+                    return True
+                now = _program(pid)
+                if now != _HIDDEN:
+                    break
+            if now and now not in (program, _HIDDEN):  # nothing: it has just ended
+                return False
+            continue
         return True
 
 
@@ -77,6 +88,7 @@ class _Search:
         self._cookies = [cookie]
         self._sessions: dict[int, int] = {}  # start times of their leaders
         self._known: dict[int, int] = {}  # start times by number, of all members ever found
+        self._may_have_missed = False  # in the last look: a process that executes another program has no environment
         for entry in entries:
             if entry.startswith(TREE):
                 root, start, leads_session, name = entry[1:].split(b" ")
@@ -90,12 +102,15 @@ class _Search:
         """Signal all members, also new ones, until none is left or the time is over."""
         end = time.monotonic() + seconds
         signalled: set[tuple[int, int]] = set()
-        while (members := self._members()) and time.monotonic() < end:
+        while ((members := self._members()) or self._may_have_missed) and time.monotonic() < end:
+            if not members:
+                time.sleep(_PAUSE)
             fresh = set(members.items()) - signalled
             signalled |= fresh
             _signal_and_wait(members, fresh, number, end)
 
     def _members(self) -> dict[int, int]:
+        self._may_have_missed = False
         table = {pid: status for pid in _listed() if pid != self._own and (status := _status(pid)) is not None}
         found = {pid for pid, start in self._known.items() if pid in table and table[pid][2] == start}
         for pid, (_, session, start, _) in table.items():
@@ -114,7 +129,13 @@ class _Search:
         return {pid: table[pid][2] for pid in found if not table[pid][3]}
 
     def _is_marked(self, pid: int) -> bool:
-        environment = _content(f"/proc/{pid}/environ")
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123  (as below)
+                environment = file.read()
+        except OSError:  # it is gone, or belongs to another user
+            return False
+        if not environment and _is_in_exec(pid):
+            self._may_have_missed = True
         return any(cookie in environment for cookie in self._cookies)
 
 
@@ -159,6 +180,15 @@ def _status(pid: int) -> tuple[int, int, int, bool] | None:
     if not fields:
         return None
     return int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in b"ZX"
+
+
+def _is_in_exec(pid: int) -> bool:
+    """Whether a process, which had no environment a moment ago, was in the middle of an exec then, or still is."""
+    fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not fields or fields[0] in b"ZX" or int(fields[6]) & _WITHOUT_PROGRAM:
+        return False
+    begin, end = fields[47:49]
+    return begin != end or end == b"0"
 
 
 def _program(pid: int) -> list[bytes]:

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from halter._own_keys import read_key
-from halter.cancel.processes import registry
+from halter.cancel.processes import guardian, registry
 from halter.cancel.processes.proc_table import children_of_thread
 from halter.cancel.processes.tree import ProcessTree, new_cookie
 from halter.cancel.threads import pool
@@ -70,10 +70,11 @@ class Stdio:
         if self._sandbox is not None:
             argv = await run_blocking_async(self._sandbox.command, argv, token=NEVER)  # bounded; it starts a process
             env = self._sandbox.environment | env
+        await guardian.started()  # so that a `kill -9` leaves nobody alive from now on
         parameters = StdioServerParameters(
             command=argv[0],
             args=argv[1:],
-            env={**env, cookie: "1"},
+            env={**env, **guardian.environment(), cookie: "1"},
             cwd=self._cwd,
             encoding_error_handler="replace",  # one bad byte must not end the connection
         )

@@ -30,9 +30,15 @@ go_to() { at_home "$1"; cd "${path:-.}" 2>/dev/null; }
 
 # The remaining processes: by the group and session of process $pid (if there is one), which are the third and fourth
 # number after the name in its stat, and by the mark. Zombies do not count.
-_REMAINING: Final = r"""
+#
+# One look may miss a process: while it executes another program it has no environment, and one that was just started is
+# in no list. So nobody is left only if no process was in the middle of an exec when we looked, and no other has begun,
+# or begun another program, from before the look until after it. Programs differ in the addresses of their environment,
+# the 48th and 49th value in stat, which are 0 during an exec. The 7th has the flags; kernel threads and processes that
+# exit have some of 2097156. Five looks more at most, as others may begin all the time.
+REMAINING: Final = r"""
 say() { printf 'halter %s\n' "$*" >&2; }
-members() {
+look() {
   if [ -r /proc/self/stat ]; then
     [ -n "$pid" ] && sed -n \
       -e "s/^\([0-9]*\) (.*) [^ZX] [0-9]* $pid [0-9]* .*/\1/p" \
@@ -42,6 +48,28 @@ members() {
     kill -0 "-$group" 2>/dev/null && echo "-$group"
   fi
   :
+}
+stat_of() { { read -r line <"/proc/$1/stat"; } 2>/dev/null && stat=${line##*) }; }
+own_session() { stat_of $$ && set -- $stat && echo "$4"; }
+programs() {
+  sed -n 's/^\([0-9]*\) (.*) [^ZX] [0-9]* [0-9]* \([0-9]*\)\( [^ ]*\)\{43\} \([^ ]* [^ ]*\) .*/\1 \2 \4/p' \
+    /proc/[0-9]*/stat 2>/dev/null | grep -v "^[0-9]* $session "
+}
+is_in_exec() {
+  for each in $(grep -Ls . /proc/[0-9]*/environ 2>/dev/null | sed 's/[^0-9]//g'); do
+    stat_of "$each" || continue
+    set -- $stat
+    [ "${49}" = 0 ] && [ "$(($7 & 2097156))" = 0 ] && return 0
+  done
+  return 1
+}
+members() {
+  looks=0 session=$(own_session)
+  while before=$(programs); found=$(look); [ -z "$found" ] && [ "$looks" -lt 5 ]; do
+    if is_in_exec; then nap; else programs | grep -qvxFe "$before" || break; fi
+    looks=$((looks+1))
+  done
+  [ -z "$found" ] || printf '%s\n' $found
 }
 nap() { sleep 0.05 2>/dev/null || sleep 1; }
 end() {
@@ -65,7 +93,7 @@ BEST: Final = 'command -v bash >/dev/null 2>&1 && exec bash -c "$0" "$@"; exec s
 # command, the variables.
 WATCH: Final = (
     GO
-    + _REMAINING
+    + REMAINING
     + r"""
 mark=$1 dir=$2 input=$3 grace=$4 ticks=$5 silence=$6 count=$7
 shift 7
@@ -141,7 +169,7 @@ exit "$code"
 # Arguments: the mark, the process group, the grace in twentieths of a second. For when the connection was lost: by now
 # another process may have the group's number, so where there is /proc only the mark counts.
 CHECK: Final = (
-    _REMAINING
+    REMAINING
     + r"""
 mark=$1 group=$2 ticks=$3 pid=
 end

@@ -24,7 +24,7 @@ import socket
 import sys
 import time
 import traceback
-from typing import Any, Callable, Dict, List, NoReturn, Optional  # noqa: UP035  (Python 3.8)
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple  # noqa: UP035  (Python 3.8)
 
 BEGIN = b"\0halter\n"  # what came before is not ours: a shell may greet
 _CHUNK = 65536
@@ -36,6 +36,7 @@ _SWEEP_TIMEOUT = 1.0
 _FLUSH_TIMEOUT = 5.0
 _SWEEP_INTERVAL = 0.02
 _NAME = "<halter interpreter>"
+_WITHOUT_PROGRAM = 0x200000 | 0x4  # a kernel thread, or exiting
 
 
 class Supervisor:
@@ -196,30 +197,36 @@ class Supervisor:
         """End these processes. Bounded; nothing else is done meanwhile, so later messages are handled afterwards."""
         start = time.monotonic()
         while True:
-            others = self._others()
+            others, are_all_known = remaining(self._pid, self._cookie)
             waited = time.monotonic() - start
-            if not others or waited > _SWEEP_TIMEOUT:
+            if waited > _SWEEP_TIMEOUT or (are_all_known and not others):
                 return
             for pid in others:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGTERM if waited < _SWEEP_GRACE else signal.SIGKILL)
             time.sleep(_SWEEP_INTERVAL)
 
-    def _others(self) -> List[int]:  # noqa: UP006  (Python 3.8)
-        """Other processes in the interpreter's session or with our cookie; where there is /proc."""
-        found = []
-        for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():  # noqa: PTH112, PTH208
-            if not name.isdigit() or int(name) in (os.getpid(), self._pid):
+
+def remaining(session: int, cookie: str) -> Tuple[List[int], bool]:  # noqa: UP006  (Python 3.8)
+    """Other processes in the *session* of a process, or with the *cookie*; where there is /proc.
+
+    False if there may be more: a process that is just executing another program has no environment for a moment.
+    """
+    found, are_all_known = [], True
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():  # noqa: PTH112, PTH208
+        if not name.isdigit() or int(name) in (os.getpid(), session):
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            # After the name, which may contain blanks: the state, the parent, the group, the session.
+            words = _contents(f"/proc/{name}/stat").rpartition(b")")[2].split()
+            if words[0] in (b"Z", b"X") or int(words[6]) & _WITHOUT_PROGRAM:
                 continue
-            with contextlib.suppress(OSError, ValueError):
-                # After the name, which may contain blanks: the state, the parent, the group, the session.
-                words = _contents(f"/proc/{name}/stat").rpartition(b")")[2].split()
-                is_ours = int(words[3]) == self._pid or self._cookie.encode() + b"=" in _contents(
-                    f"/proc/{name}/environ"
-                )
-                if is_ours and words[0] not in (b"Z", b"X"):
-                    found.append(int(name))
-        return found
+            environment = _contents(f"/proc/{name}/environ")
+            if int(words[3]) == session or cookie.encode() + b"=" in environment:
+                found.append(int(name))
+            elif not environment and (words[47] != words[48] or words[48] == b"0"):  # its addresses
+                are_all_known = False
+    return found, are_all_known
 
 
 def _contents(path: str) -> bytes:

@@ -129,6 +129,7 @@ class SSHConnection:
         self._loop = LoopThread(f"halter-ssh {machine.host}")
         self._connection: asyncssh.SSHClientConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._processes: set[SSHProcess] = set()  # those that run; changed in the loop only
         self._slots = asyncio.Semaphore(_MAX_PARALLEL)
         self.heartbeat = machine.keepalive
@@ -227,9 +228,14 @@ class SSHConnection:
 
     async def _connect(self) -> None:
         # Kept even if all callers were stopped meanwhile: the next call uses it.
-        self._connection = await self._machine.connect()
+        connection = await self._machine.connect()
+        if self._is_closed:
+            connection.abort()
+            raise MachineError("the session is closed")
+        self._connection = connection
 
     def _disconnect(self) -> None:
+        self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
@@ -276,4 +282,4 @@ def _translated(error: Exception, name: str) -> Exception:
     """The error to raise for one of a connection."""
     if isinstance(error, (MachineError, ValueError, ImportError)):
         return error
-    return MachineError(f"the connection to {name} failed: {error or type(error).__name__}")
+    return MachineError(f"the connection to {name} failed: {str(error) or type(error).__name__}")
