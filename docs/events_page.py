@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import sys
-import textwrap
 import tokenize
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -55,10 +55,8 @@ def _doc(kind: type) -> str:
 
 def _table(kind: type) -> str:
     """The fields of a class, with the comments behind them."""
-    source = textwrap.dedent(inspect.getsource(kind))
-    [body] = ast.parse(source).body
-    assert isinstance(body, ast.ClassDef)
-    comments = _comments(source)
+    classes, comments = _source(kind.__module__)
+    body = classes[kind.__name__]
     names = {each.name: each.encode_name for each in msgspec.structs.fields(kind)}
     rows = []
     for field, after in zip(body.body, [*body.body[1:], None], strict=True):
@@ -85,12 +83,16 @@ def _choices(kind: type, annotation: str) -> list[str]:
     return [f"One of {', '.join(map(repr, get_args(known)))}."] if get_origin(known) is Literal else []
 
 
-def _comments(source: str) -> dict[int, str]:
-    """The comments, by their lines."""
+@functools.cache
+def _source(module: str) -> tuple[dict[str, ast.ClassDef], dict[int, str]]:
+    """The classes of a module by name, and its comments by line."""
+    source = inspect.getsource(sys.modules[module])
+    classes = {each.name: each for each in ast.parse(source).body if isinstance(each, ast.ClassDef)}
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return {
+    comments = {
         token.start[0]: token.string.removeprefix("#").strip() for token in tokens if token.type == tokenize.COMMENT
     }
+    return classes, comments
 
 
 if __name__ == "__main__":

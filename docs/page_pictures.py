@@ -126,7 +126,7 @@ def _compaction(page: Tab) -> None:
     for text in ("Read all of it. " * 100, "And the rest. " * 100):
         page.say(text)
         page.idle()
-    page.button("More about this session").click()
+    page.button("Session menu").click()
     page.page.get_by_role("menuitem", name="Compact the context").click()
     page.say("Now go on.")
     expect(page.page.locator(".compaction")).to_be_visible()

@@ -37,11 +37,11 @@ class Limits:
     """
 
     steps: int = 50
-    """Requests. A steer begins anew."""
+    """The number of requests. A steer restarts the count."""
     seconds: float | None = None
     """The deadline of the turn's token: at that moment everything is stopped, with reason "timeout"."""
     tokens: int | None = None
-    """The tokens of requests, in and out, and those of sub-agents."""
+    """Input and output tokens, sub-agents included."""
     cost: float | None = None
     """What they cost, in USD. Needs known prices: without one, the turn fails before its first request."""
 
@@ -68,7 +68,7 @@ class Compaction:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.at <= 1.0:
-            raise ValueError(f"at is a part of the context window, more than 0 and at most 1; not {self.at}")
+            raise ValueError(f"at must be a fraction of the context window, more than 0 and at most 1, not {self.at}")
         if self.window is not None and self.window < _SMALLEST_WINDOW:
             raise ValueError(f"window must be at least {_SMALLEST_WINDOW} tokens, not {self.window}")
 

@@ -196,17 +196,17 @@ class ModelSettings(Struct, frozen=True, kw_only=True):
     """
 
     temperature: float | None = None
-    """How much the choice of words varies. 0 is the least."""
+    """The sampling temperature. 0 gives the least random answers."""
     top_p: float | None = None
-    """Choose only among the likeliest words that have this probability together."""
+    """Nucleus sampling: choose among the most likely tokens whose probabilities add up to this."""
     max_output_tokens: int | None = None
     """The longest answer. One that is cut there ends its turn with reason "output_limit"."""
     reasoning: ReasoningEffort | None = None
     """How hard the model should think, where it can: "minimal", "low", "medium" or "high"."""
     stop: list[str] = []
-    """Texts that end the answer when the model writes them."""
+    """Stop sequences: texts that end the answer when the model writes them."""
     seed: int | None = None
-    """The same number and the same request should give the same answer."""
+    """The seed of the sampling: the same seed and request should give the same answer."""
     extra: dict[str, Any] = {}
     """Merged into the provider's request body, over what Halter would send. A `None` in it removes a key."""
 

@@ -52,7 +52,8 @@ class DeafCoroutine:
         self.started.set()
         while not self._gate.is_set():
             try:
-                await asyncio.wait_for(self._gate.wait(), _MAX_SECONDS)
+                async with asyncio.timeout(_MAX_SECONDS):
+                    await self._gate.wait()
             except asyncio.CancelledError:
                 self.swallowed += 1
         return self._value

@@ -58,7 +58,7 @@ class Stop:
 
     def __post_init__(self) -> None:
         if not isinstance(self.at, CancellationToken) and self.at not in MOMENTS:
-            raise ValueError(f"{self.at!r} is no moment: it is a token or one of {', '.join(MOMENTS)}")
+            raise ValueError(f"{self.at!r} is not a moment; use a token or one of {', '.join(MOMENTS)}")
         if self.at in ("middle", "twice") and self.report is None and self.wait is None:
             msg = f'a stop at "{self.at}" needs report= or wait=, which say when the call is in the middle of its work'
             raise ValueError(msg)

@@ -33,7 +33,7 @@ Covers: TypeAlias = Literal["tool", "call"]
 _GRANTED: Final[dict[Scope, str]] = {
     "once": "approved",
     "session": "approved for this session",
-    "always": "approved for always",
+    "always": "approved permanently",
 }
 
 
@@ -49,7 +49,7 @@ class ApprovalNeed:
     covers: Covers = "tool"
     """What an answer for the session allows: every call of the tool, or the same call again."""
     prefixes: tuple[tuple[str, ...], ...] = ()
-    """Beginnings of commands that an answer may allow instead, for the session or for always."""
+    """Beginnings of commands that an answer may allow instead, for the session or permanently."""
     is_covered: Callable[[Sequence[tuple[str, ...]]], bool] | None = None
     """Whether prefixes that were allowed before cover the call."""
 

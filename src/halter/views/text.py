@@ -2,7 +2,7 @@
 
 The texts of models and servers, and file names, may contain control sequences of terminals. Everything that is written
 to a terminal goes through `strip_controls()` or a stricter function here, where it is written: in `halter.cli.output`
-and `halter.cli.chat.styling`. JSON goes through `escape_controls()`.
+and `halter.cli.chat.screen.styling`. JSON goes through `escape_controls()`.
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ export class CallView {
       button(`Allow ${sessionText(approval, name)} in this session`, allow("session")),
     ];
     if (approval.prefixes.length) allowing.push(button(`Always allow ${prefixText(approval)}`, allow("always")));
-    const hint = el("p", { class: "note", text: "It can be allowed when all of it was shown: scroll to its end." });
+    const hint = el("p", { class: "note", text: "Scroll to the end before you allow this." });
     ask.replaceChildren(
       el(
         "p",

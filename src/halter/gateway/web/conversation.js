@@ -92,7 +92,7 @@ export class ConversationView {
     });
   }
 
-  /** Only the last turn can be undone, and only the one that was undone last be brought back: it is behind that. */
+  /** Only the last turn has Undo; the turn after it, if it was undone last, has Redo. */
   #markEnds() {
     const { turns } = this.state;
     const last = turns.findLastIndex((turn) => !turn.rolledBack);
@@ -197,7 +197,7 @@ class TurnView {
       title: "Remove this turn; shows the files that it has changed first",
       hidden: true,
     });
-    this.redo = button("Bring the files back", () => act.redo(), { class: "small quiet undo", icon: "redo", hidden: true });
+    this.redo = button("Redo the file changes", () => act.redo(), { class: "small quiet undo", icon: "redo", hidden: true });
     this.copy = copyButton(() => answerOf(turn), { "aria-label": "Copy the answer", title: "Copy the answer" });
     this.foot = el("footer", {}, this.since, this.end, this.copy, this.more, this.undo, this.redo);
     this.node = el("article", { class: "turn" }, this.items, this.phase, this.error, this.foot);

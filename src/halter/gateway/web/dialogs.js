@@ -48,7 +48,7 @@ export function askUndo(diff) {
 /** The file changes; binary files have no lines. */
 function diffBox(diff) {
   const files = readDiff(diff.text);
-  const rest = diff.truncated ? el("p", { class: "note", text: "There is more; the rest is not shown." }) : null;
+  const rest = diff.truncated ? el("p", { class: "note", text: "The diff is truncated." }) : null;
   return el("div", { class: "changes", tabindex: 0, role: "region", "aria-label": "Changes" }, ...diffOf(files), rest);
 }
 

@@ -40,7 +40,7 @@ export class MessageView {
         : [
             button("", () => this.#edit(), { ...whole, icon: "edit", "aria-label": "Edit and send again", title: "Edit and send again" }),
             button("", () => this.act.retry(this.turn, null), { ...whole, icon: "again", "aria-label": "Try again", title: "Try again" }),
-            button("", () => this.act.branch(this.turn), { ...whole, icon: "branch", "aria-label": "Branch from here", title: "Go on from here in a new session" }),
+            button("", () => this.act.branch(this.turn), { ...whole, icon: "branch", "aria-label": "Branch from here", title: "Continue from here in a new session" }),
           ];
     const copy = copyButton(() => item.text, { ...whole, label: "", class: "icon small copy", "aria-label": "Copy the message", title: "Copy" });
     return el("div", { class: "tools" }, item.text ? copy : null, redo);

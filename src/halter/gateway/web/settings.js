@@ -4,7 +4,7 @@ import { open } from "./dialogs.js";
 import { button, el } from "./dom.js";
 import * as notifications from "./notifications.js";
 
-const THEMES = { "": "Like the system", light: "Light", dark: "Dark" };
+const THEMES = { "": "Same as the system", light: "Light", dark: "Dark" };
 
 /** Show them; `act.useKey()` asks for another key. */
 export function showSettings(agent, act) {
@@ -33,11 +33,11 @@ export function showSettings(agent, act) {
       el(
         "div",
         { class: "setting" },
-        el("label", { for: "notify", text: "Notify me when it needs me or has finished" }),
+        el("label", { for: "notify", text: "Notify me when a turn needs me or has finished" }),
         notify,
       ),
       refused,
-      el("div", { class: "setting" }, el("span", { text: "Key of the gateway" }), button("Use another key", () => {
+      el("div", { class: "setting" }, el("span", { text: "Gateway key" }), button("Use another key", () => {
         close(null);
         act.useKey();
       }, { class: "small" })),

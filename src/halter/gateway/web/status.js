@@ -10,12 +10,12 @@ const APPROVALS = {
   auto: ["auto", "Calls that stay in the sandbox run without asking; others ask you"],
   deny: ["denies", "Calls that need approval are denied"],
   unattended: ["sandbox only", "What stays in the sandbox runs; the rest is denied"],
-  function: ["program", "The program that made the agent decides"],
+  function: ["program", "The program that created the agent decides"],
 };
 const SANDBOXES = {
   workspace: ["workspace", "Commands may write only in the workspace"],
   "read-only": ["read-only", "Commands may write nothing"],
-  off: ["no sandbox", "Commands may do everything that your user may"],
+  off: ["no sandbox", "Commands may do whatever your user may"],
 };
 
 export class StatusView {

@@ -68,7 +68,7 @@ const REASONS = {
   token_limit: "Token limit reached",
   cost_limit: "Cost limit reached",
   unknown_price: "The price of the model is not known",
-  invalid_output: "No answer had the form that is needed",
+  invalid_output: "No answer had the required format",
   context_limit: "The conversation is too long for the model",
   error: "Failed",
 };

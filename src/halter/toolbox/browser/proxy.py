@@ -126,7 +126,7 @@ class FilteringProxy:
             await _answer(writer, 403, "Forbidden", str(refusal), REFUSED_HEADER)
             return
         except (OSError, TimeoutError) as error:
-            await _answer(writer, 502, "Bad Gateway", f"{target}: {error or type(error).__name__}")
+            await _answer(writer, 502, "Bad Gateway", f"{target}: {str(error) or type(error).__name__}")
             return
         with contextlib.closing(upstream[1]):
             await _relay(method, rest, (reader, writer), upstream)

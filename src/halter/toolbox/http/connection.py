@@ -116,7 +116,7 @@ async def opened(
         )
         yield response
     except aiohttp.ClientError as error:
-        raise FetchError(f"{url} could not be fetched: {error or type(error).__name__}") from error
+        raise FetchError(f"{url} could not be fetched: {str(error) or type(error).__name__}") from error
     except OSError as error:
         if isinstance(error, TimeoutError):
             raise

@@ -131,7 +131,7 @@ class Ruleset:
     def restrict_this_thread(self, *, keep_capabilities: bool) -> None:
         """Restrict the calling thread and what it starts, for good."""
         if _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "the thread could not give up gaining privileges")
+            raise OSError(ctypes.get_errno(), "no_new_privs could not be set for this thread")
         _call(_RESTRICT_SELF, self._descriptor, 0)
         if not keep_capabilities:
             _drop_capabilities()

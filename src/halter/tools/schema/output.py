@@ -58,7 +58,7 @@ class OutputType:
         except BadArguments as error:
             problem = located_problem(str(error)).removeprefix(": ")[:_MAX_LENGTH] if text.strip() else "it is empty"
             raise BadOutput(
-                f"Your answer does not have the form that is needed: {problem}. Answer again with nothing but JSON: "
+                f"Your answer does not have the required format: {problem}. Answer again with nothing but JSON: "
                 f"{self._expected()}."
             ) from error
 
