@@ -8,7 +8,7 @@ from halter.cancel.isolation import worker_process
 from halter.cancel.processes import registry
 from halter.testing import interrupt_everywhere
 from tests.support.core_work import all_kinds_of_work, is_whole_or_cancelled
-from tests.support.turn_scenarios import a_foreign_cancellation, try_everywhere
+from tests.support.turn_scenarios import a_foreign_cancellation, try_decisions
 from tests.support.waiting import wait_until
 
 
@@ -31,4 +31,4 @@ def test_a_stop_anywhere_leaves_no_process_and_no_thread_behind() -> None:
 
 def test_a_turn_that_a_stranger_cancels_leaves_nothing_running() -> None:
     """A foreign cancellation at any point of a turn: it is sealed, then passes on; no thread or process is left."""
-    try_everywhere(a_foreign_cancellation)
+    try_decisions(a_foreign_cancellation)

@@ -13,7 +13,7 @@ from halter.stores import MemoryStore, SQLiteStore, Store
 from halter.testing import DeafTool, interrupt_everywhere
 from tests.support.core_work import WHOLE, all_kinds_of_work
 from tests.support.stopped_turn import nothing_is_left
-from tests.support.turn_scenarios import a_rollback_at_the_start, a_turn, is_near_a_decision, try_everywhere
+from tests.support.turn_scenarios import a_rollback_at_the_start, a_turn, is_near_a_decision, try_decisions
 
 
 async def two_turns(token: CancellationToken) -> None:
@@ -56,7 +56,7 @@ def test_a_stopped_sibling_stops_nobody_else() -> None:
 
 def test_a_turn_that_is_taken_back_leaves_nothing_in_the_next() -> None:
     """rollback() at any point of a turn: the turn is out of the history, and the next one answers."""
-    try_everywhere(a_turn(lambda session: session.rollback(), "rollback"))
+    try_decisions(a_turn(lambda session: session.rollback(), "rollback"))
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

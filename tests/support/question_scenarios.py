@@ -96,5 +96,5 @@ async def judge_answers(session: Session, accepted: bool) -> None:
     assert not session.questions
     check_log(events)
     check_history(session.history)
-    check_messages(events, {message.id for message in session.inbox})
+    check_messages(session)
     await session.aclose()

@@ -93,6 +93,8 @@ class SSHServer:
             task.cancel()
         if others:
             await asyncio.wait(others, timeout=AT_MOST)
+        for _ in range(2):
+            await asyncio.sleep(0)  # transports that were aborted are closed in the next iteration
 
     async def _serve(self, process: Any) -> None:
         """Run one command, as sshd does: pipes, and a session of its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import subprocess
 import tempfile
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from langchain_core.tools import tool as langchain_tool
 
-from halter import Agent, Receipt, ToolContext, Turn, current_token, run_process, tool
+from halter import Agent, Receipt, Session, SessionClosed, ToolContext, Turn, current_token, run_process, tool
 from halter.bridges import from_langchain
 from halter.cancel import abandoned
 from halter.cancel.isolation import worker_process
@@ -259,11 +260,8 @@ class Judge:
     def judge_log(self) -> None:
         """Laws 3, 4 and 5, as the log tells."""
         session = self.session
+        check_log(check_messages(session))
         check_history(session.history)
-        check_log(session.events())
-        events = session.events()
-        waiting = {letter.id for letter in session.inbox}
-        check_messages(events, waiting)
 
     async def judge_rollback(self, before: Turn, turn: Turn) -> None:
         """Look at a session whose second turn, *turn*, met a rollback(): it took one of the two back, and that only."""
@@ -300,8 +298,13 @@ class Judge:
         await session.aclose()
 
 
-def check_messages(events: list[Event], waiting: set[str]) -> None:
-    """Each message that was accepted was applied exactly once, or waits, or was removed."""
+def check_messages(session: Session) -> list[Event]:
+    """Each message that was accepted was applied exactly once, or waits, or was removed. Returns the log."""
+    # A command behind all others: what was said in the writer's own thread could not wait until it is shown. Closing a
+    # session is its last command, so behind that there is nothing.
+    with contextlib.suppress(SessionClosed):
+        session.release("no such message")
+    events, waiting = session.events(), {message.id for message in session.inbox}
     kinds: dict[str, Counter[str]] = {}
     for event in events:
         if event.kind.startswith("message."):
@@ -309,6 +312,7 @@ def check_messages(events: list[Event], waiting: set[str]) -> None:
     for message, seen in kinds.items():
         assert seen["message.accepted"] == 1, (message, seen)
         assert seen["message.applied"] + seen["message.removed"] + (message in waiting) == 1, (message, seen)
+    return events
 
 
 def check_log(events: list[Event]) -> None:

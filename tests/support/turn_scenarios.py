@@ -19,6 +19,7 @@ from tests.support.stopped_turn import FIRST, Judge, nothing_is_left
 LAYER = ("session/", "stores/")
 # What is only computed inside a command: a stop there is a stop in that command, which is tried.
 COMPUTED = ("session/history", "session/inbox", "stores/memory")
+RESUMING = "loop step, resuming"
 # Where one thing that is said meets another, or what the turn does.
 DECISIONS = (
     "session/delivery",
@@ -32,29 +33,41 @@ DECISIONS = (
     "stores/drain_claim",
     "stores/writer",
 )
-# Set it to try the points of all layers together, which takes four times as long.
+# Set it to try every way to stop at every point of all layers together, which takes many times as long.
 EVERY_POINT = "HALTER_EVERY_POINT"
 
 
-def try_everywhere(scenario: Callable[[CancellationToken], Any]) -> Report:
+def is_tried(place: str) -> bool:
+    """Whether this is a point of the session's layer, or one where the loop resumes a task."""
+    if EVERY_POINT in os.environ or place.startswith(RESUMING):
+        return True
+    file = place.removeprefix("halter/")
+    return file.startswith(LAYER) and not file.startswith(COMPUTED)
+
+
+def is_near_a_decision(place: str) -> bool:
+    """Whether what is said to a session, and what its turn does, are decided here, or the loop resumes a task.
+
+    stop() and interrupt() are tried at all points, and other ways to stop at these: elsewhere they do the same.
+    """
+    return (
+        EVERY_POINT in os.environ or place.startswith(RESUMING) or place.removeprefix("halter/").startswith(DECISIONS)
+    )
+
+
+def try_everywhere(
+    scenario: Callable[[CancellationToken], Any], only: Callable[[str], bool] = is_tried, at_least: int = 400
+) -> Report:
     """Stop a scenario at every point of the session's layer, and wherever the loop resumes a task."""
-    report = interrupt_everywhere(scenario, check=nothing_is_left, repeat=1, only=is_tried)
-    assert len(report.points) > 400
+    report = interrupt_everywhere(scenario, check=nothing_is_left, repeat=1, only=only)
+    assert len(report.points) > at_least
     assert len(report.missed) < len(report.points) / 10
     return report
 
 
-def is_tried(place: str) -> bool:
-    """Whether a stop is tried here."""
-    if EVERY_POINT in os.environ:
-        return True
-    file = place.removeprefix("halter/")
-    return place.startswith("loop step, resuming") or (file.startswith(LAYER) and not file.startswith(COMPUTED))
-
-
-def is_near_a_decision(place: str) -> bool:
-    """Whether what is said to a session, and what its turn does, are decided here; or every point is tried."""
-    return EVERY_POINT in os.environ or place.removeprefix("halter/").startswith(DECISIONS)
+def try_decisions(scenario: Callable[[CancellationToken], Any]) -> Report:
+    """Stop a scenario at every point near a decision."""
+    return try_everywhere(scenario, is_near_a_decision, at_least=250)
 
 
 def a_turn(stop: Callable[[Session], object], *reasons: str) -> Callable[[CancellationToken], object]:

@@ -215,5 +215,5 @@ def test_a_report_that_never_comes_fails_the_call() -> None:
 
 def test_a_moment_that_does_not_exist_is_refused() -> None:
     """It never came, and the call was not stopped."""
-    with pytest.raises(ValueError, match=r"'centre' is no moment.*middle"):
+    with pytest.raises(ValueError, match=r"'centre' is not a moment.*middle"):
         Stop("stop", "centre", report="at 3")  # type: ignore[arg-type]

@@ -14,16 +14,16 @@ from halter.events import QuestionAsked
 from halter.testing import interrupt_everywhere
 from halter.toolbox.clarify import Clarify
 from tests.support.sessions import agent_of, call, data_of, model_of
+from tests.support.turn_scenarios import is_near_a_decision
 from tests.support.valid_history import judge_session
 
 ASK = call("clarify", "q1", json.dumps({"question": "Which colour?"}))
 TEXT = "dark green"
-# Where messages, questions and turns are decided about; the rest is tried by its own tests.
-LAYER = ("session/", "toolbox/clarify", "tools/context")
 
 
 def is_tried(place: str) -> bool:
-    return place.startswith("loop step, resuming") or place.removeprefix("halter/").startswith(LAYER)
+    """Whether messages, questions and turns are decided about here; the rest is tried by its own tests."""
+    return is_near_a_decision(place) or place.removeprefix("halter/").startswith(("toolbox/clarify", "tools/context"))
 
 
 def judge(session: Session) -> None:

@@ -73,9 +73,9 @@ def test_all_are_closed_in_bounded_time(caplog: pytest.LogCaptureFixture) -> Non
         resources.keep(Fails)
         resources.keep(Hangs)
         resources.close(timeout=0.05)
-        assert thing.closed == 1
-        assert "it broke" in caplog.text
         assert "Hangs did not close in time" in caplog.text
+        wait_until(lambda: thing.closed == 1)  # on a busy machine, that may take longer than was waited for
+        wait_until(lambda: "it broke" in caplog.text)
     wait_until(lambda: len(abandoned) == 0)
     with pytest.raises(RuntimeError, match="session was closed"):
         resources.keep(Thing)

@@ -90,7 +90,7 @@ def test_axe_finds_nothing(house: MakeHouse, tab: MakeTab, tmp_path: Path, axe: 
     page.locator(".call.bad summary").click()
     _check(page, axe)
     for name in ("Rename", "Changed files"):
-        shown.button("More about this session").click()
+        shown.button("Session menu").click()
         _check(page, axe)
         page.get_by_role("menuitem", name=name).click()
         expect(page.get_by_role("dialog")).to_be_visible()

@@ -112,7 +112,7 @@ def test_a_turn_is_undone_and_its_files_kept(house: MakeHouse, tab: MakeTab, tmp
     page.button("Undo").click()
     page.button("Keep the files").click()
     expect(page.ends).to_contain_text("Removed from the conversation")
-    expect(page.button("Bring the files back")).to_be_hidden()
+    expect(page.button("Redo the file changes")).to_be_hidden()
     assert (tmp_path / "a.txt").read_text() == "new"
 
 

@@ -89,6 +89,6 @@ def test_a_failing_test_is_fixed_and_undone(house: MakeHouse, tab: MakeTab, tmp_
         expect(page.page.locator(".turn[data-status=rolled_back]")).to_have_count(1)
         assert (tmp_path / "prices.py").read_text() == _WRONG
         with page.page.expect_response("**/rollback/undo"):
-            hand.click("Bring the files back")
+            hand.click("Redo the file changes")
         assert "result += price" in (tmp_path / "prices.py").read_text()
     assert (hand.messages, hand.questions, hand.clicks) == (1, 1, 4)

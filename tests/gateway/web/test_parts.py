@@ -176,7 +176,7 @@ def test_who_reads_above_is_not_pulled_down(house: MakeHouse, tab: MakeTab) -> N
     gate.open()
     expect(one.answers).to_contain_text("and more")
     assert one.page.evaluate("document.getElementById('log').scrollTop") == before
-    one.button("New below").click()
+    one.button("Jump to latest").click()
     expect(one.answers.get_by_text("and more")).to_be_in_viewport()
 
 

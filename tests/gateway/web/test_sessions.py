@@ -38,7 +38,7 @@ def remove(path: str) -> str:
 
 
 def _menu(page: Tab, name: str) -> None:
-    page.button("More about this session").click()
+    page.button("Session menu").click()
     page.page.get_by_role("menuitem", name=name).click()
 
 
@@ -356,7 +356,7 @@ def test_the_changed_files_are_one_diff_with_undo(house: MakeHouse, tab: MakeTab
     assert (tmp_path / "1.txt").exists()
     assert not (tmp_path / "2.txt").exists()
     with page.page.expect_response("**/rollback/undo"):
-        page.button("Bring the files back").click()
+        page.button("Redo the file changes").click()
     expect(page.page.locator("#said")).to_have_text("1 file restored.")
     assert (tmp_path / "2.txt").exists()
 

@@ -370,5 +370,5 @@ def test_undo_shows_the_changed_files_first(house: MakeHouse, tab: MakeTab, tmp_
     assert file.read_text() == "old\n"
     expect(page.page.locator("#said")).to_have_text("1 file restored.")
     with page.page.expect_response("**/rollback/undo"):
-        page.button("Bring the files back").click()
+        page.button("Redo the file changes").click()
     assert file.read_text() == "new\n"

@@ -344,20 +344,20 @@ def test_threads_print_and_ask_between_calls(tmp_path: Path) -> None:
         """Ping."""
         return "pong"
 
-    code = """
-import threading
-go = threading.Event()
+    go = tmp_path / "go"
+    code = f"""
+import os, threading, time
 done = threading.Event()
 def later():
-    go.wait(30)
+    while not os.path.exists({str(go)!r}): time.sleep(0.01)
     try: print(tools.ping())
     except ToolError as error: print(error)
     done.set()
 threading.Thread(target=later, daemon=True).start()
-threading.Timer(0.05, go.set).start()
 """
     with calls_in(tmp_path, ping) as calls:
         run(calls, code)
+        go.touch()
         kernel = kept_by(calls)
         wait_until(lambda: kernel._output.size)
         assert "only while a call of execute_code runs" in text_of(run(calls, "done.wait(30)"))

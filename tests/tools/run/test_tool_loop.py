@@ -91,7 +91,7 @@ def test_async_tools_run_in_the_tool_loop(loops: Loops) -> None:
 
 def test_a_stop_reaches_a_tool_in_the_tool_loop(loops: Loops) -> None:
     """One that obeys hands back what it has, in its grace, and the loop is kept."""
-    started = threading.Event()
+    started, waiting = threading.Event(), threading.Event()
 
     @tool
     async def obedient() -> AsyncIterator[str]:
@@ -102,6 +102,7 @@ def test_a_stop_reaches_a_tool_in_the_tool_loop(loops: Loops) -> None:
     @tool
     async def tidy() -> str:
         try:
+            waiting.set()
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             await asyncio.sleep(0)
@@ -109,7 +110,9 @@ def test_a_stop_reaches_a_tool_in_the_tool_loop(loops: Loops) -> None:
         return ""
 
     async def main() -> None:
-        outcomes = await Probe(obedient, tidy, tool_loop=loops, grace=10.0).stopped_when(started.is_set)
+        outcomes = await Probe(obedient, tidy, tool_loop=loops, grace=10.0).stopped_when(
+            lambda: started.is_set() and waiting.is_set()
+        )
         assert [(o.status, o.content, o.reason) for o in outcomes] == [
             ("partial", "one", "interrupt"),
             ("partial", "tidied up", "interrupt"),
