@@ -17,7 +17,7 @@ from halter.tools.resources import SessionResources
 from tests.support.allowing import allow
 from tests.support.processes import wait_dead
 from tests.support.ssh_server import PASSWORD, USER, SSHServer
-from tests.support.stopped_calls import is_over
+from tests.support.stopped_calls import is_over, patient
 from tests.support.waiting import wait_until
 
 # Each writes two process ids and says "half"; each tries to get away in another way.
@@ -50,7 +50,7 @@ class Work:
 
     def __init__(self, server: SSHServer | Remote, resources: SessionResources, **options: Any) -> None:
         remote = server if isinstance(server, Remote) else remote_of(server, **options)
-        self.tools = remote.tools
+        self.tools = patient(remote.tools)
         self.calls = ToolCalls()
         self._resources = resources
         self.approve: Policy = allow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from halter.events.tools import ToolFinished, ToolStarted
 from halter.models import ToolCall
 from halter.testing import MOMENTS, Moment, Stop, ToolCalls, interrupt_everywhere
 from halter.tools.resources import SessionResources
+from halter.tools.tool import Tool
 from tests.support.waiting import wait_until
 
 REASONS = ("stop", "interrupt", "steer")
@@ -29,6 +30,13 @@ STOPPED = {"partial", "cancelled"}
 # What a tool that obeys in time may end as; and one that has something to give back as soon as it is in the middle.
 OBEYS = {"before": {"not_started"}, "start": STOPPED, "middle": STOPPED, "twice": STOPPED, "end": {"completed"}}
 GIVES_BACK = OBEYS | {"middle": {"partial"}, "twice": {"partial"}}
+
+
+def patient(tools: Sequence[Tool[..., Any]]) -> Sequence[Tool[..., Any]]:
+    """Tools whose calls get as long to obey as a busy machine needs."""
+    for each in tools:
+        each.grace = PATIENT
+    return tools
 
 
 def call(tool: Any, resources: SessionResources | None = None, /, **arguments: Any) -> ToolOutcome:

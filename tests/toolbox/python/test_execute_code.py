@@ -22,7 +22,7 @@ from tests.support.allowing import allow
 from tests.support.batches import Probe
 from tests.support.leftovers import leaves_nothing
 from tests.support.processes import is_alive, wait_dead
-from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, REASONS, kept_by
+from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, REASONS, kept_by, patient
 from tests.support.time_limits import call_limited
 from tests.support.waiting import wait_until
 
@@ -32,7 +32,7 @@ DEAF = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint
 
 def calls_in(path: Path, *tools: Any, **options: Any) -> ToolCalls:
     grace = options.pop("grace", 0.2)
-    return ToolCalls(*Code(path, tools, grace=grace, **options).tools, approve=allow)
+    return ToolCalls(*patient(Code(path, tools, grace=grace, **options).tools), approve=allow)
 
 
 def run(calls: ToolCalls, code: str, **arguments: Any) -> ToolOutcome:

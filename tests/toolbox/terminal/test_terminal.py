@@ -22,7 +22,7 @@ from halter.toolbox.terminal.terminal import Terminal
 from tests.support.allowing import allow
 from tests.support.leftovers import leaves_nothing
 from tests.support.processes import is_alive, wait_dead
-from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, PATIENT, REASONS, kept_by
+from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, REASONS, kept_by, patient
 from tests.support.time_limits import call_limited
 from tests.support.waiting import wait_until
 
@@ -30,10 +30,7 @@ DEAF = shlex.join(deaf_process(escape=True))
 
 
 def calls_in(path: Path, **options: Any) -> ToolCalls:
-    tools = Terminal(path, grace=0.1, **options).tools
-    for each in tools:
-        each.grace = PATIENT  # a busy machine may need longer than the half second that users wait at most
-    return ToolCalls(*tools, approve=allow)
+    return ToolCalls(*patient(Terminal(path, grace=0.1, **options).tools), approve=allow)
 
 
 def pids_in(text: object) -> list[int]:
