@@ -318,6 +318,28 @@ def test_a_deaf_server_dies_with_a_killed_owner(tmp_path: Path) -> None:
         wait_dead(pid, 30)
 
 
+def test_a_server_that_dies_with_the_program_is_no_news(tmp_path: Path) -> None:
+    """Its connection was cut off before asyncio saw the server's end, and the last line of output was a warning."""
+    code = """
+        import asyncio, atexit, os, signal, sys, time
+        atexit.register(time.sleep, 0.5)  # runs last: there is time for the warning
+        def see_late(self, loop, pid, *rest):  # as on a busy machine; Python 3.12 has no thread for it
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            time.sleep(0.3)
+            see(self, loop, pid, *rest)
+        see, asyncio.ThreadedChildWatcher._do_waitpid = asyncio.ThreadedChildWatcher._do_waitpid, see_late
+        from halter.toolbox.mcp.mcp import MCP
+        server = MCP.stdio(sys.executable, [sys.argv[1], "stdio", sys.argv[2]], connect_timeout=60)
+        server.tools()
+        [pid] = open(f"/proc/self/task/{server._loop._thread.native_id}/children").read().split()
+        os.kill(int(pid), signal.SIGKILL)
+        while not server._connection._connection.is_dead:
+            time.sleep(0.001)
+    """
+    ended = run_python(code, SERVER, str(tmp_path), timeout=90)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_the_tools_work_in_a_session(child: Served) -> None:
     """An agent calls them as any other; a turn that is stopped in one goes on with the next."""
     model = ScriptedModel(ToolCall("1", "slow", '{"name": "turn"}'), ToolCall("2", "add", '{"a": 1, "b": 2}'), "three")

@@ -7,11 +7,16 @@ and closes a connection; so each connection is a task, which keeps it open until
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
+import time
+import weakref
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from halter.cancel.one_shot_event import OneShotEvent
+from halter.cancel.registration import call_in_loop
 from halter.toolbox.http.addresses import literal, normal_host
 
 if TYPE_CHECKING:
@@ -23,6 +28,7 @@ _log = logging.getLogger(__name__)
 CONNECTION_CLOSED: Final = -32000  # the SDK's code for it
 _NOT_FOUND: Final = 404
 _HTTP_TIMEOUT: Final = 30.0  # seconds
+_SECONDS_AT_EXIT: Final = 1.0  # for all connections to end with the process
 
 
 class ServerFailed(RuntimeError):
@@ -118,12 +124,13 @@ class MCPConnection:
     """A task that keeps one connection open."""
 
     def __init__(self, transport: Transport, mode: str, connect_timeout: float) -> None:
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self._transport = transport
         self._mode = mode
         self._connect_timeout = connect_timeout
         self._client: Client | None = None
         self._end = asyncio.Event()
+        self._has_ended = OneShotEvent()
         self.is_dead = False
         self.session_is_unknown = False
         self.ready: asyncio.Future[None] = loop.create_future()
@@ -131,6 +138,7 @@ class MCPConnection:
         self._task = loop.create_task(self._hold())
         # Waiting calls fail at once; ending the connection may take longer.
         loop.call_later(connect_timeout, self._give_up)
+        _open.add(self)
 
     @property
     def client(self) -> Client:
@@ -155,6 +163,7 @@ class MCPConnection:
             self._fail(message_of(error))
         finally:
             self.is_dead = True
+            self._has_ended.set()
 
     def _fail(self, why: str) -> None:
         if self.ready.done():
@@ -186,10 +195,38 @@ class MCPConnection:
         return f" Its stderr: {stderr}" if stderr else ""
 
     async def close(self) -> None:
+        self._end_hold()
+        await asyncio.wait([self._task])
+
+    def _end_hold(self) -> None:
         self.on_death()
         if not self.ready.done():
             self._task.cancel()
-        await asyncio.wait([self._task])
+
+    def start_closing(self) -> None:
+        """Close it, from any thread, without waiting for that."""
+        call_in_loop(self._loop, self._end_hold)
+
+    def wait_closed(self, timeout: float) -> None:
+        """Block until it is closed, or for *timeout* seconds."""
+        if not self._loop.is_closed():
+            self._has_ended.wait(timeout)
+
+
+_open: Final[weakref.WeakSet[MCPConnection]] = weakref.WeakSet()  # each is kept by its task while it is connected
+
+
+def _close_all() -> None:
+    """At the end of the process, before the loops are closed: asyncio has to see the end of a server, or it warns."""
+    end = time.monotonic() + _SECONDS_AT_EXIT
+    connections = list(_open)
+    for each in connections:
+        each.start_closing()
+    for each in connections:
+        each.wait_closed(max(0.0, end - time.monotonic()))
+
+
+atexit.register(_close_all)
 
 
 def _is_this_machine(host: str) -> bool:
