@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import itertools
 import os
 import socket
 import threading
@@ -262,23 +264,18 @@ def test_a_link_swapped_in_the_middle_leads_nowhere(ground: Ground, what: str) -
 
     thread = threading.Thread(target=swap)
     thread.start()
-    seen = {"read": 0, "written": 0, "refused": 0}
+    successes = 0
     try:
-        for _ in range(1500):
-            try:
+        for tries in itertools.count():
+            if tries >= 1500 and rounds > 10 and successes:  # on a busy machine either thread may wait for long
+                break
+            with contextlib.suppress(OSError):
                 assert read(ground.workspace, "swap/secret") == b"inside"
-                seen["read"] += 1
-            except OSError:
-                seen["refused"] += 1
-            try:
-                with ground.workspace.find("swap/secret") as place:
-                    write_whole(place, b"inside")
-                seen["written"] += 1
-            except OSError:
-                seen["refused"] += 1
+                successes += 1
+            with contextlib.suppress(OSError), ground.workspace.find("swap/secret") as place:
+                write_whole(place, b"inside")
+                successes += 1
     finally:
         is_over.set()
         thread.join(10)
     assert ground.outside_is_untouched()
-    assert rounds > 10
-    assert seen["read"] + seen["written"] > 0, seen
