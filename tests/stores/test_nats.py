@@ -155,6 +155,27 @@ def test_every_owner_is_listed_every_time(
         assert store.nodes() == {}
 
 
+def test_a_list_that_nobody_answers_is_asked_for_again(
+    nats_server: NATSServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers that had just started accepted the request for a list before anybody listened to it, and it failed."""
+    lost: list[str] = []
+    with NATSStore(nats_server.url, prefix=tmp_path.name) as store:
+        store.join()
+        publish = store._client.publish
+
+        async def delete_consumer_first(subject: str, *rest: Any, **options: Any) -> None:
+            if subject.startswith("$JS.API.CONSUMER.MSG.NEXT.") and not lost:
+                lost.append(subject)
+                stream, consumer = subject.split(".")[-2:]
+                await store._client.jetstream().delete_consumer(stream, consumer)
+            await publish(subject, *rest, **options)
+
+        monkeypatch.setattr(store._client, "publish", delete_consumer_first)
+        assert len(store.nodes()) == 1
+        assert lost
+
+
 def test_the_server_refuses_an_owner_whose_session_was_taken(nats_server: NATSServer, tmp_path: Path) -> None:
     """An old owner that believes to own a session writes nothing, however soon it tries, and learns that it is lost."""
     with (

@@ -28,6 +28,8 @@ _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_SEQUENCE: Final = frozenset({10071, 10164})  # the server's numbers of these errors
 _NOT_YET: Final = frozenset({10005, 10008, 10009, 10023})  # servers have not found each other, or have no leader
 MOST_MESSAGES: Final = 1_000  # of an atomic batch; the server's limit
+# The status of a read that nobody answers yet, or any more: no leader listens, or it was just replaced.
+_UNANSWERED: Final = frozenset({"409", "503"})
 _PAGE: Final = 256  # messages
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 _PULL: Final = 1_000  # messages of a consumer that are asked for at once
@@ -158,7 +160,7 @@ class Stream:
                 if status in ("204", "404"):  # the end of the page; nothing there
                     return found
                 if status is not None:
-                    raise StreamRefused(f"{status} {headers.get('Description', '')}".strip())
+                    raise _error_of(status, headers)
                 found.append(Stored(headers["Nats-Subject"], int(headers["Nats-Sequence"]), headers, message.data))
         finally:
             await subscription.unsubscribe()
@@ -200,10 +202,16 @@ class Stream:
             if status in ("404", "408"):  # no more
                 break
             if status is not None:
-                raise StreamRefused(f"{status} {headers.get('Description', '')}".strip())
+                raise _error_of(status, headers)
             found.append(Stored(message.subject, message.metadata.sequence.stream, headers, message.data))
         return found
 
     async def purge(self, subject: str, before: int) -> None:
         """Delete the messages of a subject that have a lower sequence than *before*."""
         await self._js.purge_stream(self.name, seq=before, subject=subject)
+
+
+def _error_of(status: str, headers: dict[str, Any]) -> Exception:
+    if status in _UNANSWERED:
+        return nats.errors.NoRespondersError()
+    return StreamRefused(f"{status} {headers.get('Description', '')}".strip())
