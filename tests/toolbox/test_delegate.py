@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -399,7 +400,7 @@ def test_a_child_that_takes_too_long_is_stopped_alone(background: bool) -> None:
         turn = session.run("x")
         content = str(turn.outcomes[-1].content)
         assert turn.status == "done"
-        assert "slow (x) was stopped after 1." in content
+        assert re.search(r"slow \(x\) was stopped after \d+\.\d", content)
         assert "because it timed out" in content
         assert "partial answer]\nsome words" in content
         assert "quick (y) is done" in content
