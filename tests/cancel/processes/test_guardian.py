@@ -285,6 +285,29 @@ def test_a_fork_that_never_calls_exec_does_not_delay_it(start: object) -> None:
     os.kill(forked, signal.SIGKILL)
 
 
+def test_a_process_that_was_being_started_at_the_kill_is_found(start: object) -> None:
+    """The kill came between its fork and its exec: it looked like a fork of the program, and survived."""
+    program: Program = start(  # type: ignore[operator]
+        """
+        from halter import run_process_blocking
+        run_process_blocking("true")
+        wait_for(0)
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            while os.getppid() == parent:
+                time.sleep(0.001)
+            time.sleep(0.2)
+            os.execl("/bin/sh", "sh", "-c", "trap '' TERM; sleep 60")
+        (home / "pids" / str(pid)).touch()
+        time.sleep(60)
+        """
+    )
+    wait_until(lambda: bool(program.pids))
+    program.kill()
+    program.all_are_dead()
+
+
 def test_a_forked_child_has_a_guardian_of_its_own(start: object) -> None:
     """When the child is killed its processes end, and those of the parent do not."""
     program: Program = start(  # type: ignore[operator]

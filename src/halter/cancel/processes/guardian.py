@@ -19,9 +19,9 @@ How it finds our processes:
 - Everything else that was started below us, such as a plain ``subprocess`` in a tool. After our end it is too late to
   list our children: they belong to init by then. So our own environment gets a cookie when the guardian starts, which
   processes inherit. Not found: a process that a tool has started with an environment of its own, and a fork of ours
-  that has not called exec yet, or never does. Forks are left alone on purpose: a program that goes into the background
-  forks, and its parent ends by ``os._exit()``. So a process that was being started at the very moment of the kill may
-  survive.
+  that never calls exec. Forks are left alone on purpose: a program that goes into the background forks, and its parent
+  ends by ``os._exit()``. But if a fork is younger than a second, the search goes on: it may be a process that was being
+  started at the moment of the kill, which has its own environment only after exec.
 - Descendants of all of these, remembered while they are being ended.
 
 It is not a child of ours: a program that waits for all its children (``os.wait()`` until there are none) would wait for

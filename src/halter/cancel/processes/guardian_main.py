@@ -24,6 +24,7 @@ _CLOSING_SECONDS = 0.5  # an exiting process closes its descriptors this much ea
 _HIDDEN = [b"0", b"0"]
 _LOOKS = 10  # at a program that is hidden, until it is taken for the same
 _PAUSE = 0.001  # seconds; an exec takes less once it has a core
+_FORK_SECONDS = 1.0  # a fork of the program that is younger may be about to call exec
 # A kernel thread (PF_KTHREAD), or exiting (PF_EXITING): neither has a program.
 _WITHOUT_PROGRAM = 0x200000 | 0x4
 
@@ -40,7 +41,7 @@ def main() -> None:
     header, *entries = _read(table)
     if header.startswith(DISMISSED):
         return
-    search = _Search(cookie, entries, os.getpid())
+    search = _Search(cookie, program, entries)
     search.end(signal.SIGTERM, _TERM_SECONDS)
     search.end(signal.SIGKILL, _KILL_SECONDS)
     folders = [entry[1:] for entry in entries if entry.startswith(FOLDER)]
@@ -83,12 +84,15 @@ def _read(table: int) -> list[bytes]:
 class _Search:
     """Finds the processes that the program has started: the trees in the table, and all processes with a cookie."""
 
-    def __init__(self, cookie: bytes, entries: list[bytes], own: int) -> None:
-        self._own = own
+    def __init__(self, cookie: bytes, program: list[bytes], entries: list[bytes]) -> None:
+        self._own = os.getpid()
         self._cookies = [cookie]
+        self._program = program
         self._sessions: dict[int, int] = {}  # start times of their leaders
         self._known: dict[int, int] = {}  # start times by number, of all members ever found
-        self._may_have_missed = False  # in the last look: a process that executes another program has no environment
+        # In the last look: a process has no environment during an exec, and before it that of the program, whose cookie
+        # is not in the environment that it was started with.
+        self._may_have_missed = False
         for entry in entries:
             if entry.startswith(TREE):
                 root, start, leads_session, name = entry[1:].split(b" ")
@@ -113,12 +117,15 @@ class _Search:
         self._may_have_missed = False
         table = {pid: status for pid in _listed() if pid != self._own and (status := _status(pid)) is not None}
         found = {pid for pid, start in self._known.items() if pid in table and table[pid][2] == start}
-        for pid, (_, session, start, _) in table.items():
+        young = (time.clock_gettime(time.CLOCK_BOOTTIME) - _FORK_SECONDS) * os.sysconf("SC_CLK_TCK")
+        for pid, (_, session, start, is_dead, program) in table.items():
+            if program == self._program != _HIDDEN and start > young and not is_dead:
+                self._may_have_missed = True
             # The number of a session is not reused while the session has members.
             if (session in self._sessions and start >= self._sessions[session]) or self._is_marked(pid):
                 found.add(pid)
         children: dict[int, list[int]] = {}
-        for pid, (parent, _, _, _) in table.items():
+        for pid, (parent, *_) in table.items():
             children.setdefault(parent, []).append(pid)
         todo = list(found)
         while todo:
@@ -173,13 +180,13 @@ def _listed() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208  (names, not paths)
 
 
-def _status(pid: int) -> tuple[int, int, int, bool] | None:
-    """Parent, session, start time, and whether it is dead; None if there is no such process."""
+def _status(pid: int) -> tuple[int, int, int, bool, list[bytes]] | None:
+    """Parent, session, start time, whether it is dead, and its program; None if there is no such process."""
     # The program's name is in parentheses, and may itself contain any character, also parentheses.
     fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if not fields:
         return None
-    return int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in b"ZX"
+    return int(fields[1]), int(fields[3]), int(fields[19]), fields[0] in b"ZX", fields[47:49]
 
 
 def _is_in_exec(pid: int) -> bool:
