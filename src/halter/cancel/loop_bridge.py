@@ -138,7 +138,8 @@ async def run_in_thread(work: Callable[[], T]) -> T:
     """Run *work* on a daemon thread and await it. If the wait is cancelled it goes on, and its result is dropped.
 
     Not the loop's default executor, which is joined when the loop ends: one name server that does not answer would hold
-    up the exit. Nor `run_blocking_async()`: it refuses once too many tools are stuck, and requests must still be made.
+    up the exit. Nor `run_blocking_async()`: it refuses once too many tools are stuck, and requests, reads of the store
+    and the shutdown must still be possible then. For short work of our own, not for tools.
     """
     results: list[T] = []
     errors: list[BaseException] = []

@@ -6,9 +6,8 @@ import asyncio
 import secrets
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from halter.cancel.loop_bridge import run_in_thread
 from halter.cancel.one_shot_event import OneShotEvent
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
 from halter.events import ChildFinished, ChildProgress, ChildStarted, ToolStarted
 from halter.session.background_loop import PROCESS
 from halter.tools.run.batch import GRACE
@@ -123,7 +122,7 @@ class Children:
         def open_session() -> Session:
             return Session(agent, name, store, deps=parent.deps, parent=above)
 
-        return await run_blocking_async(open_session, token=NEVER) if store.blocks else open_session()
+        return await run_in_thread(open_session) if store.blocks else open_session()
 
     async def _run_to_end(self, child: Child, turn_id: str, text: str) -> None:
         """Run a child and close its session. A boundary: errors are kept in `child.error`."""

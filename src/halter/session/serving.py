@@ -7,8 +7,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.context import current_token
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER, CancellationToken
+from halter.cancel.loop_bridge import run_in_thread
+from halter.cancel.token import CancellationToken
 from halter.errors import LeaseLost, NothingToDo, SessionClosed, StoreError
 from halter.events import Missed
 from halter.models.backoff import Backoff
@@ -70,7 +70,7 @@ def stream_sync(session: Session, text: Content | None) -> Generator[Event, None
 
 async def _read_missed(session: Session, missed: Missed) -> list[Event]:
     """The events that a subscription has missed."""
-    events = await run_blocking_async(session.events, missed.first - 1, token=NEVER)
+    events = await run_in_thread(lambda: session.events(missed.first - 1))
     return [each for each in events if each.seq <= missed.last]
 
 

@@ -29,8 +29,8 @@ import logging
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER, CancellationToken, Cancelled
+from halter.cancel.loop_bridge import run_in_thread
+from halter.cancel.token import CancellationToken, Cancelled
 from halter.events import MessageRemoved
 from halter.models.types import Audio
 from halter.session.inbox import to_message
@@ -143,7 +143,7 @@ class VoiceMessages:
             await asyncio.wait(self._tasks, timeout=timeout)
         if self._deliveries:
             await asyncio.wait(self._deliveries, timeout=timeout)
-        await run_blocking_async(self._transcriber.close, token=NEVER)
+        await run_in_thread(self._transcriber.close)
 
     # -- the queue ---------------------------------------------------------------------------------------------------
 

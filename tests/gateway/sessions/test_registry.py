@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from halter import Agent
+from halter.cancel.threads.blocking import abandoned
 from halter.gateway import Gateway, Keys
 from halter.stores import MemoryStore
 from halter.testing import Gate, ScriptedModel
@@ -75,6 +78,18 @@ async def test_a_turn() -> None:
         ]
         session = (await client.ask("GET", "/v1/sessions/s")).body
         assert (session["turn"]["status"], session["turn"]["text"], session["title"]) == ("done", "Hello.", "Hi.")
+
+
+@looped
+async def test_stuck_tools_do_not_keep_the_gateway_from_its_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit of abandoned threads, no session could be created, listed or read any more."""
+    monkeypatch.setattr(abandoned, "limit", 0)
+    async with gateway_of("Hello.") as (_, client):
+        assert (await client.create()).status == 201
+        await client.post("Hi.")
+        await client.finished()
+        [listed] = (await client.ask("GET", "/v1/sessions")).body["sessions"]
+        assert (await client.ask("GET", f"/v1/sessions/{listed['id']}")).body["turn"]["text"] == "Hello."
 
 
 @looped

@@ -9,8 +9,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.cli.chat.input_line.file_references import attached_images
 from halter.cli.chat.user_command import command_text
 from halter.cli.settings import SettingsError
@@ -209,7 +208,7 @@ class Actions:
         """Add a note to the memory, which agents with tools have in every session."""
         memory = Memory()
         try:
-            result = await run_blocking_async(memory.add, note, token=NEVER)
+            result = await run_in_thread(lambda: memory.add(note))
         except (OSError, ValueError) as error:
             self._screen.transcript.say(f"not noted: {error}", "bad")
         else:

@@ -9,8 +9,7 @@ import shlex
 import threading
 from typing import TYPE_CHECKING, Final
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.cli.agent_factory import PROCESS_TOOLS, make_agent
 from halter.cli.chat.notices import Notice, of_user
 from halter.cli.chat.past_turns import read_turns
@@ -99,9 +98,9 @@ class SessionHost:
     async def switch(self, session_id: str | None) -> Session:
         """Open another session, and then close this one. Raises `SessionOwned` and other errors of the store."""
         old = self.session
-        new = await run_blocking_async(self.agent.session, session_id, self.store, token=NEVER)
+        new = await run_in_thread(lambda: self.agent.session(session_id, self.store))
         self.session, self._server = new, None
-        await run_blocking_async(old.close, _CLOSE_TIMEOUT, token=NEVER)
+        await run_in_thread(lambda: old.close(_CLOSE_TIMEOUT))
         return new
 
     def store_messages(self, texts: Sequence[str], held: Sequence[str] = ()) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.exit import FORCED
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.errors import HalterError
 
 if TYPE_CHECKING:
@@ -58,20 +57,20 @@ class Shutdown:
                 self.code = FORCED
                 self.lines.append("The turn did not end in time and was abandoned.")
         with self._guard.stage("processes that tools left running"):
-            await run_blocking_async(session.close, max(self._guard.remaining() - _SAVE_TIME, 0.1), token=NEVER)
+            await run_in_thread(lambda: session.close(max(self._guard.remaining() - _SAVE_TIME, 0.1)))
         with self._guard.stage("the store"):
             if outputs:
-                await run_blocking_async(self._store_outputs, outputs, token=NEVER)
+                await run_in_thread(lambda: self._store_outputs(outputs))
             # Keys are handled while this waits, so there may be more messages when it returns.
-            closing_lines = await run_blocking_async(self._store_late, late, token=NEVER)
+            closing_lines = await run_in_thread(lambda: self._store_late(late))
             while late:
-                closing_lines = await run_blocking_async(self._store_late, late, token=NEVER)
+                closing_lines = await run_in_thread(lambda: self._store_late(late))
         self.lines += closing_lines
 
     async def wait_for(self, what: str, do: Callable[[float], object]) -> None:
         """Call a function with the seconds that are left; *what* names it while it is waited for."""
         with self._guard.stage(what):
-            await run_blocking_async(do, self._guard.remaining(), token=NEVER)
+            await run_in_thread(lambda: do(self._guard.remaining()))
 
     def _store_outputs(self, outputs: Sequence[str]) -> None:
         """Store the output of the user's own commands. A boundary: the store may have failed."""

@@ -9,8 +9,7 @@ import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.cli.chat.past_turns import LoggedTurn, read_turns, to_markdown
 from halter.cli.chat.screen.styling import THEMES, short
 from halter.cli.commands.sessions import FREQUENT_EVENTS, NotFound, describe_sessions, find_session
@@ -164,7 +163,7 @@ class SlashCommands:
             self._say("usage: /undo, /undo files or /undo keep", "bad")
             return
         if not rest:
-            diff = await run_blocking_async(self._host.session.file_changes, token=NEVER)
+            diff = await run_in_thread(self._host.session.file_changes)
             if diff.files:
                 self._screen.transcript.show_diff(diff)
                 self._say("/undo files: restore them and remove the turn; /undo keep: only remove the turn", "warn")
@@ -175,7 +174,7 @@ class SlashCommands:
             self._screen.line = "\n\n".join(turn.texts)
 
     async def _redo(self, _rest: str) -> None:
-        files = await run_blocking_async(self._host.session.undo_rollback, token=NEVER)
+        files = await run_in_thread(self._host.session.undo_rollback)
         if files.restored or files.kept:
             self._show_files(files)
         else:
@@ -203,7 +202,7 @@ class SlashCommands:
             await receipt.settled_async()
             turns = await self._turns_with_rolled_back(receipt.turn_id)
         else:
-            turns = await run_blocking_async(read_turns, self._host.store, session.id, token=NEVER)
+            turns = await run_in_thread(lambda: read_turns(self._host.store, session.id))
             if turns:
                 receipt = await self._remove_turn(files=files)
         if receipt is None or not turns:
@@ -215,7 +214,7 @@ class SlashCommands:
         session = self._host.session
         if not files:
             return session.rollback()
-        receipt = await run_blocking_async(lambda: session.rollback(files=True), token=NEVER)
+        receipt = await run_in_thread(lambda: session.rollback(files=True))
         self._show_files(receipt.files)
         return receipt
 
@@ -226,7 +225,7 @@ class SlashCommands:
         return [turn]
 
     async def _diff(self, _rest: str) -> None:
-        diff = await run_blocking_async(self._host.session.file_changes, token=NEVER)
+        diff = await run_in_thread(self._host.session.file_changes)
         if not diff.files:
             self._say(f"the last turn changed no files{f' ({diff.note})' if diff.note else ''}", "dim")
             return
@@ -237,9 +236,7 @@ class SlashCommands:
 
     async def _why(self, _rest: str) -> None:
         session = self._host.session
-        events = await run_blocking_async(
-            lambda: self._host.store.read(session.id, without=FREQUENT_EVENTS), token=NEVER
-        )
+        events = await run_in_thread(lambda: self._host.store.read(session.id, without=FREQUENT_EVENTS))
         stop = last_stop(events)
         none = "no turn of this session was stopped"
         self._say(render(stop, width=self._screen.width) if stop is not None else none)
@@ -300,7 +297,7 @@ class SlashCommands:
             self._say(f"using {self._host.agent.model.name}; to change it: /model {others}")
 
     async def _sessions(self, _rest: str) -> None:
-        lines = await run_blocking_async(describe_sessions, self._host.store, _MAX_SESSIONS, token=NEVER)
+        lines = await run_in_thread(lambda: describe_sessions(self._host.store, _MAX_SESSIONS))
         self._say("\n".join(lines))
 
     async def _help(self, _rest: str) -> None:
@@ -314,7 +311,7 @@ class SlashCommands:
         if not rest:
             await self._sessions("")
             return
-        found = await run_blocking_async(find_session, self._host.store, rest, token=NEVER)
+        found = await run_in_thread(lambda: find_session(self._host.store, rest))
         if found == self._host.session.id:
             self._say("this session is already open", "dim")
         else:
@@ -338,7 +335,7 @@ class SlashCommands:
         session = self._host.session
         messages = session.full_history
         name = rest or f"halter-{session.id}.md"
-        path = await run_blocking_async(_write_new, name, to_markdown(messages), token=NEVER)
+        path = await run_in_thread(lambda: _write_new(name, to_markdown(messages)))
         self._say(f"{count(len(messages), 'message')} written to {path}")
 
     async def _quit(self, _rest: str) -> None:

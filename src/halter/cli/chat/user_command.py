@@ -21,6 +21,7 @@ import termios
 import tty
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from halter.cancel.loop_bridge import run_in_thread
 from halter.views.text import strip_controls
 
 if TYPE_CHECKING:
@@ -113,18 +114,15 @@ class UserCommandRun:
 
     async def _reap(self) -> None:
         """Wait for the shell: it has closed its terminal, or was hung up. One that ignores that is killed."""
-        from halter.cancel.threads.blocking import run_blocking_async
-        from halter.cancel.token import NEVER
-
         if self._process.poll() is not None:
             return
         try:
-            await run_blocking_async(lambda: self._process.wait(_HANGUP_TIMEOUT), token=NEVER)
+            await run_in_thread(lambda: self._process.wait(_HANGUP_TIMEOUT))
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                await run_blocking_async(lambda: self._process.wait(_HANGUP_TIMEOUT), token=NEVER)
+                await run_in_thread(lambda: self._process.wait(_HANGUP_TIMEOUT))
 
     def _on_output(self) -> None:
         try:

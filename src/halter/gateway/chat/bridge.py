@@ -13,8 +13,7 @@ import itertools
 import logging
 from typing import TYPE_CHECKING, Final
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.errors import HalterError
 from halter.events import ApprovalAsked, MessageAccepted, QuestionAsked, TurnFinished, TurnRolledBack
 from halter.gateway.chat.adapter import AttachmentUnavailable, Button, ButtonReply
@@ -88,7 +87,7 @@ class ChatBridge:
         A boundary: if the platform fails, that is logged, and the gateway continues without it.
         """
         try:
-            known, cut_off = await run_blocking_async(self._find_sessions, token=NEVER)
+            known, cut_off = await run_in_thread(self._find_sessions)
             for session_id in known:
                 self._conversations.register(session_id)
             for session_id in cut_off:
@@ -249,7 +248,7 @@ class ChatBridge:
         chat.outgoing.say(text, monospace=is_drawing)
 
     async def _read(self, session_id: str) -> list[Event]:
-        return await run_blocking_async(self._registry.store.read, session_id, without=_DELTAS, token=NEVER)
+        return await run_in_thread(lambda: self._registry.store.read(session_id, without=_DELTAS))
 
     # -- stops -------------------------------------------------------------------------------------------------------
 
@@ -309,7 +308,7 @@ class ChatBridge:
             async with self._registry.lease(option[0]) as live:
                 by = f"{self.name} user {pressed.sender}"
                 answer = functools.partial(live.session.answer, request, option[1], by=by)
-                return ButtonReply() if await run_blocking_async(answer, token=NEVER) else _EXPIRED
+                return ButtonReply() if await run_in_thread(answer) else _EXPIRED
         except (Problem, HalterError) as error:
             return ButtonReply(f"Try again later: {error}")
 
@@ -322,7 +321,7 @@ class ChatBridge:
                 by = f"{self.name} user {incoming.sender}"
                 if asked is not None:
                     answer = functools.partial(session.answer, asked.request.id, {"deny": incoming.text}, by=by)
-                    if await run_blocking_async(answer, token=NEVER):
+                    if await run_in_thread(answer):
                         return
         except Problem as problem:
             if problem.status == _UNAVAILABLE:
@@ -333,7 +332,7 @@ class ChatBridge:
         if not self._conversations.has(session_id) or self._conversations.of(session_id) is not chat:
             return _EXPIRED
         async with self._registry.lease(session_id) as live:
-            if not await run_blocking_async(live.session.release, token=NEVER):
+            if not await run_in_thread(live.session.release):
                 return ButtonReply("No messages are held any more.", is_expired=True)
         chat.end_held("▶️ Sent.")
         return ButtonReply()

@@ -13,8 +13,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER, CancellationToken, Cancelled
+from halter.cancel.loop_bridge import run_in_thread
+from halter.cancel.token import CancellationToken, Cancelled
 from halter.events import Missed, TurnFinished, TurnStarted
 from halter.gateway.chat.adapter import PlatformUnreachable, RateLimited, SendRejected
 from halter.gateway.chat.renderer import ChatRenderer
@@ -174,4 +174,4 @@ class SessionFollower:
 
 async def _read(session: Session, after: int) -> list[Event]:
     """The events of a session after number *after*."""
-    return await run_blocking_async(session.events, after, token=NEVER)
+    return await run_in_thread(lambda: session.events(after))

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 import nats.errors
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.errors import LeaseLost, SessionClosed, SessionOwned, StoreError
 from halter.gateway.cluster.channel import Channel, NoReply
 from halter.gateway.cluster.members import Members
@@ -189,13 +188,13 @@ class Cluster:
         body = request.body
         if body.scope == "call":
             raise Problem(503, "the node of this call does not answer", kind="node", retry_after=1.0)
-        first = await run_blocking_async(lambda: self._store.read(session_id, limit=1), token=NEVER)
+        first = await run_in_thread(lambda: self._store.read(session_id, limit=1))
         if not first or not key.may_use(owner_of(first)):
             raise Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")
         scope: Literal["all", "turn"] = "all" if body.scope == "all" else "turn"
         detail = key.title
         try:
-            last = await run_blocking_async(lambda: self._store.last_number(session_id), token=NEVER)
+            last = await run_in_thread(lambda: self._store.last_number(session_id))
             record = StopRecord(request.id, last, scope, body.reason, detail, body.expect_turn or "")
             await self._records.write(session_id, record)
         except (nats.errors.Error, OSError, TimeoutError) as error:
@@ -237,7 +236,7 @@ class Cluster:
     async def _record_stops(self, processes: list[str], key: Key, body: StopAllBody) -> int:
         from halter.gateway.http.schemas import StopBody
 
-        owners = await run_blocking_async(self._store.owners, token=NEVER)
+        owners = await run_in_thread(self._store.owners)
         theirs = [each for each, owner in owners.items() if process_of(owner.node) in processes and "/" not in each]
         stop = StopTurn(body=StopBody(reason=body.reason, scope=body.scope))
         for session_id in theirs:
@@ -331,7 +330,7 @@ class Cluster:
         """Open the sessions that a node has left. If they cannot be listed, each is opened by its next request."""
         for retry in range(_LISTINGS):
             try:
-                owners = await run_blocking_async(self._store.owners, token=NEVER)
+                owners = await run_in_thread(self._store.owners)
             except StoreError as error:
                 _log.warning("the sessions of node %s could not be listed: %s", node, error)
                 await asyncio.sleep(UNTIL_IT_WORKS.delay(retry))

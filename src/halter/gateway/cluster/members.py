@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import nats.errors
 import nats.js.errors
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.errors import StoreError
 from halter.stores.nats.names import process_of
 from halter.stores.nats.requests import ANSWER_SECONDS, retry_unanswered
@@ -49,7 +48,7 @@ class Members:
 
     async def start(self) -> None:
         """Become a node, and watch the others. Raises an error of `nats`, or `StoreError`."""
-        await run_blocking_async(self._store.join, token=NEVER)
+        await run_in_thread(self._store.join)
         self._bucket = await retry_unanswered(lambda: self._js.key_value(self._store.names.nodes), self._store.patience)
         self._do(self._watch())
 
@@ -77,7 +76,7 @@ class Members:
 
     async def _join(self) -> None:
         try:
-            await run_blocking_async(self._store.join, token=NEVER)
+            await run_in_thread(self._store.join)
         except StoreError as error:  # the next session that is opened here tries again
             _log.warning("this node could not join the cluster again: %s", error)
 

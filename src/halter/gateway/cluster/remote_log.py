@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import nats.errors
 
+from halter.cancel.loop_bridge import run_in_thread
 from halter.cancel.registration import call_in_loop
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
 from halter.events import Event, Missed
 from halter.gateway.http.errors import Problem
 from halter.gateway.sessions.live_session import owner_of
@@ -69,7 +68,7 @@ class RemoteLogs:
 
     async def open(self, session_id: str, key: Key) -> RemoteLog:
         """The log of a session. Raises `Problem` if there is none, or if it is not one that *key* may use."""
-        first = await run_blocking_async(lambda: self._store.read(session_id, limit=1), token=NEVER)
+        first = await run_in_thread(lambda: self._store.read(session_id, limit=1))
         if not first or "/" in session_id or not key.may_use(owner_of(first)):
             raise Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")
         log = self._open.get(session_id)
@@ -78,7 +77,7 @@ class RemoteLogs:
         log.users += 1
         try:
             await log.follow(self._client, self._store.names.stored_log(session_id))
-            log.last_event = await run_blocking_async(lambda: self._store.last_number(session_id), token=NEVER)
+            log.last_event = await run_in_thread(lambda: self._store.last_number(session_id))
         except BaseException:
             log.release()
             raise

@@ -17,9 +17,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from halter.cancel.loop_bridge import run_in_thread
 from halter.cancel.registration import call_in_loop
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
 from halter.errors import StoreError
 from halter.gateway.http.media import replace_media
 
@@ -142,7 +141,7 @@ class EventFeed:
         In a cluster, a commit can be in the log, and reach clients, before its owner has received the answer.
         """
         read = partial(self._store.read, self._session.id, self._last - 1, limit=1)
-        return bool(await run_blocking_async(read, token=NEVER))
+        return bool(await run_in_thread(read))
 
     async def run(self) -> None:
         """Send events until the session is closed, or `end()`. Raises `ConnectionError` if the client disconnects."""
@@ -175,7 +174,7 @@ class EventFeed:
         """A piece of the log. Live events are kept from before the read on, so that none is missed."""
         self._pending.clear()
         self._is_kept = True
-        return await run_blocking_async(read_log, self._store, self._session.id, self._last, token=NEVER)
+        return await run_in_thread(lambda: read_log(self._store, self._session.id, self._last))
 
     async def _send_live(self) -> None:
         """Send live events until the client is too slow, an event is missing, or the session is closed."""

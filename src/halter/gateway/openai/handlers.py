@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.gateway.http.errors import Problem
 from halter.gateway.http.schemas import read_file
 from halter.gateway.openai.chat_completions import ChatAnswer, read_chat
@@ -62,7 +61,7 @@ class OpenAIHandlers:
     ) -> web.StreamResponse:
         """Run the turn that a request asks for, and answer as it goes or at its end."""
         data = await read_file(request, _JSON, self._registry.limits)
-        asked = await run_blocking_async(read, data, token=NEVER)  # in a thread: a body may be long
+        asked = await run_in_thread(lambda: read(data))  # in a thread: a body may be long
         name = f"{prefix}{secrets.token_hex(12)}"
         async with self._turns.run(request, asked, name) as turn:
             answer = kind(name, asked, last_only=turn.has_output_type)

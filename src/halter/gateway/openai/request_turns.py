@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.events import ApprovalAsked, Event, QuestionAsked, SessionCreated
 from halter.gateway.http.errors import Problem
 from halter.gateway.http.handlers import KEY
@@ -71,7 +70,7 @@ class RequestTurns:
         """
         agent = self._agent(asked)
         # In a thread, as a conversation may be long.
-        session = await run_blocking_async(lambda: _open_session(agent, name, asked.conversation), token=NEVER)
+        session = await run_in_thread(lambda: _open_session(agent, name, asked.conversation))
         key = request[KEY]
         created = Event(0, time.time(), name, "", SessionCreated(asked.model, key.id))
         live = LiveSession(session, asked.model, [created], self._registry.limits)

@@ -6,8 +6,7 @@ import itertools
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.events import EventData, SessionChanged
 from halter.gateway.sessions.live_session import agent_of, owner_of, title_of
 from halter.toolbox.session_search import SessionSearch
@@ -44,7 +43,7 @@ class Catalog:
 
     async def list(self, limit: int, key: Key, only: Collection[str] | None = None) -> list[ListedSession]:
         """The last used sessions that *key* may use; *only* those, in that order."""
-        found = await run_blocking_async(lambda: [*itertools.islice(self._list(key, only), limit)], token=NEVER)
+        found = await run_in_thread(lambda: [*itertools.islice(self._list(key, only), limit)])
         if only is not None:
             order = [*only]
             found.sort(key=lambda each: order.index(each.info.id))
@@ -52,7 +51,7 @@ class Catalog:
 
     async def search(self, words: str, key: Key, limit: int) -> dict[str, str]:
         """The sessions that *key* may use and that have *words* in their messages or title, with a snippet of each."""
-        return await run_blocking_async(lambda: self._search(words, key, limit), token=NEVER)
+        return await run_in_thread(lambda: self._search(words, key, limit))
 
     def _search(self, words: str, key: Key, limit: int) -> dict[str, str]:
         found = {each.info.id: "" for each in self._list(key) if words.casefold() in each.title.casefold()}

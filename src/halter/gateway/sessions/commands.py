@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.errors import CheckpointFailed, SessionBusy
 from halter.events import ApprovalAsked
 from halter.gateway.http.auth import check_scope
@@ -173,7 +172,7 @@ class Commands:
     async def read(self, live: LiveSession) -> SessionView:
         """A loaded session, with the size of its context, which is counted in a thread."""
         view = view_session(live)
-        used = await _in_thread(lambda: live.session.context)
+        used = await run_in_thread(lambda: live.session.context)
         view.context = ContextView(tokens=used.tokens, window=used.window)
         return view
 
@@ -185,7 +184,7 @@ class Commands:
             raise Problem(422, msg, field="model", kind="field")
         title = " ".join((body.title or "").split())
         if title or model is not None:
-            await _in_thread(lambda: live.session.record_change(title, body.model or ""))
+            await run_in_thread(lambda: live.session.record_change(title, body.model or ""))
         if title:
             live.title = title
         if model is not None:
@@ -194,7 +193,7 @@ class Commands:
     async def compact(self, live: LiveSession) -> CompactionView:
         """Compact the conversation before the next request. A session of the gateway is always served."""
         await live.session.acompact()
-        used = await _in_thread(lambda: live.session.context)
+        used = await run_in_thread(lambda: live.session.context)
         return CompactionView(scheduled=True, tokens=used.tokens)
 
     async def retry(self, live: LiveSession, key: Key, body: RetryBody) -> ReceiptView:
@@ -204,7 +203,7 @@ class Commands:
         """
         session = live.session
         turn = body.expect_turn or (session.turn.id if session.turn is not None else "")
-        message = await _in_thread(lambda: opening_message(session.events(), turn)) if turn else None
+        message = await run_in_thread(lambda: opening_message(session.events(), turn)) if turn else None
         if message is None:
             raise Problem(409, "there is no turn to retry", kind="conflict")
         self._check(live, key, None)
@@ -216,7 +215,7 @@ class Commands:
     async def branch(self, live: LiveSession, key: Key, body: BranchBody) -> SessionView:
         """Create a session from the conversation before a turn, and send that turn's message there."""
         source = live.session
-        events = await _in_thread(source.events)
+        events = await run_in_thread(source.events)
         if body.turn is not None and not any(event.turn == body.turn for event in events):
             raise Problem(404, f"there is no turn {body.turn!r}", field="turn", kind="no-turn")
         title = f"{live.title} (branch)" if live.title else ""
@@ -242,7 +241,7 @@ class Commands:
                 raise Problem(403, msg, kind="agents-process")
             if read_approval(value).scope == "always":
                 await self._allow_always(key, approval)
-        if not await _in_thread(lambda: live.session.answer(request, value, by=key.title)):
+        if not await run_in_thread(lambda: live.session.answer(request, value, by=key.title)):
             msg = f"there is no open question {request!r}"
             raise Problem(404, msg, field="request", kind="not-asked")
 
@@ -254,7 +253,7 @@ class Commands:
             msg = 'this cannot be allowed permanently: answer true, "session" or false'
             raise Problem(422, msg, field="value", kind="field")
         try:
-            await _in_thread(lambda: keep(approval.prefixes))
+            await run_in_thread(lambda: keep(approval.prefixes))
         except (OSError, ValueError) as error:
             raise Problem(409, str(error), kind="not-kept") from error
 
@@ -274,7 +273,7 @@ class Commands:
             others = [part for part in pending.message.parts if not isinstance(part, Text)]
             try:
                 content: list[str | Part] = [body.text, *others]
-                done = await _in_thread(lambda: inbox.edit(message, content))
+                done = await run_in_thread(lambda: inbox.edit(message, content))
             except ValueError as error:
                 raise Problem(422, "the text is empty", field="text", kind="field") from error
             pending = inbox.find(message) or pending
@@ -284,14 +283,14 @@ class Commands:
                 raise _too_late(pending)
         if body.state is not None:
             self._registry.check_turns(live, live.key)
-            await _in_thread(lambda: live.session.release(message))
+            await run_in_thread(lambda: live.session.release(message))
         return view_inbox_message(inbox.find(message) or pending)
 
     async def remove(self, live: LiveSession, message: str) -> InboxMessageView:
         """Remove a message that is still queued."""
         seen = view_inbox_message(self._waiting(live, message))
         inbox = live.session.inbox
-        is_done = await _in_thread(lambda: inbox.remove(message))
+        is_done = await run_in_thread(lambda: inbox.remove(message))
         pending = inbox.find(message)
         assert pending is not None
         if not is_done:
@@ -309,15 +308,10 @@ class Commands:
         return pending
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Run something short that waits for the session's writer, without blocking the loop."""
-    return await run_blocking_async(work, token=NEVER)
-
-
 async def _with_files(work: Callable[[], T]) -> T:
     """Run something that reads or restores files."""
     try:
-        return await _in_thread(work)
+        return await run_in_thread(work)
     except (CheckpointFailed, SessionBusy) as error:
         raise Problem(409, str(error), kind="conflict") from error
 

@@ -12,10 +12,9 @@ import collections
 import contextlib
 import logging
 import secrets
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.errors import LeaseLost
 from halter.events import (
     Event,
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionLease", "SessionRegistry"]
 
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _RESOURCES_FACTOR: Final = 60  # sessions with resources of tools stay loaded this many times longer
@@ -163,7 +161,9 @@ class SessionRegistry:
 
     async def exists(self, session_id: str) -> bool:
         """Whether a session of this name is loaded or in the store."""
-        return session_id in self.live_sessions or bool(await _in_thread(lambda: self.store.read(session_id, limit=1)))
+        return session_id in self.live_sessions or bool(
+            await run_in_thread(lambda: self.store.read(session_id, limit=1))
+        )
 
     async def _load(self, session_id: str, make: str = "", owner: str = "") -> tuple[LiveSession, bool]:
         """Open a session, once for all callers; if there is none, create it with the agent *make*."""
@@ -201,7 +201,7 @@ class SessionRegistry:
         unloading = self._unloading.get(session_id)
         if unloading is not None:
             await asyncio.wait({unloading})
-        session, agent, first, is_new = await _in_thread(lambda: self._read(session_id, make, owner))
+        session, agent, first, is_new = await run_in_thread(lambda: self._read(session_id, make, owner))
         if self.is_draining:
             await session.aclose()
             self._check_draining()
@@ -358,7 +358,7 @@ class SessionRegistry:
         if self.is_draining and self.released is not None and len(live.session.inbox):
             self.released(live.session.id)
         if last is not None:
-            await _in_thread(last)
+            await run_in_thread(last)
 
     async def erase(self, live: LiveSession) -> None:
         """Stop a session and delete it and its children from the store."""
@@ -410,7 +410,7 @@ class SessionRegistry:
 
     async def read(self, session_id: str, number: int) -> Event | None:
         """One event of the log."""
-        found = await _in_thread(lambda: self.store.read(session_id, number - 1, limit=1)) if number else []
+        found = await run_in_thread(lambda: self.store.read(session_id, number - 1, limit=1)) if number else []
         return found[0] if found and found[0].seq == number else None
 
     async def fill(self, session_id: str, events: Sequence[Event], title: str) -> LiveSession:
@@ -419,7 +419,7 @@ class SessionRegistry:
             await asyncio.shield(self._unload(live, lambda: copy_events(self.store, session_id, events)))
         live = (await self._load(session_id))[0]
         if title:
-            await _in_thread(lambda: live.session.record_change(title))
+            await run_in_thread(lambda: live.session.record_change(title))
             live.title = title
         return live
 
@@ -430,7 +430,3 @@ def _close_at_end(session: Session) -> Callable[[], object]:
 
 def _no_session(session_id: str) -> Problem:
     return Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")
-
-
-async def _in_thread(fn: Callable[[], T]) -> T:
-    return await run_blocking_async(fn, token=NEVER)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias, TypeVar
 
 from msgspec import Struct, structs
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.gateway.http.peer import ClientSocket, is_agents_process
 from halter.gateway.http.schemas import (
     AnswerView,
@@ -184,7 +183,7 @@ class AnswerQuestion(_Request, frozen=True, tag="answer"):
         client = self.client
         if client is None:
             return self.is_agents
-        return await run_blocking_async(lambda: is_agents_process(client), token=NEVER)
+        return await run_in_thread(lambda: is_agents_process(client))
 
     async def to_send(self) -> AnswerQuestion:
         """The request with the result of the check, which only the machine of the client can make."""

@@ -6,8 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.errors import SessionOwned, StoreError
 from halter.gateway.http.errors import Problem
 
@@ -52,7 +51,7 @@ class Resumption:
         """Open the sessions. A boundary: if they cannot be found, that is logged."""
         found = dict.fromkeys(session_ids)
         try:
-            infos = await run_blocking_async(self._registry.store.sessions, token=NEVER) if with_queued else []
+            infos = await run_in_thread(self._registry.store.sessions) if with_queued else []
         except StoreError as error:
             _log.warning("sessions with queued messages could not be found: %s", error)
             return

@@ -10,8 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER
+from halter.cancel.loop_bridge import run_in_thread
 from halter.errors import SessionClosed
 from halter.events import ContextCompacted, Missed, RequestRetry, TurnFinished
 from halter.models.types import ReasoningDelta, TextDelta
@@ -116,9 +115,7 @@ class EditorSession:
             self._update(chunk("agent_thought_chunk", text_block(f"{notice}\n"), "notices"))
         self._notices = []
         if not session.last_event:  # only now: a session without a message is not stored
-            await run_blocking_async(
-                lambda: session.record_created(session.agent.name, workspace=str(self._workspace)), token=NEVER
-            )
+            await run_in_thread(lambda: session.record_created(session.agent.name, workspace=str(self._workspace)))
         # If the request was stopped by now, the turn begins and ends at once: the prompt is in the history.
         with request.token.bind():
             return await session.arun(message)
@@ -145,7 +142,7 @@ class EditorSession:
 
     async def replay(self) -> None:
         """Send the whole conversation."""
-        events = await run_blocking_async(self._session.events, token=NEVER)
+        events = await run_in_thread(self._session.events)
         for update in replay(events, self._workspace):
             self._update(update)
             await self._connection.stream.drain()
@@ -155,7 +152,7 @@ class EditorSession:
         try:
             async for event in self._subscription:
                 if isinstance(event.data, Missed):
-                    for each in await run_blocking_async(self._session.events, self._shown, token=NEVER):
+                    for each in await run_in_thread(lambda: self._session.events(self._shown)):
                         self._show(each)
                 elif event.seq > self._shown:
                     self._show(event)
@@ -226,4 +223,4 @@ class EditorSession:
         await self._session.aclose(seconds)
         self._subscription.close()
         await asyncio.wait({self._follower}, timeout=1.0)
-        await run_blocking_async(self._prepared.close, token=NEVER)
+        await run_in_thread(self._prepared.close)

@@ -10,8 +10,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER, CancellationToken, Cancelled
+from halter.cancel.loop_bridge import run_in_thread
+from halter.cancel.token import CancellationToken, Cancelled
 from halter.errors import HalterError
 from halter.protocols.acp.content import fenced, text_block
 from halter.protocols.acp.json_rpc import RpcError, decode
@@ -77,7 +77,7 @@ class OpenQuestions:
             why = f"the client could not be asked: {error}"
             value = {"deny": why} if question.kind == "approval" else f"[{why}]"
         try:
-            await run_blocking_async(lambda: self._session.answer(question.id, value, by="the ACP client"), token=NEVER)
+            await run_in_thread(lambda: self._session.answer(question.id, value, by="the ACP client"))
         except HalterError as error:
             _log.warning("session %s: an answer was not accepted: %s", self._session.id, error)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from halter._version import __version__
+from halter.cancel.loop_bridge import run_in_thread
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.events import MessageAccepted, SessionCreated
@@ -121,7 +122,7 @@ class AcpServer:
         return {}
 
     async def _list(self, params: ListParams, _request: IncomingRequest) -> dict[str, Any]:
-        found = await run_blocking_async(self._read_list, params.cwd, token=NEVER)
+        found = await run_in_thread(lambda: self._read_list(params.cwd))
         start = 0
         if params.cursor is not None:
             names = [each["sessionId"] for each in found]
@@ -145,7 +146,7 @@ class AcpServer:
         known = self._sessions.get(params.session_id)
         if known is not None and known.is_busy:
             raise RpcError(INVALID_REQUEST, "A prompt of this session is running; cancel it first")
-        if not await run_blocking_async(lambda: self._store.read(params.session_id, limit=1), token=NEVER):
+        if not await run_in_thread(lambda: self._store.read(params.session_id, limit=1)):
             raise RpcError(_NOT_FOUND, f"There is no session {params.session_id!r:.80}")
         if known is not None:
             del self._sessions[params.session_id]
@@ -157,9 +158,9 @@ class AcpServer:
         prepared = await run_blocking_async(self._prepared, workspace, servers, token=NEVER)
         try:
             request.token.raise_if_cancelled()
-            session = await run_blocking_async(prepared.agent.session, session_id, self._store, token=NEVER)
+            session = await run_in_thread(lambda: prepared.agent.session(session_id, self._store))
         except BaseException:
-            await run_blocking_async(prepared.close, token=NEVER)
+            await run_in_thread(prepared.close)
             raise
         self._sessions[session_id] = EditorSession(
             session, prepared, workspace, self._connection, has_forms=self._has_forms

@@ -8,6 +8,7 @@ and sealed.
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import weakref
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +22,8 @@ from mcp_types.jsonrpc import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from halter._version import __version__
-from halter.cancel.threads.blocking import run_blocking_async
-from halter.cancel.token import NEVER, CancellationToken
+from halter.cancel.loop_bridge import run_in_thread
+from halter.cancel.token import CancellationToken
 from halter.errors import HalterError
 from halter.events import QuestionAsked, ToolFinished, ToolStarted
 from halter.protocols.line_stream import LineTooLong
@@ -165,7 +166,7 @@ class _AskedTurn:
 
     async def _run(self, text: str) -> CallToolResult:
         try:
-            session = await run_blocking_async(self._agent.session, self._session_id, self._store, token=NEVER)
+            session = await run_in_thread(lambda: self._agent.session(self._session_id, self._store))
             self._session = session
             session.use_tool_loop()
             try:
@@ -181,7 +182,7 @@ class _AskedTurn:
         async for event in session.stream(text):
             shown = self._display.apply(event)
             if isinstance(event.data, QuestionAsked):
-                await run_blocking_async(session.answer, event.data.id, CANNOT_ASK, token=NEVER)
+                await run_in_thread(functools.partial(session.answer, event.data.id, CANNOT_ASK))
             is_told = isinstance(event.data, (ToolStarted, ToolFinished)) and not self._token.is_cancelled
             if is_told and isinstance(shown, CallItem):
                 self._reported += 1

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from halter._extras import need
+from halter.cancel.loop_bridge import run_in_thread
 from halter.cancel.loop_thread import LoopClosed, LoopThread
 from halter.cancel.processes import guardian, registry
 from halter.cancel.processes.proc_table import children_of_thread
@@ -105,7 +106,7 @@ class Chromium:
             if self._run is not None:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._run.shut_down(), _CLOSE_SECONDS)
-                await run_blocking_async(self._run.end, token=NEVER)
+                await run_in_thread(self._run.end)
             self._run = _ChromiumRun(self._options)
         # A call that is stopped here returns; the browser still starts, for the next call.
         return await asyncio.shield(self._run.started)
@@ -247,7 +248,7 @@ class _ChromiumRun:
             asyncio.get_running_loop().set_exception_handler(_log_leftover)
             self.started.cancel()
             self._find_drivers()
-            await run_blocking_async(self._kill, token=NEVER)  # then whatever it waits for ends
+            await run_in_thread(self._kill)  # then whatever it waits for ends
         with contextlib.suppress(Exception):  # a boundary: it is ended in any case
             if self._context is not None:
                 await self._context.close()
