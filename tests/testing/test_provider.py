@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import threading
@@ -162,3 +163,14 @@ def test_leaving_ends_everything() -> None:
             except ConnectionResetError:
                 pass
     provider.close()
+
+
+def test_a_request_that_comes_as_the_provider_closes_is_dropped_without_a_warning() -> None:
+    """Its task was cancelled before it had begun: "coroutine was never awaited", in whichever test came next."""
+    for _ in range(100):
+        with FakeProvider(default=answer("late")) as provider:
+            with open_socket(provider):
+                pass
+            connection = open_socket(provider)
+        connection.close()
+    gc.collect()

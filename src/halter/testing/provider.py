@@ -18,7 +18,7 @@ import contextlib
 import json
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from halter.cancel.loop_bridge import run_in_thread
 from halter.testing.encoders import stream_events, whole_answer, wire_of
@@ -27,13 +27,14 @@ from halter.testing.server_record import SeenConnection, SeenRequest, ServerReco
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Mapping
     from types import ModuleType, TracebackType
     from typing import Self
 
 __all__ = ["FakeProvider"]
 
 _TIMEOUT = 10.0  # seconds
+_ACCEPT_TIMEOUT = 1.0  # for TLS with clients that have just connected
 _OK = 200
 _NOT_FOUND = 404
 
@@ -217,14 +218,26 @@ class FakeProvider:
         try:
             await self._ended.wait()
         finally:
+            await self._accept_no_more(server)
             server.close()
-            connections = list(self._connections)
-            tasks = [connection.task for connection in connections if connection.task is not None]
-            for connection in connections:
+            tasks = self._replies()
+            for connection in list(self._connections):
                 connection.end()
             await asyncio.gather(*tasks, return_exceptions=True)
             # Transports are closed in the next iteration of the loop.
             await asyncio.sleep(0)
+
+    async def _accept_no_more(self, server: asyncio.Server) -> None:
+        """Let connections that were just accepted get their transports: asyncio forgets them if it is closed first."""
+        loop = asyncio.get_running_loop()
+        for each in server.sockets:
+            loop.remove_reader(each.fileno())
+        accepting = asyncio.all_tasks() - {asyncio.current_task()} - self._replies()
+        if accepting:
+            await asyncio.wait(accepting, timeout=_ACCEPT_TIMEOUT)
+
+    def _replies(self) -> set[asyncio.Task[None]]:
+        return {each.task for each in self._connections if each.task is not None}
 
     def _end(self) -> None:
         self._ended.set()
@@ -296,17 +309,17 @@ class _Connection(asyncio.Protocol):
         except ValueError:
             data = {"unreadable": body.decode("utf-8", "replace")}
         request = self._record.received(self._seen, path, headers, data)
-        self.task = asyncio.get_running_loop().create_task(self._guard(self._reply(request)))
+        self.task = asyncio.get_running_loop().create_task(self._reply(request))
 
-    async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run the script. A boundary: its error is kept for the test and sent to the client."""
+    async def _reply(self, request: SeenRequest) -> None:
+        """Play the script. A boundary: its error is kept for the test and sent to the client."""
         try:
-            await work
+            await self._play(request)
         except Exception as exc:  # noqa: BLE001 - raised when the provider is closed
             self._record.errors.append(exc)
             self._head(500, {"content-type": "text/plain"}, f"the script failed: {exc!r}".encode())
 
-    async def _reply(self, request: SeenRequest) -> None:
+    async def _play(self, request: SeenRequest) -> None:
         wire = wire_of(request.path)
         reply = self._next_reply(request)
         if reply.delay:
