@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,11 @@ from halter import Agent, ToolContext, current_token, tool
 from halter.errors import SessionBusy, SessionClosed
 from halter.events import ToolProgress, TurnRolledBack
 from halter.models.types import ToolCall
+from halter.session import turn_files
 from halter.stores import SQLiteStore
 from halter.testing import Gate, ScriptedModel
 from halter.toolbox.files.checkpoints.checkpoints import Checkpoints
+from halter.toolbox.files.checkpoints.records import TurnRecord
 from halter.tools.file_history import CheckpointState, FileDiff, RestoredFiles
 from halter.tools.tool import Tool
 from tests.support.background import Background, RunningTurn
@@ -73,6 +76,33 @@ def test_a_turn_is_rolled_back_with_its_files(root: Path, checkpoints: Checkpoin
         assert session.history == []
         [event] = [each.data for each in session.events() if isinstance(each.data, TurnRolledBack)]
         assert event.restored == ["a.txt", "b.txt"]
+
+
+def test_a_rollback_waits_for_the_files_at_the_end_of_its_turn(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a moment there was neither a running turn nor an end to wait for, and the end counted as unknown."""
+    keeping, ending = threading.Event(), turn_files._Ending
+
+    class SlowCheckpoints(Checkpoints):
+        def _finish(self, session: str, record: TurnRecord) -> None:
+            keeping.set()
+            time.sleep(0.2)
+            super()._finish(session, record)
+
+    def begin(session: str, turn: turn_files.TurnFiles) -> turn_files._Ending:
+        begun = ending(session, turn)
+        assert keeping.wait(30)
+        time.sleep(0.1)
+        return begun
+
+    monkeypatch.setattr(turn_files, "_Ending", begin)
+    tools = writing(root, SlowCheckpoints(root, folder=tmp_path / "data"))
+    with Agent(ScriptedModel(call("a.txt", "new"), "Done."), tools).session() as session:
+        running = RunningTurn(session)
+        assert keeping.wait(30)
+        assert files_of(session.rollback(files=True).files) == RestoredFiles(["a.txt"])
+        assert running.end().status == "done"
 
 
 def test_a_running_turn_is_stopped_and_rolled_back_with_its_files(root: Path, checkpoints: Checkpoints) -> None:

@@ -104,12 +104,12 @@ class SessionFiles:
 
     def end(self) -> None:
         """End the turn: keep the state of the files now, in a thread. Does not wait for it."""
-        turn, self.running = self.running, None
-        if turn is None or turn is self._above:
-            return
-        if turn.histories:
-            self._ending = _Ending(self.session, turn)
-        turn.over.set()
+        turn = self.running
+        if turn is not None and turn is not self._above:
+            if turn.histories:
+                self._ending = _Ending(self.session, turn)
+            turn.over.set()
+        self.running = None  # last: whoever finds no turn finds its end
 
     async def wait_for_end(self, token: CancellationToken) -> None:
         """Wait until the end of the last turn is kept: what changes from now on is not that turn's."""
