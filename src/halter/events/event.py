@@ -105,3 +105,8 @@ class Event(Struct, gc=False):
 def kind_of(data: EventData) -> str:
     """The kind of event that this data belongs to, as it is stored."""
     return str(type(data).__struct_config__.tag)
+
+
+def kinds_except(*kept: type[EventData]) -> tuple[str, ...]:
+    """All kinds but these: for the `without` of `Store.read()`, to read these only."""
+    return tuple(str(each.__struct_config__.tag) for each in EventData.__args__ if each not in kept)

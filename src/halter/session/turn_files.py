@@ -20,6 +20,7 @@ from halter.cancel.threads.blocking import run_blocking, run_blocking_async
 from halter.cancel.token import CancellationToken, Cancelled
 from halter.errors import SessionBusy, SessionClosed
 from halter.events import TurnRolledBack, TurnStarted
+from halter.events.event import kinds_except
 from halter.session.inbox import Receipt
 from halter.session.running import caller_token
 from halter.session.stopping import is_last, not_last
@@ -41,17 +42,7 @@ _END_TIMEOUT: Final = 300.0  # seconds for the state at the end of a turn, and f
 _CLOSE_TIMEOUT: Final = 2.0  # seconds for it when the session is closed
 _STOP_TIMEOUT: Final = 30.0  # seconds for a stopped turn to end
 _NONE: Final[frozenset[str]] = frozenset()  # the same one for all sessions: each would take memory
-_SKIPPED_KINDS: Final = (
-    "text.delta",
-    "reasoning.delta",
-    "tool.progress",
-    "tool.started",
-    "tool.cancelling",
-    "tool.finished",
-    "request.started",
-    "request.finished",
-    "message.accepted",
-)  # fmt: skip  (not needed to list the turns)
+_ALL_BUT_TURNS: Final = kinds_except(TurnStarted, TurnRolledBack)
 
 
 class TurnFiles:
@@ -256,7 +247,7 @@ def file_changes(session: Session, *, whole: bool = False) -> FileDiff:
 
 def _turns(session: Session) -> list[str]:
     """The turns of a session that were not rolled back, in order."""
-    events = session._log.store.read(session.id, without=_SKIPPED_KINDS)
+    events = session._log.store.read(session.id, without=_ALL_BUT_TURNS)
     undone = {event.turn for event in events if isinstance(event.data, TurnRolledBack)}
     return [event.turn for event in events if isinstance(event.data, TurnStarted) and event.turn not in undone]
 

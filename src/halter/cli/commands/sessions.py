@@ -12,7 +12,8 @@ import msgspec
 from halter.cli.output import may_color, print_error
 from halter.cli.settings import SettingsError, flags_of, load
 from halter.errors import StoreError
-from halter.events import EventData, MessageAccepted
+from halter.events import MessageAccepted, TurnStarted
+from halter.events.event import kinds_except
 from halter.stores import SQLiteStore
 from halter.views.text import escape_controls, shorten, single_line
 from halter.views.timeline import last_stop, render
@@ -37,9 +38,7 @@ __all__ = [
 _MAX_WORDS: Final = 28  # characters of the first message
 FREQUENT_EVENTS: Final = ("text.delta", "reasoning.delta", "tool.progress")
 """Frequent events that lists do not need."""
-_ALL_BUT_TURN_STARTED: Final = sorted(
-    {str(kind.__struct_config__.tag) for kind in EventData.__args__} - {"turn.started"}
-)
+_ALL_BUT_TURN_STARTED: Final = kinds_except(TurnStarted)
 
 
 class NotFound(Exception):

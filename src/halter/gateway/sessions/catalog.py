@@ -7,7 +7,8 @@ import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.cancel.loop_bridge import run_in_thread
-from halter.events import EventData, SessionChanged
+from halter.events import SessionChanged
+from halter.events.event import kinds_except
 from halter.gateway.sessions.live_session import agent_of, owner_of, title_of
 from halter.toolbox.session_search import SessionSearch
 
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Catalog", "ListedSession"]
 
 _MAX_FOUND: Final = 200  # messages that a search returns
-_ALL_BUT_CHANGES: Final = tuple(
-    str(kind.__struct_config__.tag) for kind in EventData.__args__ if kind is not SessionChanged
-)
+_ALL_BUT_CHANGES: Final = kinds_except(SessionChanged)
 
 
 class ListedSession(NamedTuple):
