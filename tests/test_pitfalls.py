@@ -129,10 +129,11 @@ def test_a_thread_that_was_stopped_is_clean_for_its_next_call() -> None:
     """Interrupt flags keyed by thread id poisoned a recycled thread: the next tool on it died at once."""
     idents: list[int] = []
 
-    @tool
+    @tool(grace=30)
     def stopped() -> None:
+        token = current_token()  # from here on it listens
         idents.append(threading.get_ident())
-        current_token().sleep(30)
+        token.sleep(30)
 
     @tool
     def following() -> str:
@@ -182,7 +183,7 @@ def test_one_stop_ends_everything_that_runs_under_its_token() -> None:
     """Two runs on one conversation, and one interrupt stopped only the newer."""
     starting = threading.Barrier(3, timeout=30)
 
-    @tool
+    @tool(grace=30)
     def listens() -> None:
         token = current_token()  # from here on it listens
         starting.wait()

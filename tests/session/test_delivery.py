@@ -19,7 +19,7 @@ from tests.support.ctrl_c import CtrlC
 from tests.support.hooked_store import HookedStore, waiting_in
 from tests.support.looped import looped
 from tests.support.paused_writer import WriterPaused
-from tests.support.sessions import agent_of, call, data_of, model_of, said, session_of, wait_for
+from tests.support.sessions import AT_MOST, agent_of, call, data_of, model_of, said, session_of, wait_for
 from tests.support.valid_history import judge_session
 from tests.support.waiting import wait_until
 
@@ -174,7 +174,7 @@ def test_a_steer_that_is_removed_after_it_has_kept_the_turn_from_its_end() -> No
 # -- only answer() or a steer answers a question ---------------------------------------------------------------------
 
 
-@tool
+@tool(grace=AT_MOST)
 async def clean(ctx: ToolContext) -> str:
     """Clean up."""
     return f"answer was: {await ctx.ask('Really delete everything?', ['yes', 'no'])}"

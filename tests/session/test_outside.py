@@ -142,7 +142,7 @@ def test_tools_of_a_turn_see_a_token_below_the_turns() -> None:
     """current_token() inside a tool is cancelled with the turn."""
     tokens: list[CancellationToken] = []
 
-    @tool
+    @tool(grace=AT_MOST)
     def listen() -> str:
         token = current_token()
         tokens.append(token)

@@ -203,11 +203,11 @@ def test_a_tool_asks_and_is_answered(kind: str) -> None:
 def test_a_question_is_withdrawn_at_the_stop(kind: str) -> None:
     """A stop does not wait for the person: the question is withdrawn, and that is on record."""
 
-    @tool
+    @tool(grace=AT_MOST)
     def plain(ctx: ToolContext) -> str:
         return str(ctx.ask("which?"))
 
-    @tool
+    @tool(grace=AT_MOST)
     async def coroutine(ctx: ToolContext) -> str:
         return str(await ctx.ask("which?"))
 

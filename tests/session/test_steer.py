@@ -222,7 +222,7 @@ def test_a_stop_breaks_also_a_tool_that_must_finish() -> None:
     """on_steer="finish" protects from steers, not from a stop."""
     started = threading.Event()
 
-    @tool(on_steer="finish")
+    @tool(on_steer="finish", grace=AT_MOST)
     def write(ctx: ToolContext) -> str:
         token = ctx.token
         started.set()

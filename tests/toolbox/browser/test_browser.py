@@ -31,7 +31,7 @@ from halter.toolbox.browser.proxy import FilteringProxy
 from halter.toolbox.http.addresses import Rules
 from halter.tools.resources import SessionResources
 from tests.support.processes import is_alive, wait_dead
-from tests.support.stopped_calls import IN_THE_MIDDLE, PATIENT, STOP_OR_STEER
+from tests.support.stopped_calls import IN_THE_MIDDLE, PATIENT, STOP_OR_STEER, patient
 from tests.support.waiting import wait_until
 from tests.support.web_site import WEDGE, Site
 
@@ -498,7 +498,7 @@ def test_sessions_have_browsers_of_their_own(site: Site) -> None:
     opening = ToolCall("1", "browser_navigate", json.dumps({"url": f"{site.url}/hang"}))
     again = ToolCall("2", "browser_navigate", json.dumps({"url": site.url}))
     site.seen.clear()
-    with Agent(ScriptedModel(opening, again, "seen"), browser.tools).session() as session:
+    with Agent(ScriptedModel(opening, again, "seen"), patient(browser.tools)).session() as session:
 
         def stop() -> None:
             wait_until(lambda: "/hang" in site.seen, 30)

@@ -24,7 +24,7 @@ from halter.toolbox.mcp.connection import ServerFailed
 from halter.toolbox.mcp.mcp import MCP
 from tests.support.mcp_server import PIXEL
 from tests.support.processes import is_alive, run_python, wait_dead
-from tests.support.stopped_calls import IN_THE_MIDDLE, PATIENT, STOP_OR_STEER, every_moment
+from tests.support.stopped_calls import IN_THE_MIDDLE, PATIENT, STOP_OR_STEER, every_moment, patient
 from tests.support.time_limits import call_limited
 from tests.support.waiting import wait_until
 
@@ -342,7 +342,7 @@ def test_a_server_that_dies_with_the_program_is_no_news(tmp_path: Path) -> None:
 def test_the_tools_work_in_a_session(child: Served) -> None:
     """An agent calls them as any other; a turn that is stopped in one goes on with the next."""
     model = ScriptedModel(ToolCall("1", "slow", '{"name": "turn"}'), ToolCall("2", "add", '{"a": 1, "b": 2}'), "three")
-    with Agent(model, child.tools).session() as session:
+    with Agent(model, patient(child.tools)).session() as session:
 
         def stop() -> None:
             wait_until(lambda: child.has_noted("turn-begun"))

@@ -279,9 +279,8 @@ def test_calls_take_turns(tmp_path: Path) -> None:
         resources = SessionResources()
         probe = Probe(*code.tools, calls=calls_with(*codes), resources=resources, approve=allow)
         assert [outcome.content for outcome in await probe.run()] == [f"{n}\n" for n in range(5)]
-        probe = Probe(
-            *code.tools, calls=calls_with("time.sleep(60)", "time.sleep(60)"), resources=resources, approve=allow
-        )
+        calls = calls_with("time.sleep(60)", "time.sleep(60)")
+        probe = Probe(*patient(code.tools), calls=calls, resources=resources, approve=allow)
         waiting = resources.keep(code._make_kernel)._changes._listeners
         outcomes = await probe.stopped_when(lambda: len(waiting) == 2)
         assert sorted(outcome.status for outcome in outcomes) == ["cancelled", "partial"]
