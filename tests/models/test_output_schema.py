@@ -149,6 +149,17 @@ def test_what_is_not_enforced_is_described() -> None:
     assert schema["required"] == ["name", "people", "founded"]
 
 
+def test_what_is_nested_too_deeply_is_not_strict() -> None:
+    """The limit was Python's own, which grew with 3.12: the gateway then asked a model that it used to refuse."""
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(50):
+        schema = {"type": "object", "properties": {"a": schema}}
+    assert strict_schema(schema, all_required=True) is not None
+    for _ in range(50):
+        schema = {"type": "object", "properties": {"a": schema}}
+    assert strict_schema(schema, all_required=True) is None
+
+
 @pytest.mark.parametrize(("tools", "enforced"), [(False, True), (True, False)])
 def test_other_servers_show_the_schema_to_the_model(tools: bool, enforced: bool) -> None:
     """They constrain the answer without telling the model; with tools it is only told, or it could not call them."""

@@ -54,6 +54,7 @@ _HANDLED: Final = frozenset(
         "type",
     }
 )
+_MAX_DEPTH: Final = 100  # of nesting; providers accept less, and how deep Python can go depends on its version
 _INSTRUCTIONS: Final = (
     "Your final answer must be one JSON value that fits this JSON schema, and nothing else: no other text, no code "
     "fence.\n{}"
@@ -70,7 +71,7 @@ def strict_schema(schema: Schema, *, all_required: bool) -> Schema | None:
     With *all_required* the model has to write every property, also those that have a default.
     """
     try:
-        return _strict(schema, all_required)
+        return _strict(schema, all_required, _MAX_DEPTH)
     except _NotStrict:
         return None
 
@@ -100,8 +101,8 @@ def with_schema(request: ModelRequest) -> ModelRequest:
     return msgspec.structs.replace(request, instructions=instructions)
 
 
-def _strict(node: Any, all_required: bool) -> Schema:  # noqa: ANN401, FBT001  (JSON; and it is passed down)
-    if not isinstance(node, dict) or _LOOSE & node.keys():
+def _strict(node: Any, all_required: bool, depth: int) -> Schema:  # noqa: ANN401, FBT001  (JSON; and it is passed down)
+    if not depth or not isinstance(node, dict) or _LOOSE & node.keys():
         raise _NotStrict
     if not all(isinstance(node[key], kind) for key, kind in _SHAPES.items() if key in node):
         raise _NotStrict
@@ -111,18 +112,18 @@ def _strict(node: Any, all_required: bool) -> Schema:  # noqa: ANN401, FBT001  (
     members = node.get("anyOf") or node.get("oneOf") or _choices_by_type(node)
     if members:
         strict.pop("enum", None)
-        strict["anyOf"] = [_strict(member, all_required) for member in members]
+        strict["anyOf"] = [_strict(member, all_required, depth - 1) for member in members]
     elif node.get("type") == "object":
-        strict |= _object(node, all_required)
+        strict |= _object(node, all_required, depth)
     elif node.get("type") == "array":
-        strict["items"] = _strict(node.get("items"), all_required)
+        strict["items"] = _strict(node.get("items"), all_required, depth - 1)
     elif not strict:
         raise _NotStrict  # any value
     description = _description(node, strict)
     if description:
         strict["description"] = description
     if "$defs" in node:
-        strict["$defs"] = {name: _strict(each, all_required) for name, each in node["$defs"].items()}
+        strict["$defs"] = {name: _strict(each, all_required, depth - 1) for name, each in node["$defs"].items()}
     return strict
 
 
@@ -138,10 +139,10 @@ def _choices_by_type(node: Schema) -> list[Schema]:
     return [{"type": kind, "enum": each} for kind, each in found.items()]
 
 
-def _object(node: Schema, all_required: bool) -> Schema:  # noqa: FBT001
+def _object(node: Schema, all_required: bool, depth: int) -> Schema:  # noqa: FBT001
     if "properties" not in node or node.get("additionalProperties", False) is not False:
         raise _NotStrict  # any keys
-    properties = {name: _strict(each, all_required) for name, each in node["properties"].items()}
+    properties = {name: _strict(each, all_required, depth - 1) for name, each in node["properties"].items()}
     required = list(properties) if all_required else [name for name in properties if name in node.get("required", ())]
     return {"properties": properties, "required": required, "additionalProperties": False}
 
