@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import subprocess
 import sys
@@ -48,8 +49,10 @@ class TmuxScreen:
         """Press a key that has a name: Enter, Escape."""
         self.tmux("send-keys", key)
 
-    def resize(self, rows: int, columns: int) -> None:
-        self.tmux("resize-window", "-x", str(columns), "-y", str(rows))
+    def resize(self, *sizes: tuple[int, int]) -> None:
+        """Resize it to one size after the other, in a burst however busy the machine is."""
+        commands = [["resize-window", "-x", str(columns), "-y", str(rows), ";"] for rows, columns in sizes]
+        self.tmux(*itertools.chain.from_iterable(commands))
 
     @property
     def display(self) -> list[str]:

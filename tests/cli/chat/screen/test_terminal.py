@@ -170,8 +170,7 @@ def test_a_terminal_that_wraps_again(
         chat.wait_for("word119", " · answering")
         chat.type("typed")
         chat.wait_for("> typed")
-        for rows, columns in sizes:
-            chat.resize(rows, columns)
+        chat.resize(*sizes)
         # The answer is wrapped for the last width: no row has room for the next word.
         chat.wait(lambda: is_wrapped_for(sizes[-1][1], chat.display))
         chat.press("Escape")
