@@ -120,7 +120,7 @@ def test_a_store_opens_while_its_servers_choose_their_leader(tmp_path: Path, cer
     with starting(tmp_path, certificates) as servers:
         with NATSStore(servers.cluster.split(","), replicas=3, patience=30, tls=trusted) as store:
             store.join()
-            assert len(store.nodes()) == 1
+            wait_until(lambda: len(store.nodes()) == 1)
 
 
 def test_gateways_share_sessions_over_tls(home: Home, provider: FakeProvider, servers: Servers) -> None:

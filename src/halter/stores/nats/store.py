@@ -160,7 +160,7 @@ class NATSStore:
         return self._run(lambda: self._retry(self._leases.taken))
 
     def nodes(self) -> dict[str, dict[str, object]]:
-        """The nodes that are alive."""
+        """The nodes that are alive, as one of the servers knows them: a new one may be missing for a moment."""
         return self._run(lambda: self._retry(self._leases.nodes))
 
     def state(self) -> dict[str, Any]:
