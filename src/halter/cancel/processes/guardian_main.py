@@ -90,8 +90,8 @@ class _Search:
         self._program = program
         self._sessions: dict[int, int] = {}  # start times of their leaders
         self._known: dict[int, int] = {}  # start times by number, of all members ever found
-        # In the last look: a process has no environment during an exec, and before it that of the program, whose cookie
-        # is not in the environment that it was started with.
+        # In the last look. A process has no environment during an exec; between fork and exec it shows the one that the
+        # program was started with, in which there is no cookie.
         self._may_have_missed = False
         for entry in entries:
             if entry.startswith(TREE):
