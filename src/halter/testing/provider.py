@@ -230,8 +230,11 @@ class FakeProvider:
     async def _accept_no_more(self, server: asyncio.Server) -> None:
         """Let connections that were just accepted get their transports: asyncio forgets them if it is closed first."""
         loop = asyncio.get_running_loop()
-        for each in server.sockets:
-            loop.remove_reader(each.fileno())
+        try:
+            for each in server.sockets:
+                loop.remove_reader(each.fileno())
+        except NotImplementedError:  # the loop of Windows
+            return
         accepting = asyncio.all_tasks() - {asyncio.current_task()} - self._replies()
         if accepting:
             await asyncio.wait(accepting, timeout=_ACCEPT_TIMEOUT)
