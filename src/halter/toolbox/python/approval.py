@@ -1,7 +1,8 @@
 """Which Python code is destructive: shell commands that need approval, and deleting whole trees.
 
 Only literal code is recognized: `shutil.rmtree(x)`, `os.system("rm -rf x")`, `subprocess.run(["rm", "-rf", x])`.
-This is a safety net, not a sandbox; code can do the same in many other ways.
+This is a safety net, not a sandbox; code can do the same in many other ways. Code that cannot be parsed here needs
+approval as well: it may run elsewhere, with more of the stack free, or on another machine with a newer Python.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ def danger_in_code(code: str) -> str:
     """Why this Python code needs approval; "" if nothing destructive was found."""
     try:
         tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ""  # it will not run either
+    except SyntaxError as error:
+        return f"it cannot be checked: {error.msg}"
+    except (ValueError, RecursionError, MemoryError, SystemError) as error:  # the last: a defect before CPython 3.11.8
+        return f"it cannot be checked: {str(error) or type(error).__name__}"
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
