@@ -530,7 +530,7 @@ def test_bad_use_gets_a_clear_error() -> None:
             misuse(token)
 
 
-def test_never_can_not_be_cancelled_and_holds_nothing() -> None:
+def test_never_cannot_be_cancelled_and_holds_nothing() -> None:
     """NEVER refuses cancel(), and nothing that hangs on it is kept."""
     with pytest.raises(TypeError, match="NEVER cannot be cancelled"):
         NEVER.cancel("stop")

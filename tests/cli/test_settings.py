@@ -100,7 +100,7 @@ def test_a_mistake_in_the_environment_names_the_variable(tmp_path: Path) -> None
         load({"exit_timeout": "0"}, env)
 
 
-def test_a_file_that_can_not_be_read_is_an_error(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     """A directory in the place of the file, or bytes that are no text, are said and not passed over."""
     (tmp_path / "config.toml").write_bytes(b"model = '\xff'")
     with pytest.raises(SettingsError, match="not UTF-8"):

@@ -237,7 +237,7 @@ def test_arguments_that_are_no_object(arguments: str) -> None:
     assert content[0]["input"] == {"unreadable_arguments": arguments}
 
 
-def test_sound_is_named_where_it_can_not_be_sent() -> None:
+def test_sound_is_named_where_it_cannot_be_sent() -> None:
     """A recording becomes a note to the model, so that the message is not lost and not refused."""
     content = sent(UserMessage.of("listen", Audio(b"x", "audio/ogg")))[0]["content"]
     assert "audio/ogg" in content[1]["text"]

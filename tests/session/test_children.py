@@ -213,7 +213,7 @@ async def test_a_foreign_cancellation_reaches_the_children() -> None:
         assert child.model.streams[0].state in ("cancelled", "closed")
 
 
-def test_a_background_thread_of_a_tool_can_not_delegate_after_the_stop() -> None:
+def test_a_background_thread_of_a_tool_cannot_delegate_after_the_stop() -> None:
     """A tool that was left behind, and delegates only then, starts no agent."""
     child = agent_of("never")
     contexts: list[ToolContext] = []

@@ -200,7 +200,7 @@ def test_a_stop_works_with_a_store_that_is_full() -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "finish", "coroutine", "generator"])
-def test_a_call_whose_start_can_not_be_written_does_not_start(kind: str, tmp_path: Path) -> None:
+def test_a_call_whose_start_cannot_be_written_does_not_start(kind: str, tmp_path: Path) -> None:
     """With a full store nothing is done that nobody would know of: the call is not run, and told of as not started."""
     effect = tmp_path / "effect"
 

@@ -206,7 +206,7 @@ def test_a_message_that_waits_can_be_changed() -> None:
         assert len(data_of(session, "message.edited")) == 1
 
 
-def test_a_message_that_is_gone_can_not_be_changed() -> None:
+def test_a_message_that_is_gone_cannot_be_changed() -> None:
     """edit() and remove() of a message that was applied, or never came, do nothing and say so."""
     with session_of("ok") as session:
         receipt = session.post("x")

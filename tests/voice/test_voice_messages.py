@@ -245,7 +245,7 @@ def quiet(seconds: float) -> bytes:
     ],
     ids=["garbage", "truncated-m4a", "four-bytes", "silence"],
 )
-def test_what_can_not_be_understood_is_delivered_as_that(
+def test_what_cannot_be_understood_is_delivered_as_that(
     voice_messages: VoiceMessages, make: Callable[[], bytes], why: str
 ) -> None:
     """The model is told in words and can say so; nothing that it might refuse is in the conversation from then on."""

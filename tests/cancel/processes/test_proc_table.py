@@ -217,7 +217,7 @@ def test_listing_ends_where_somebody_is_born_all_the_time(monkeypatch: pytest.Mo
     assert next(numbers) > 2**22 + 2
 
 
-def test_files_of_proc_that_can_not_be_read_are_empty() -> None:
+def test_files_of_proc_that_cannot_be_read_are_empty() -> None:
     """A process that has ended is not in the table."""
     assert proc_table.read("/proc/self/no-such-file") == b""
     assert proc_table.read("/proc/self/mem") == b""

@@ -195,7 +195,7 @@ def test_a_word_typed_before_the_question_does_not_allow(home: Home, provider: F
         chat.wait_for("✓ launch rocket", "Done.")
 
 
-def test_what_can_not_be_kept_stays_in_the_line(home: Home, provider: FakeProvider) -> None:
+def test_what_cannot_be_kept_stays_in_the_line(home: Home, provider: FakeProvider) -> None:
     """If the store refuses a message, it is still in the line, beside the reason, and nothing was sent."""
     with ChatScreen(home) as chat:
         chat.wait_ready()

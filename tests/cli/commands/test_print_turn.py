@@ -280,7 +280,7 @@ def test_the_provider_of_a_well_known_model_is_guessed(home: Home) -> None:
     assert "openai:gpt-5" in ended.err
 
 
-def test_a_store_that_can_not_be_used_is_told(home: Home) -> None:
+def test_a_store_that_cannot_be_used_is_told(home: Home) -> None:
     """A store in a directory that does not exist, and a file that is none, are told in a line."""
     ended = home.run("-p", "Hi.", "--store", str(home.path / "no" / "where.db"))
     assert ended.code == 1

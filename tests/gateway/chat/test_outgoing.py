@@ -66,7 +66,7 @@ async def test_notes_appear_in_their_order() -> None:
 
 
 @looped
-async def test_what_can_not_be_reached_is_tried_again() -> None:
+async def test_what_cannot_be_reached_is_tried_again() -> None:
     """A platform that is away for a moment shows everything afterwards, once."""
     wall = Wall(PlatformUnreachable("away"))
     outgoing = queue_on(wall)

@@ -68,7 +68,7 @@ async def test_each_wrong_field_is_named() -> None:
 
 
 @looped
-async def test_bodies_that_can_not_be_read() -> None:
+async def test_bodies_that_cannot_be_read() -> None:
     """400 for what is no JSON, 415 for another kind of content, and no depth of nesting hurts."""
     async with gateway_of() as (_, client):
         await client.create()

@@ -277,7 +277,7 @@ async def _close_behind_much() -> None:
 
 
 @pytest.mark.parametrize("broken", ["stream", "socket"])
-def test_one_client_that_can_not_be_sent_to_is_the_only_one(
+def test_one_client_that_cannot_be_sent_to_is_the_only_one(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What fails for one ends what it was sent, and is logged; the others are sent the same event."""

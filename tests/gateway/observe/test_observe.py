@@ -128,7 +128,7 @@ async def test_completions_for_openai_clients_are_counted_as_other_turns_are() -
 
 
 @looped
-async def test_an_event_that_can_not_be_counted_holds_up_no_other(
+async def test_an_event_that_cannot_be_counted_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged, and all else is seen: the turn's end, which makes room for others, above all."""

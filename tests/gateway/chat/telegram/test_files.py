@@ -47,7 +47,7 @@ async def test_an_album_is_one_message() -> None:
 
 
 @looped
-async def test_what_can_not_be_passed_on_is_said() -> None:
+async def test_what_cannot_be_passed_on_is_said() -> None:
     """A sticker, a video, a photo that Telegram does not give or that is too large: nothing is dropped in silence."""
     async with bot_of() as desk:
         desk.server.files["huge"] = bytes(20_000_001)

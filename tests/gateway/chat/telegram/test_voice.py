@@ -89,7 +89,7 @@ async def test_a_voice_message_answers_a_question() -> None:
 
 
 @looped
-async def test_a_voice_message_that_can_not_be_understood() -> None:
+async def test_a_voice_message_that_cannot_be_understood() -> None:
     """The person and the model are told so, and nothing is dropped."""
     async with bot_of("Pardon?", voice_messages=VoiceMessages(ScriptedTranscriber())) as desk:
         await speak(desk.server, sound("fail").data)
