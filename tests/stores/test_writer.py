@@ -17,7 +17,7 @@ from halter.models.types import UserMessage
 from halter.session.log import EventLog, Transaction
 from halter.stores import MemoryStore, SQLiteStore, Store, Write
 from halter.stores.closed_sessions import erase_session
-from halter.stores.drain_claim import Claim
+from halter.stores.drain_claim import DrainClaim
 from halter.stores.writer import MAX_BATCH
 from tests.support.background import Background
 from tests.support.ctrl_c import CtrlC
@@ -367,7 +367,7 @@ def test_ctrl_c_at_any_point_harms_nobody(watched: Watched) -> None:
     writer = log.writer
     for nth in itertools.count(1):
         seen: list[str] = []
-        claim = Claim()
+        claim = DrainClaim()
         wait_until(lambda claim=claim: writer.claim.set(claim))
         theirs = Background(lambda nth=nth, seen=seen: other.run(says(f"theirs {nth}", lambda: seen.append("1"))))
         wait_until(lambda: writer.waiting == 1)

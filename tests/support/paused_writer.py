@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from halter import Session
 from halter.session.log import EventLog
-from halter.stores.drain_claim import Claim
+from halter.stores.drain_claim import DrainClaim
 from tests.support.background import Background
 from tests.support.waiting import wait_until
 
@@ -19,7 +19,7 @@ class WriterPaused:
         self._writer = (session._log if isinstance(session, Session) else session).writer
 
     def __enter__(self) -> Self:
-        claim = Claim()
+        claim = DrainClaim()
         wait_until(lambda: self._writer.claim.set(claim))
         return self
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["Claim", "CurrentClaim"]
+__all__ = ["CurrentClaim", "DrainClaim"]
 
 
-class Claim:
+class DrainClaim:
     """The right to drain: one thread takes it, once and for all."""
 
     __slots__ = ("_taken", "submitter")
@@ -37,13 +37,13 @@ class CurrentClaim:
     __slots__ = ("_claim",)
 
     def __init__(self) -> None:
-        self._claim: dict[str, Claim] = {}
+        self._claim: dict[str, DrainClaim] = {}
 
-    def get(self) -> Claim | None:
+    def get(self) -> DrainClaim | None:
         """The claim in force; None if nobody drains."""
         return self._claim.get("")
 
-    def set(self, claim: Claim) -> bool:
+    def set(self, claim: DrainClaim) -> bool:
         """Put a claim into force; False if another one is."""
         return self._claim.setdefault("", claim) is claim
 

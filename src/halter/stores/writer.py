@@ -35,7 +35,7 @@ from halter.cancel.registration import wake_loops_once
 from halter.cancel.threads import pool
 from halter.stores.batch import CommandBatch
 from halter.stores.command import Command, settle
-from halter.stores.drain_claim import Claim, CurrentClaim
+from halter.stores.drain_claim import CurrentClaim, DrainClaim
 
 if TYPE_CHECKING:
     import asyncio
@@ -147,7 +147,7 @@ class Writer:
             return
         if not self._commands:
             return
-        claim = Claim(submitter=threading.get_ident())
+        claim = DrainClaim(submitter=threading.get_ident())
         try:
             if self.claim.set(claim):
                 pool.submit(lambda: self._drain(claim))
@@ -202,12 +202,12 @@ class Writer:
 
     # -- draining ----------------------------------------------------------------------------------------------------
 
-    def _drain(self, claim: Claim | None = None) -> None:
+    def _drain(self, claim: DrainClaim | None = None) -> None:
         """Run what is waiting, with the *claim* made for this thread, or with a new one if none is in force."""
         if claim is None:
             if not self._commands and not self._unfinished:
                 return
-            claim = Claim(threading.get_ident())
+            claim = DrainClaim(threading.get_ident())
         try:
             while claim.take() and self.claim.set(claim):
                 self._may_nest = False
@@ -223,7 +223,7 @@ class Writer:
             self._hand_over(claim)
             raise
 
-    def _hand_over(self, claim: Claim) -> None:
+    def _hand_over(self, claim: DrainClaim) -> None:
         """Have a worker thread go on: a signal handler has raised in this one."""
         if self.claim.get() is claim and claim.take():
             self.claim.clear()

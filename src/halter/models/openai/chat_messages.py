@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["write_messages"]
 
-_ANSWER: Final = "OK."  # said for the model, where its own answer is missing
+_ANSWER: Final = "OK."  # given for the model, where its own answer is missing
 
 
-class _Said(Struct, gc=False):
+class _PlainMessage(Struct, gc=False):
     """A message in a request. A struct, because a long history has many, and a struct is made and encoded faster."""
 
     role: str
@@ -41,22 +41,23 @@ def _messages(request: ModelRequest, provider: Provider) -> list[Any]:
     a tool's result go into the user message after the results, because a result can only hold text here.
     """
     written: list[Any] = []
-    said: list[Part] = []
+    user_parts: list[Part] = []
     if request.instructions:
-        written.append(_Said("system", request.instructions))
+        written.append(_PlainMessage("system", request.instructions))
     for message in request.messages:  # the whole conversation, for each request: the common case must be fast
         if isinstance(message, AssistantMessage):
-            if said:
-                written.append(_Said("user", _content(said)))
-                said = []
+            if user_parts:
+                written.append(_PlainMessage("user", _content(user_parts)))
+                user_parts = []
             is_plain = not (message.calls or provider.needs_reasoning)
-            written.append(_Said("assistant", message.text) if is_plain else _assistant(message, provider))
+            written.append(_PlainMessage("assistant", message.text) if is_plain else _assistant(message, provider))
         elif isinstance(message, ToolMessage):
-            said = [*said, *_result(message, written)]
+            user_parts = [*user_parts, *_result(message, written)]
         else:
-            said = [*said, *message.parts] if said else message.parts  # a copy: it may be the message's own
-    if said:
-        written.append(_Said("user", _content(said)))
+            # A copy: without earlier parts, the list is the message's own.
+            user_parts = [*user_parts, *message.parts] if user_parts else message.parts
+    if user_parts:
+        written.append(_PlainMessage("user", _content(user_parts)))
     return written
 
 
@@ -78,12 +79,12 @@ def _short_id(call_id: str, length: int) -> str:
 
 
 def _with_answers(written: list[Any]) -> list[Any]:
-    """The same messages with an answer between results and what the user said next."""
+    """The same messages with an answer between results and what the user says next."""
     filled: list[Any] = []
     for message in written:
-        is_user = isinstance(message, _Said) and message.role == "user"
+        is_user = isinstance(message, _PlainMessage) and message.role == "user"
         if is_user and filled and isinstance(filled[-1], dict) and filled[-1]["role"] == "tool":
-            filled.append(_Said("assistant", _ANSWER))
+            filled.append(_PlainMessage("assistant", _ANSWER))
         filled.append(message)
     return filled
 

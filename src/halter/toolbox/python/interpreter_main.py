@@ -37,7 +37,7 @@ class ToolError(Exception):
     """A tool that the code has called failed."""
 
 
-class Picture:
+class ToolImage:
     """An image that a tool returned. `show(picture)` shows it."""
 
     def __init__(self, data: bytes, media_type: str) -> None:
@@ -45,7 +45,7 @@ class Picture:
         self.media_type = media_type
 
     def __repr__(self) -> str:
-        return f"<Picture {self.media_type}, {len(self.data)} bytes>"
+        return f"<ToolImage {self.media_type}, {len(self.data)} bytes>"
 
 
 class Wire:
@@ -155,7 +155,7 @@ class Tools:
             if answer["error"]:
                 raise ToolError(answer["error"])
             parts = [
-                part if isinstance(part, str) else Picture(base64.b64decode(part["data"]), part["media_type"])
+                part if isinstance(part, str) else ToolImage(base64.b64decode(part["data"]), part["media_type"])
                 for part in answer["parts"]
             ]
             return parts[0] if len(parts) == 1 else parts or ""
@@ -166,7 +166,7 @@ class Tools:
 
 def png_of(thing: Any) -> tuple[bytes, str] | None:
     """A picture of *thing* and its type, if it is one or can make one."""
-    if isinstance(thing, Picture):
+    if isinstance(thing, ToolImage):
         return thing.data, thing.media_type
     if isinstance(thing, bytes):
         kinds = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"RIFF": "image/webp"}
@@ -255,7 +255,7 @@ class Runner:
         return True
 
     def _show(self, picture: Any) -> None:
-        """Show a picture: a figure, an image of Pillow, a Picture, or the bytes of a PNG, JPEG, GIF or WebP file."""
+        """Show a picture: a figure, an image of Pillow, a ToolImage, or the bytes of a PNG, JPEG, GIF or WebP file."""
         if not self._tried_to_show(picture):
             raise TypeError(f"show() expects an image, not {type(picture).__name__}")
 

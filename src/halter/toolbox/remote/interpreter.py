@@ -37,7 +37,7 @@ _MAX_GREETING: Final = 4_000  # bytes
 _RECONNECT_WAIT: Final = 12.0  # seconds for asking a machine again whose connection was lost
 
 
-class _Frames:
+class _MessageParser:
     """Splits what the supervisor sends into messages: a kind and some bytes."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class _Frames:
         while (end := self._unread.find(b"\n")) >= 0:
             kind, _, length = self._unread[:end].partition(b" ")
             if kind not in (b"o", b"m", b"e") or not length.isdigit():
-                # Not a frame, such as the message of a Python that cannot continue: it is shown as it is.
+                # Not a message, such as the message of a Python that cannot continue: it is shown as it is.
                 data, self._unread = self._unread, b""
                 yield "o", data
                 return
@@ -79,7 +79,7 @@ class RemoteInterpreter:
         callbacks: InterpreterCallbacks,
     ) -> None:
         self._callbacks = callbacks
-        self._frames = _Frames()
+        self._parser = _MessageParser()
         self._messages = Messages()
         self._how = ""
         text = f"exec {shlex.quote(python)} -u -X utf8 -c {shlex.quote(_BOOT)}"
@@ -93,7 +93,7 @@ class RemoteInterpreter:
         self.send({**programs, "names": list(names)})
 
     def _on_data(self, piece: bytes) -> None:
-        for kind, data in self._frames.read(piece):
+        for kind, data in self._parser.read(piece):
             if kind == "o":
                 self._callbacks.output(data)
             elif kind == "e":
@@ -149,7 +149,7 @@ class RemoteInterpreter:
                 else "the machine cannot be reached to confirm that its processes have ended"
             )
             return f"its connection was lost; {known}"
-        greeting = (self._frames.greeting or b"").decode(errors="replace").strip()
+        greeting = (self._parser.greeting or b"").decode(errors="replace").strip()
         how = self._how or ("it was stopped" if running.was_stopped else f"exit code {running.returncode}")
         return f"{how}: {greeting}" if greeting and not self._how else how
 
