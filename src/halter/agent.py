@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Agent", "Compaction", "Limits"]
 
 _NO_SETTINGS: Final = ModelSettings()
-_SMALLEST_WINDOW: Final = 512
+_MIN_WINDOW: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Limits:
     tokens: int | None = None
     """Input and output tokens, sub-agents included."""
     cost: float | None = None
-    """What they cost, in USD. Needs known prices: without one, the turn fails before its first request."""
+    """The cost in USD, sub-agents included. If a price is not known, the turn fails before its first request."""
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -69,8 +69,8 @@ class Compaction:
     def __post_init__(self) -> None:
         if not 0.0 < self.at <= 1.0:
             raise ValueError(f"at must be a fraction of the context window, more than 0 and at most 1, not {self.at}")
-        if self.window is not None and self.window < _SMALLEST_WINDOW:
-            raise ValueError(f"window must be at least {_SMALLEST_WINDOW} tokens, not {self.window}")
+        if self.window is not None and self.window < _MIN_WINDOW:
+            raise ValueError(f"window must be at least {_MIN_WINDOW} tokens, not {self.window}")
 
 
 class Agent:

@@ -112,8 +112,8 @@ def spin(lifeline: str) -> None:
         pass
 
 
-async def sub_tasks(case: DemoCase) -> None:
-    """Three sub-tasks in a plain TaskGroup. One scope around it is enough: they end before it is left."""
+async def subtasks(case: DemoCase) -> None:
+    """Three subtasks in a plain TaskGroup. One scope around it is enough: they end before it is left."""
     ended = 0
 
     async def work() -> None:
@@ -143,5 +143,5 @@ CASES: Final[dict[str, Callable[[DemoCase], Awaitable[None]]]] = {
     "process ignoring TERM": stubborn_process,
     "double-forked process": runaway_process,
     "isolated endless loop": spinning_tool,
-    "three sub-tasks": sub_tasks,
+    "three subtasks": subtasks,
 }

@@ -69,7 +69,7 @@ class Memory:
         return self._change(action, (text or "").strip(), match or "")
 
     def add(self, note: str) -> str:
-        """Add a note of a person; returns what was done. Raises `ValueError` if it is too long, or there is no room."""
+        """Add a note of the user; returns what was done. Raises `ValueError` if it is too long, or there is no room."""
         if len(note) > _MAX_NOTE:
             raise ValueError(f"a note can have {_MAX_NOTE:,} characters; this one has {len(note):,}")
         return self._change("add", note.strip(), "")

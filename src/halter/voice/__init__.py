@@ -1,1 +1,1 @@
-"""Speech: what was said, as text, and text, said."""
+"""Speech to text, and text to speech."""

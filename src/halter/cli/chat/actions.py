@@ -210,9 +210,9 @@ class Actions:
         try:
             result = await run_in_thread(lambda: memory.add(note))
         except (OSError, ValueError) as error:
-            self._screen.transcript.say(f"not noted: {error}", "bad")
+            self._screen.transcript.say(f"the note was not saved: {error}", "bad")
         else:
-            text = "noted" if result.startswith("Done") else "already noted"
+            text = "saved" if result.startswith("Done") else "already saved"
             self._screen.transcript.say(f"{text} in {memory.path}: {note}", "dim", "# ")
         self._screen.refresh()
 

@@ -32,8 +32,8 @@ _EXTRAS: Final = {
     "playwright": "the browser",
     "trafilatura": "reading web pages",
     "mcp": "MCP servers",
-    "moonshine_voice": "understanding speech",
-    "espeakng_loader": "speaking",
+    "moonshine_voice": "speech recognition",
+    "espeakng_loader": "speech synthesis",
 }
 _INDENT: Final = " " * 14
 _MARKS: Final = {"ok": "✓", "warn": "!", "fail": "✗"}

@@ -44,7 +44,7 @@ export class Keys {
     const given = takeKey();
     if (!given || given === this.api.key) return;
     if (this.api.key && !(await new Api(given).isAccepted())) {
-      this.onNotice("The key in the address was not accepted. The one from before is still used.");
+      this.onNotice("The key in the address was not accepted. The previous key is still used.");
       return;
     }
     this.#use(given);

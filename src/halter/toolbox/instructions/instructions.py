@@ -133,4 +133,4 @@ def _files_part(files: list[InstructionFile]) -> str:
     if not texts:
         return ""
     intro = "The files below are from the workspace and the folders above it. Where they differ, the last one counts."
-    return "\n\n".join([f"# Instructions of the project\n{intro}", *texts])
+    return "\n\n".join([f"# Project instructions\n{intro}", *texts])

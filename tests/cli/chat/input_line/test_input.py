@@ -175,7 +175,7 @@ def test_a_command_that_leaves_its_terminal_and_ignores_the_hang_up(chat: ChatSc
 def test_a_note(chat: ChatScreen, home: Home, provider: FakeProvider) -> None:
     """A note is kept in the file of the tool `memory`, is not sent, and the model is told it in the next session."""
     chat.type("#We use tabs." + ENTER)
-    chat.wait_for("# noted in")
+    chat.wait_for("# saved in")
     assert "- We use tabs." in (home.path / "memory.md").read_text()
     assert not provider.requests
     assert home.run("-p", "Hi.").code == 0
