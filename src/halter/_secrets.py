@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["HIDDEN", "is_secret", "redact", "secrets_of"]
 
 HIDDEN: Final = "[hidden]"
-_SHORTEST: Final = 8  # a shorter value is a placeholder, and would match any text
+_MIN_LENGTH: Final = 8  # a shorter value is a placeholder, and would match any text
 _NAME: Final = (  # compiled when it is needed first, and not at every start
     r"(?i)TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|COOKIE|SIGNATURE|PRIVATE|APIKEY"
     r"|(?:^|[_-])(?:[A-Z0-9]*KEYS?|PASS|PAT|PIN|AUTH|DSN|JWT|SALT)(?:$|[_-])"
@@ -42,6 +42,6 @@ def secrets_of(environment: Mapping[str, str]) -> list[str]:
 def redact(text: str, secrets: Iterable[str]) -> str:
     """A text without *secrets*."""
     for secret in secrets:
-        if len(secret) >= _SHORTEST:
+        if len(secret) >= _MIN_LENGTH:
             text = text.replace(secret, HIDDEN)
     return text

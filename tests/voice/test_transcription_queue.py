@@ -111,7 +111,7 @@ async def test_sessions_take_turns() -> None:
     """A session with many recordings does not keep the one of another session waiting behind all of them."""
     gate = Gate()
     transcriber = ScriptedTranscriber(gate=gate)
-    voice_messages = VoiceMessages(transcriber, at_once=1)
+    voice_messages = VoiceMessages(transcriber, max_parallel=1)
     async with serving("ok", "ok", "ok", "ok", "ok") as noisy, serving("ok") as other:
         for number in range(4):
             await voice_messages.post(noisy, sound("gate", f"noisy {number}"))
@@ -127,7 +127,7 @@ async def test_the_texts_of_a_burst_come_in_order() -> None:
     """Of two recordings that are transcribed at once, the second was understood first; its echo came first, too."""
     gate = Gate()
     transcriber = ScriptedTranscriber(gate=gate)
-    voice_messages = VoiceMessages(transcriber, at_once=2)
+    voice_messages = VoiceMessages(transcriber, max_parallel=2)
     async with serving("ok", "ok", "ok") as session, serving("ok") as other:
         await voice_messages.post(session, sound("gate", "first"))
         await voice_messages.post(session, sound("second"))
@@ -145,7 +145,7 @@ async def test_one_that_is_removed_meanwhile_is_not_transcribed_further() -> Non
     """It goes nowhere, what is behind it goes on, and the place is free for others."""
     gate = Gate()
     transcriber = ScriptedTranscriber(gate=gate)
-    voice_messages = VoiceMessages(transcriber, at_once=1)
+    voice_messages = VoiceMessages(transcriber, max_parallel=1)
     async with serving("ok", "ok") as session:
         first = await voice_messages.post(session, sound("gate", "first"))
         second = await voice_messages.post(session, sound("second"))

@@ -107,7 +107,7 @@ class Transcriber(_TranscriberBase):
 
     def __init__(self, *, max_seconds: float = 1_800.0) -> None:
         self._max_seconds = max_seconds
-        self._workers = Workers(most=1)
+        self._workers = Workers(max_idle=1)
 
     async def segments(
         self, audio: Recording, *, token: CancellationToken | None = None

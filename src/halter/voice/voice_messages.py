@@ -51,7 +51,7 @@ __all__ = ["TRANSCRIBING", "VoiceMessages", "echo"]
 TRANSCRIBING: Final = "transcribing"
 """The `preparing` of such a message, for `agent.session(prepares=...)`."""
 _TIMEOUT: Final = 120.0  # seconds
-_AT_ONCE: Final = 2
+_MAX_PARALLEL: Final = 2
 _log = logging.getLogger(__name__)
 
 
@@ -71,8 +71,8 @@ class _TranscriptionJob(NamedTuple):
 class VoiceMessages:
     """Transcribes the voice messages of sessions, in one event loop.
 
-    At most *at_once* messages are transcribed at the same time. Those of a session start in order; of several sessions
-    the one with the fewest running is next. *timeout* is for each message, from its start.
+    At most *max_parallel* messages are transcribed at the same time. Those of a session start in order; of several
+    sessions the one with the fewest running is next. *timeout* is for each message, from its start.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class VoiceMessages:
         *,
         stop_phrases: Iterable[str] = STOP_PHRASES,
         timeout: float = _TIMEOUT,
-        at_once: int = _AT_ONCE,
+        max_parallel: int = _MAX_PARALLEL,
     ) -> None:
         self._transcriber = transcriber
         self._phrases = StopPhrases(stop_phrases)
         self._timeout = timeout
-        self._at_once = at_once
+        self._max_parallel = max_parallel
         self._token = CancellationToken(name="voice_messages")
         self._known: set[tuple[Session, str]] = set()  # queued here, or being transcribed
         self._waiting: dict[Session, deque[_TranscriptionJob]] = {}  # the session that has waited longest comes first
@@ -158,7 +158,7 @@ class VoiceMessages:
 
     def _begin(self) -> None:
         """Start as many as may run at once."""
-        while self._waiting and len(self._tasks) < self._at_once and not self._token.is_cancelled:
+        while self._waiting and len(self._tasks) < self._max_parallel and not self._token.is_cancelled:
             session = min(self._waiting, key=lambda each: self._busy[each])  # of several, the first
             jobs = self._waiting.pop(session)
             job = jobs.popleft()

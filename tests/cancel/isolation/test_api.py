@@ -412,7 +412,7 @@ def test_a_worker_that_comes_back_to_a_closed_pool_ends() -> None:
     """Whoever closes the pool while a function runs does not wait for it, and its process does not stay."""
 
     async def main() -> None:
-        workers = Workers(most=0)
+        workers = Workers(max_idle=0)
         gone = await workers.run(functions.pid)
         await asyncio.to_thread(wait_dead, gone)  # there is room for none
 

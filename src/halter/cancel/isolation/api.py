@@ -35,7 +35,7 @@ def run_isolated(
     grace: float = 0.0,
     **kwargs: Any,
 ) -> R:
-    """Run *fn* in a worker process and wait for it, until the token is cancelled at most."""
+    """Run *fn* in a worker process, and wait until it returns or the token is cancelled."""
     isolated = IsolatedCall(fn, args, kwargs, grace)
     ended: R = run_blocking(isolated.run, token=token, abort=isolated.stop, grace=grace)
     return ended
@@ -48,7 +48,7 @@ async def run_isolated_async(
     grace: float = 0.0,
     **kwargs: Any,
 ) -> R:
-    """Run *fn* in a worker process and await it, until the token is cancelled at most."""
+    """Run *fn* in a worker process, and wait in a task until it returns or the token is cancelled."""
     isolated = IsolatedCall(fn, args, kwargs, grace)
     ended: R = await run_blocking_async(isolated.run, token=token, abort=isolated.stop, grace=grace)
     return ended
@@ -57,12 +57,12 @@ async def run_isolated_async(
 class Workers:
     """Worker processes of one owner: what a function loads there, such as a model, is still loaded for the next call.
 
-    At most *most* are kept between calls. A worker that was killed is replaced by a new one, which has nothing loaded.
-    After `close()` calls are cancelled, with the reason "shutdown".
+    At most *max_idle* are kept between calls. A worker that was killed is replaced by a new one, which has nothing
+    loaded. After `close()` calls are cancelled, with the reason "shutdown".
     """
 
-    def __init__(self, most: int = 1) -> None:
-        self._idle = IdleWorkers(most)
+    def __init__(self, max_idle: int = 1) -> None:
+        self._idle = IdleWorkers(max_idle)
         self._token = CancellationToken(name="workers")
 
     async def run(

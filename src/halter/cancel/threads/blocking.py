@@ -313,7 +313,7 @@ def run_blocking(
     grace: float = 0.0,
     **kwargs: Any,
 ) -> R:
-    """Run *fn* on a daemon thread and wait for it, until the token is cancelled at most."""
+    """Run *fn* on a daemon thread, and wait until it returns or the token is cancelled."""
     seconds = check_seconds("grace", grace)
     call = _prepare(fn, args, kwargs, token, abort)
     woken = WakeSignal()
@@ -335,7 +335,7 @@ async def run_blocking_async(
     grace: float = 0.0,
     **kwargs: Any,
 ) -> R:
-    """Run *fn* on a daemon thread and await it, until the token is cancelled at most."""
+    """Run *fn* on a daemon thread, and wait in a task until it returns or the token is cancelled."""
     seconds = check_seconds("grace", grace)
     call = _prepare(fn, args, kwargs, token, abort)
     await call.run_and_wait(lambda: seconds)

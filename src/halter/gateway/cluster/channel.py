@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Channel", "NoReply"]
 
 _ROOM: Final = 4_096  # bytes of a message that are not its body
-_MOST: Final = 256 * 1024 * 1024  # bytes of messages that are incomplete
+_MAX_SIZE: Final = 256 * 1024 * 1024  # bytes of messages that are incomplete
 _MESSAGE: Final = "Halter-Message"  # an id
 _PART: Final = "Halter-Part"  # "2/3"
 _NO_SUBSCRIBER: Final = "503"
@@ -97,14 +97,14 @@ class Channel:
             return message.data
         parts = self._parts.pop(name, [])
         self._size -= sum(map(len, parts))
-        if len(parts) != int(number) - 1 or self._size + len(message.data) > _MOST:
+        if len(parts) != int(number) - 1 or self._size + len(message.data) > _MAX_SIZE:
             return None
         parts.append(message.data)
         if number == count:
             return b"".join(parts)
         self._parts[name] = parts
         self._size += sum(map(len, parts))
-        while self._size > _MOST // 2 and len(self._parts) > 1:  # the oldest one has lost a part
+        while self._size > _MAX_SIZE // 2 and len(self._parts) > 1:  # the oldest one has lost a part
             self._size -= sum(map(len, self._parts.pop(next(iter(self._parts)))))
         return None
 

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["Cluster"]
 
 _log = logging.getLogger(__name__)
-_MOST_OWNERS: Final = 100_000
+_MAX_OWNERS: Final = 100_000
 _LISTINGS: Final = 4  # attempts to list the sessions of a node that has gone; with many sessions each is expensive
 _STATES: Final = 1.0  # seconds for the states of another node's sessions
 _STOP: Final = 1.0  # seconds after which a stop without a reply is recorded
@@ -135,7 +135,7 @@ class Cluster:
         self._owners.pop(session_id, None)
         if owner and owner != self._store.process:
             self._owners[session_id] = owner
-            if len(self._owners) > _MOST_OWNERS:
+            if len(self._owners) > _MAX_OWNERS:
                 del self._owners[next(iter(self._owners))]
 
     def another(self) -> str:

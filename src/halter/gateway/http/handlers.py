@@ -72,10 +72,10 @@ if TYPE_CHECKING:
 __all__ = ["KEY", "Handlers"]
 
 KEY: Final = web.RequestKey("key", Key)
-_MOST_LISTED: Final = 1_000
+_MAX_LISTED: Final = 1_000
 _LISTED: Final = 100
-_LONGEST_SEARCH: Final = 200
-_MOST_EVENTS: Final = 0xFFFFFFFF
+_MAX_SEARCH: Final = 200
+_MAX_NUMBER: Final = 0xFFFFFFFF
 _UNKNOWN: Final = "application/octet-stream"
 # Media are for the page only, and must not run as a page themselves. Deleted media must not stay in a browser's cache,
 # and the same URL may have another image later.
@@ -151,14 +151,14 @@ class Handlers:
         return _json(view, status=201 if is_new else 200)
 
     async def sessions(self, request: web.Request) -> web.Response:
-        most = _number(request.query.get("limit"), "limit", _LISTED, _MOST_LISTED)
+        limit = _number(request.query.get("limit"), "limit", _LISTED, _MAX_LISTED)
         words = request.query.get("search", "")
-        if len(words) > _LONGEST_SEARCH:
-            raise Problem(422, f"at most {_LONGEST_SEARCH} characters", field="search", kind="field")
-        found = await self._catalog.search(words, request[KEY], most) if words.strip() else None
+        if len(words) > _MAX_SEARCH:
+            raise Problem(422, f"at most {_MAX_SEARCH} characters", field="search", kind="field")
+        found = await self._catalog.search(words, request[KEY], limit) if words.strip() else None
         views = []
         elsewhere = await self._sessions.states()
-        for info, agent, title in await self._catalog.list(most, request[KEY], found):
+        for info, agent, title in await self._catalog.list(limit, request[KEY], found):
             live = self._registry.live_sessions.get(info.id)
             view = SessionView(
                 id=info.id,
@@ -265,7 +265,7 @@ class Handlers:
 
     async def media(self, request: web.Request) -> web.Response:
         place = request.match_info
-        event, number = (_number(place[name], name, 0, _MOST_EVENTS) for name in ("event", "number"))
+        event, number = (_number(place[name], name, 0, _MAX_NUMBER) for name in ("event", "number"))
         async with self._follow(request) as source:
             found = await self._registry.read(source.id, event)
         medium = find_media(found, number) if found is not None else None
@@ -306,15 +306,15 @@ class Handlers:
             raise LimitExceeded(msg, "streams")
         header = request.headers.get("Last-Event-ID")
         if header:
-            return _number(header, "Last-Event-ID", 0, _MOST_EVENTS)
-        return _number(request.query.get("after"), "after", 0, _MOST_EVENTS)
+            return _number(header, "Last-Event-ID", 0, _MAX_NUMBER)
+        return _number(request.query.get("after"), "after", 0, _MAX_NUMBER)
 
 
-def _number(text: str | None, field: str, default: int, most: int) -> int:
+def _number(text: str | None, field: str, default: int, maximum: int) -> int:
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and int(text) <= most):
-        raise Problem(422, f"must be an integer from 0 to {most}", field=field, kind="field")
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and int(text) <= maximum):
+        raise Problem(422, f"must be an integer from 0 to {maximum}", field=field, kind="field")
     return int(text)
 
 

@@ -301,14 +301,14 @@ async def read_file(request: web.Request, kind: str, limits: GatewayLimits) -> b
     return await _read(request.content, limits.upload, limits.upload_timeout)
 
 
-async def _read(content: StreamReader, most: int, seconds: float) -> bytes:
+async def _read(content: StreamReader, limit: int, seconds: float) -> bytes:
     data = bytearray()
     try:
         async with asyncio.timeout(seconds):
             async for piece in content.iter_any():
                 data += piece
-                if len(data) > most:
-                    raise _too_large(most)
+                if len(data) > limit:
+                    raise _too_large(limit)
     except TimeoutError as error:
         raise _too_slow() from error
     return bytes(data)
@@ -393,5 +393,5 @@ def _too_slow() -> Problem:
     return Problem(408, "the body was not received in time", field="body", kind="too-slow")
 
 
-def _too_large(most: int) -> Problem:
-    return Problem(413, f"the limit is {most:,} bytes", field="body", kind="too-large")
+def _too_large(limit: int) -> Problem:
+    return Problem(413, f"the limit is {limit:,} bytes", field="body", kind="too-large")

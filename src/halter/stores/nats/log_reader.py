@@ -20,7 +20,7 @@ __all__ = ["LogReader"]
 
 _PAUSE: Final = 0.1  # seconds, for a replica to catch up
 _FEW: Final = 512  # events of a log that are read rather than searched
-_MOST_HINTS: Final = 10_000  # logs of which a place is remembered
+_MAX_HINTS: Final = 10_000  # logs of which a place is remembered
 
 
 class _Commit(NamedTuple):
@@ -121,7 +121,7 @@ class LogReader:
         """
         self._places.pop(session, None)
         self._places[session] = after, sequence
-        if len(self._places) > _MOST_HINTS:
+        if len(self._places) > _MAX_HINTS:
             del self._places[next(iter(self._places))]
 
     async def _find(self, session: str, after: int, last: int) -> int:

@@ -33,7 +33,7 @@ from halter.stores.nats.commits import (
     to_messages,
 )
 from halter.stores.nats.requests import retry_unanswered
-from halter.stores.nats.streams import MOST_MESSAGES, Append, StreamRefused, WrongSequence
+from halter.stores.nats.streams import MAX_MESSAGES, Append, StreamRefused, WrongSequence
 from halter.stores.refusals import lease_lost, out_of_order
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class LogWriter:
                 if is_other_log or lease in self._unanswered or sum(map(len, bodies)) > _MERGE_BYTES:
                     return
                 messages, after = merged_messages(subject, lease, held, bodies, self._client.max_payload)
-                if len(messages) > MOST_MESSAGES:  # the servers allow small messages only
+                if len(messages) > MAX_MESSAGES:  # the servers allow small messages only
                     return
                 after.sequence = await self._append_merged(lease, messages)
                 if lease in self.held:
@@ -188,7 +188,7 @@ class LogWriter:
                 parts[0] = parts[0]._replace(expected=held.sequence)
             messages += parts
             ends[write.lease] = after, len(messages)
-        if len(messages) > MOST_MESSAGES:
+        if len(messages) > MAX_MESSAGES:
             raise NotStorable("it is too much for one commit; nothing was written", writes[0].lease.session)
         last = await self._append_with_retries(messages, commit, writes)
         for lease, (after, number) in ends.items():

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from nats.aio.subscription import Subscription
     from nats.js.client import JetStreamContext
 
-__all__ = ["MOST_MESSAGES", "Append", "Stored", "Stream", "StreamRefused", "WrongSequence"]
+__all__ = ["MAX_MESSAGES", "Append", "Stored", "Stream", "StreamRefused", "WrongSequence"]
 
 _EXPECTED: Final = "Nats-Expected-Last-Subject-Sequence"
 _WRONG_SEQUENCE: Final = frozenset({10071, 10164})  # the server's numbers of these errors
 _NOT_YET: Final = frozenset({10005, 10008, 10009, 10023})  # servers have not found each other, or have no leader
-MOST_MESSAGES: Final = 1_000  # of an atomic batch; the server's limit
+MAX_MESSAGES: Final = 1_000  # of an atomic batch; the server's limit
 # The status of a read that nobody answers yet, or any more: no leader listens, or it was just replaced.
 _UNANSWERED: Final = frozenset({"409", "503"})
 _PAGE: Final = 256  # messages
@@ -141,13 +141,13 @@ class Stream:
         found = await self._page(subject, sequence, 1)
         return found[0] if found else None
 
-    async def read(self, subject: str, sequence: int, most: int | None = None) -> list[Stored]:
+    async def read(self, subject: str, sequence: int, limit: int | None = None) -> list[Stored]:
         """The next messages of a subject from this sequence on, at most a page; none if there are no more."""
-        return await self._page(subject, sequence, _PAGE if most is None else min(most, _PAGE))
+        return await self._page(subject, sequence, _PAGE if limit is None else min(limit, _PAGE))
 
-    async def _page(self, subject: str, sequence: int, most: int) -> list[Stored]:
+    async def _page(self, subject: str, sequence: int, limit: int) -> list[Stored]:
         """Ask for several messages at once: they come one by one, and then a message with a status."""
-        asked = {"next_by_subj": subject, "seq": max(sequence, 1), "batch": most, "max_bytes": _PAGE_BYTES}
+        asked = {"next_by_subj": subject, "seq": max(sequence, 1), "batch": limit, "max_bytes": _PAGE_BYTES}
         inbox = self._client.new_inbox()
         found: list[Stored] = []
         subscription = await self._client.subscribe(inbox)

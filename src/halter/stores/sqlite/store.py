@@ -180,8 +180,9 @@ class SQLiteStore:
         self, session: str, after: int = 0, *, limit: int | None = None, without: Collection[str] = ()
     ) -> list[Event]:
         """The events with higher numbers than *after*."""
-        most = -1 if limit is None or without else limit  # all events of a row may be left out, which is seen only here
-        rows = self._file.read(read(without=len(without)), (session, min(max(after, 0), SEQ), *without, most))
+        # With *without* there is no limit of rows: all events of a row may be left out, which is seen only here.
+        max_rows = -1 if limit is None or without else limit
+        rows = self._file.read(read(without=len(without)), (session, min(max(after, 0), SEQ), *without, max_rows))
         events = []
         for last, at, turn, kind, body in rows:
             data = from_body(session, last, kind, body)
