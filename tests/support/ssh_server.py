@@ -24,6 +24,7 @@ class SSHServer:
         self.commands: list[str] = []
         self.known_hosts = home / "known_hosts"
         self._transports: set[asyncssh.SSHServerConnection] = set()
+        self._starting: set[asyncio.Future[Any]] = set()  # processes that are being started, or ended right afterwards
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._refuses = False
@@ -88,28 +89,21 @@ class SSHServer:
         self._server.close()
         for connection in list(self._transports):
             connection.abort()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        if others:
-            await asyncio.wait(others, timeout=AT_MOST)
+        async with asyncio.timeout(AT_MOST):
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:
+                if self._starting:
+                    await asyncio.wait(set(self._starting))
+                    continue
+                for task in others:
+                    task.cancel()
+                await asyncio.wait(others)
         for _ in range(2):
             await asyncio.sleep(0)  # transports that were aborted are closed in the next iteration
 
     async def _serve(self, process: Any) -> None:
         """Run one command, as sshd does: pipes, and a session of its own."""
         self.commands.append(process.command)
-        child = await asyncio.create_subprocess_exec(
-            "/bin/sh",
-            "-c",
-            process.command,
-            cwd=self.home,
-            env={"PATH": self.path, "HOME": str(self.home)},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
+        child = await self._start_child(process.command)
         assert child.stdin is not None
         assert child.stdout is not None
         assert child.stderr is not None
@@ -126,6 +120,32 @@ class SSHServer:
                 if pipe is not None:
                     pipe.close()
             await asyncio.shield(child.wait())
+
+    async def _start_child(self, command: str) -> asyncio.subprocess.Process:
+        """Start it in a task of its own: if a start is cancelled, asyncio may lose the process and its pipes."""
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
+                "/bin/sh",
+                "-c",
+                command,
+                cwd=self.home,
+                env={"PATH": self.path, "HOME": str(self.home)},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        )
+        self._hold(starting)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._hold(asyncio.ensure_future(_end_child(starting)))
+            raise
+
+    def _hold(self, work: asyncio.Future[Any]) -> None:
+        self._starting.add(work)
+        work.add_done_callback(self._starting.discard)
 
     def allow(self, connection: Any) -> None:
         self._transports.add(connection)
@@ -156,6 +176,13 @@ class _Door(asyncssh.SSHServer):
 
     def validate_password(self, username: str, password: str) -> bool:
         return (username, password) == (USER, PASSWORD)
+
+
+async def _end_child(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+    child = await starting
+    transport: Any = child._transport  # type: ignore[attr-defined]
+    transport.close()
+    await child.wait()
 
 
 async def _feed(source: Any, target: asyncio.StreamWriter, server: SSHServer) -> None:
