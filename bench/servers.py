@@ -7,6 +7,8 @@ write of its own, as a gateway does that tells of each thing when it happens. Be
 their turn. Counted is the CPU time of the server's processes, so that the clients beside it do not matter. The first
 request of each client is not counted: it is there to have everything loaded.
 
+"aiohttp, to the transport" writes its chunks as the gateway's event streams do, without `StreamResponse.write()`.
+
 Contenders that are not installed are left out: `pip install -e '.[bench]'` brings them.
 """
 
@@ -36,6 +38,7 @@ _EVENT = b'id: 1234\nevent: text.delta\ndata: {"seq":1234,"time":1.5,"session":"
 _END = b": end\n\n"
 _NEEDS = {
     "aiohttp": ["aiohttp"],
+    "aiohttp, to the transport": ["aiohttp"],
     "aiohttp, uvloop": ["aiohttp", "uvloop"],
     "starlette + uvicorn": ["starlette", "uvicorn", "httptools"],
     "starlette + uvicorn, uvloop": ["starlette", "uvicorn", "httptools", "uvloop"],
@@ -76,14 +79,18 @@ def litestar_app():
     return Litestar([get("/events")(events)])
 
 
-async def serve_aiohttp(port: int) -> None:
+async def serve_aiohttp(port: int, *, to_transport: bool) -> None:
     from aiohttp import web
 
     async def events(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        response.enable_chunked_encoding()
         await response.prepare(request)
         async for piece in pieces(int(request.query["n"])):
-            await response.write(piece)
+            if to_transport:
+                request.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            else:
+                await response.write(piece)
         return response
 
     app = web.Application()
@@ -97,12 +104,13 @@ async def serve_aiohttp(port: int) -> None:
 def child(name: str, port: int) -> None:
     """Be one of the servers."""
     if name.startswith("aiohttp"):
+        serving = serve_aiohttp(port, to_transport="transport" in name)
         if "uvloop" in name:
             import uvloop
 
-            uvloop.run(serve_aiohttp(port))
+            uvloop.run(serving)
         else:
-            asyncio.run(serve_aiohttp(port))
+            asyncio.run(serving)
     elif "granian" in name:
         from granian import Granian
 

@@ -222,6 +222,7 @@ class EventFeed:
         self._is_slow = False
         while sent < len(events) and not self._is_slow:
             some = events[sent : sent + _EVENTS_PER_WRITE]
+            # Not `StreamResponse.write()`, which costs a quarter more CPU (bench/servers.py) and would need a task.
             transport.write(self._pack(some))
             self._last = some[-1].seq
             self._is_slow = transport.get_write_buffer_size() > _MAX_BUFFERED

@@ -3,6 +3,9 @@
 // Finished blocks stay as they are, and only the last one is rendered again, so that a long answer costs no more at its
 // end than at its beginning. Elements are built, and text is only ever text; a link leads to http or
 // https, or is not a link. Unknown syntax stays as it was written.
+//
+// This is our own code because libraries return HTML as a string, which would have to be sanitized, and parse the whole
+// text again for each piece.
 
 import { copyButton } from "./copy.js";
 import { el } from "./dom.js";
