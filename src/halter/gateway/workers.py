@@ -92,7 +92,7 @@ class _Parent:
         self._arguments = arguments
         self._sockets = sockets
         self._timeout = timeout
-        self._is_ending = False
+        self._ending = asyncio.Event()
         self._running: dict[int, asyncio.subprocess.Process] = {}
         self._served: set[int] = set()  # workers that have served, now or earlier
 
@@ -130,7 +130,7 @@ class _Parent:
     async def _run_worker(self, number: int, cluster: str, on_start: Callable[[str], object]) -> None:
         """Run a worker, and start it again when it dies. Raises `WorkerFailed` if it cannot start at first."""
         failures = 0
-        while not self._is_ending:
+        while not self._ending.is_set():
             began = time.monotonic()
             if await self._start(number, cluster) and number not in self._served:
                 self._served.add(number)
@@ -140,13 +140,15 @@ class _Parent:
                     on_start(f"http://{host}:{address[1]}")
             code = await self._running[number].wait()
             del self._running[number]
-            if self._is_ending:
+            if self._ending.is_set():
                 return
             if number not in self._served:
                 raise WorkerFailed(f"worker {number} did not start (exit code {code})")
             _log.error("worker %d has ended with code %d; starting it again", number, code)
             failures = 0 if time.monotonic() - began > _STABLE_AFTER else failures + 1
-            await asyncio.sleep(UNTIL_IT_WORKS.delay(failures))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(UNTIL_IT_WORKS.delay(failures)):
+                    await self._ending.wait()
 
     async def _start(self, number: int, cluster: str) -> bool:
         """Start a worker, and wait until it serves; False if it ends before."""
@@ -166,6 +168,9 @@ class _Parent:
             start_new_session=True,  # Ctrl+C goes to the parent, which signals the workers
         )
         self._running[number] = process
+        if self._ending.is_set():  # set while it was being started, so nobody has signalled it
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(f"{cluster}\n".encode())  # not an argument: others can read those
@@ -178,7 +183,7 @@ class _Parent:
 
     async def _end(self, workers: list[asyncio.Task[None]]) -> None:
         """Drain all workers, and kill those that do not end."""
-        self._is_ending = True
+        self._ending.set()
         for process in self._running.values():
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)

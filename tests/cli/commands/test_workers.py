@@ -101,6 +101,35 @@ def test_workers_end_with_their_parent_when_it_is_killed(home: Home) -> None:
         end(program, signal.SIGTERM)
 
 
+# Python runs it at its start: a signal comes when the first worker was started, and its parent does not know it yet.
+STOPPED_WHILE_STARTING = """
+import asyncio, os, signal, sys
+
+start = asyncio.create_subprocess_exec
+stops = [signal.SIGTERM]
+
+async def start_and_stop(*argv, **options):
+    process = await start(*argv, **options)
+    if "--worker" in argv and stops:
+        os.kill(os.getpid(), stops.pop())
+        for _ in range(50):  # iterations of the loop, in which the signal is handled
+            await asyncio.sleep(0)
+    return process
+
+if "--workers" in sys.orig_argv:
+    asyncio.create_subprocess_exec = start_and_stop
+"""
+
+
+def test_a_stop_while_workers_start_does_not_wait_for_them(home: Home) -> None:
+    """One that was just being started was not signalled: the exit took as long as a gateway may drain at most."""
+    (home.path / "sitecustomize.py").write_text(STOPPED_WHILE_STARTING)
+    home.env |= {"HALTER_KEY": KEY, "HALTER_DRAIN_TIMEOUT": "600"}
+    with home.start("serve", "--port", "0", "--workers", "2") as program:
+        ended = end(program)
+        assert ended.code == 143, ended.err
+
+
 def test_gateways_of_a_cluster_find_each_other(home: Home, provider: FakeProvider, server: NATSServer) -> None:
     """Two gateways with the same servers share their sessions, and `halter cluster` shows who has them."""
     provider.script(answer("Hello."))
