@@ -190,6 +190,32 @@ def test_tasks_are_cancelled_where_asyncio_runs() -> None:
     assert said.startswith("Shutting down (SIGINT)…")
 
 
+@pytest.mark.parametrize("iterations", [0, 1, 2, 4])
+def test_tasks_that_start_a_process_end_too(iterations: int) -> None:
+    """The task with which asyncio starts it was cancelled as well; the start never ended, and the exit was forced."""
+    ended = run_python(f"""
+        import asyncio, os, signal
+        from asyncio.subprocess import PIPE
+        from halter import ExitGuard
+        async def start():
+            process = await asyncio.create_subprocess_exec("sleep", "60", stdin=PIPE, stdout=PIPE)
+            try:
+                await process.wait()
+            finally:
+                process.kill()
+                await process.wait()
+        async def main():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(start())
+                for _ in range({iterations}):
+                    await asyncio.sleep(0)
+                os.kill(os.getpid(), signal.SIGINT)
+        with ExitGuard():
+            asyncio.run(main())
+    """)
+    assert ended.returncode == 130, ended.stderr
+
+
 def test_a_program_that_has_asyncio_but_is_not_in_it_is_interrupted_as_any_other() -> None:
     """Having imported asyncio is not running it."""
     program = Program("""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import threading
+from asyncio.subprocess import PIPE
 from collections.abc import Callable
 
 import pytest
@@ -190,6 +191,31 @@ def test_it_can_be_closed_by_its_own_work() -> None:
         home.close(patience=0.1)
 
     with contextlib.suppress(LoopClosed):  # it may have ended by then
+        home.do_blocking(work, 30)
+    wait_until(lambda: not home.is_running)
+
+
+@pytest.mark.parametrize("iterations", range(8))
+def test_it_can_be_closed_while_a_process_is_started_in_it(iterations: int) -> None:
+    """A cancelled start of asyncio never ended: closing took all of its patience, and left the process's pipes open."""
+    home = LoopThread("home")
+
+    async def start() -> None:
+        process = await asyncio.create_subprocess_exec("sleep", "60", stdin=PIPE, stdout=PIPE, stderr=PIPE)
+        try:
+            await process.wait()
+        finally:
+            process.kill()
+            await process.wait()
+
+    async def work() -> None:
+        task = asyncio.create_task(start())
+        for _ in range(iterations):
+            await asyncio.sleep(0)
+        home.close(patience=600)
+        await task
+
+    with contextlib.suppress(LoopClosed):
         home.do_blocking(work, 30)
     wait_until(lambda: not home.is_running)
 

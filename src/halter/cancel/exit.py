@@ -40,7 +40,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Self
 
 from halter.cancel.deadlines import check_seconds
-from halter.cancel.loop_bridge import running_loop
+from halter.cancel.loop_bridge import cancel_tasks, running_loop
 from halter.cancel.processes import registry
 from halter.cancel.token import CancellationToken
 
@@ -308,8 +308,7 @@ class ExitGuard:
 
 
 def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    for task in sys.modules["asyncio"].all_tasks(loop):
-        task.cancel()
+    cancel_tasks(sys.modules["asyncio"].all_tasks(loop))
 
 
 def _print_on_stderr(text: str) -> None:

@@ -20,7 +20,7 @@ from halter.cancel.threads import pool
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
 T = TypeVar("T")
 
@@ -161,6 +161,16 @@ async def run_in_thread(work: Callable[[], T]) -> T:
         finally:
             errors.clear()  # the exception refers to this frame
     return results[0]
+
+
+def cancel_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel all of them, but for the one with which asyncio connects the pipes of a process that it starts.
+
+    If that is cancelled, the start never ends, and neither does the task that waits for it.
+    """
+    for task in tasks:
+        if getattr(task.get_coro(), "__qualname__", "") != "BaseSubprocessTransport._connect_pipes":
+            task.cancel()
 
 
 async def _run(make: Callable[[], Awaitable[T]]) -> Any:

@@ -15,6 +15,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from halter.cancel.loop_bridge import cancel_tasks
 from halter.cancel.registration import call_in_loop
 from halter.cancel.wake_signal import WakeSignal
 
@@ -166,8 +167,7 @@ class LoopThread:
         until = loop.time() + patience
         await asyncio.sleep(0)  # a task that was just made starts: one that is cancelled before never cleans up
         while (others := asyncio.all_tasks() - {asyncio.current_task()}) and (left := until - loop.time()) > 0:
-            for task in others:
-                task.cancel()
+            cancel_tasks(others)
             await asyncio.wait(others, timeout=left)
             await asyncio.sleep(0)  # tasks that were made meanwhile start, too
         await asyncio.sleep(0)  # transports that were closed finish in the next iteration
