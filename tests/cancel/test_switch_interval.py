@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.processes import run_python
 from tests.support.waiting import wait_until
 
 USERS = 0.004
+RECENT = 0.5  # seconds for which it stays low after a stop
 
 
 def is_low() -> bool:
@@ -56,9 +58,10 @@ def test_a_second_stop_extends_it() -> None:
     ended = CancellationToken(timeout=0.55)  # after the end of the first, before that of the second
     lower()
     CancellationToken(timeout=0.3).wait()
+    second = time.monotonic()
     lower()
     ended.wait()
-    assert is_low()
+    assert is_low() or time.monotonic() - second > RECENT  # this thread stood still: it proves nothing
     wait_until_restored()
 
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -28,16 +27,11 @@ from tests.cli.commands.test_serve import get
 from tests.cli.commands.test_workers import KEY, is_done, url_of
 from tests.support.cli_program import Home, end
 from tests.support.nats_server import NATSServer
+from tests.support.ports import held_ports
 from tests.support.waiting import wait_until
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PASSWORD = "for-the-tests"
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +50,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Servers:
     """Three servers with the configuration that is deployed; only addresses and folders differ."""
 
-    def __init__(self, folder: Path, certificates: Path) -> None:
+    def __init__(self, folder: Path, certificates: Path, ports: list[int]) -> None:
         self.certificates = certificates
-        self.ports = free_ports(3)
-        self.monitors = free_ports(3)
-        routes = free_ports(3)
+        self.ports, self.monitors, routes = ports[:3], ports[3:6], ports[6:]
         text = (DEPLOY / "nats.conf").read_text().replace("/etc/nats/certs", str(certificates))
         env = os.environ | {"NATS_PASSWORD": PASSWORD}
         env |= {f"NATS_ROUTE_{number}": f"nats-route://127.0.0.1:{port}" for number, port in enumerate(routes, 1)}
@@ -98,13 +90,14 @@ class Servers:
 
 @contextlib.contextmanager
 def starting(folder: Path, certificates: Path) -> Iterator[Servers]:
-    found = Servers(folder, certificates)
-    try:
-        yield found
-    finally:
-        for process in found.processes:
-            process.kill()
-            process.wait()
+    with held_ports(9) as ports:
+        found = Servers(folder, certificates, ports)
+        try:
+            yield found
+        finally:
+            for process in found.processes:
+                process.kill()
+                process.wait()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import contextlib
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ import aiohttp
 from halter.events import MessageAccepted, MessageApplied
 from halter.stores import SQLiteStore
 from tests.support.gateway_client import OWN, EventStream
+from tests.support.ports import held_ports
 
 ALL = bool(os.environ.get("HALTER_EVERY_POINT"))
 KILLS = 50 if ALL else 2
@@ -30,13 +30,10 @@ WAIT = 30.0
 class Lives:
     """A gateway that is killed and started again, always at the same address."""
 
-    def __init__(self, store: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+    def __init__(self, store: Path, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
         self.is_up = asyncio.Event()
-        self._argv = [sys.executable, "-m", "tests.support.gateway_program", str(store), str(self.port)]
+        self._argv = [sys.executable, "-m", "tests.support.gateway_program", str(store), str(port)]
 
     @contextlib.asynccontextmanager
     async def life(self, end: signal.Signals) -> AsyncIterator[None]:
@@ -143,7 +140,8 @@ def test_what_was_accepted_is_applied_exactly_once_whenever_the_gateway_is_kille
     print(f"seed {seed}")
 
     async def run() -> list[Person]:
-        return await live(Lives(tmp_path / "sessions.db"), random.Random(seed))
+        with held_ports() as ports:
+            return await live(Lives(tmp_path / "sessions.db", ports[0]), random.Random(seed))
 
     people = asyncio.run(asyncio.wait_for(run(), 60 + 20 * KILLS))
     with SQLiteStore(tmp_path / "sessions.db") as store:

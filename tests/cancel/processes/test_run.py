@@ -24,6 +24,7 @@ from halter.cancel.scope import ends_on_cancel
 from halter.cancel.threads import pool
 from halter.testing import assert_cancels_within, deaf_process, interrupt_everywhere
 from tests.support.processes import is_alive, open_descriptors, wait_dead
+from tests.support.time_limits import call_limited
 from tests.support.waiting import wait_until
 
 
@@ -272,7 +273,12 @@ def test_what_a_process_wrote_before_it_exited_is_all_read() -> None:
 
 def test_the_timeout_is_a_stop_with_reason_timeout() -> None:
     """A command that takes too long is ended, and its output so far is kept."""
-    result = run(run_process("echo early; sleep 30", timeout=1))
+
+    def limited(seconds: float) -> ProcessResult:
+        result: ProcessResult = run(run_process("echo early; sleep 30", timeout=seconds))
+        return result
+
+    result, _ = call_limited(limited, lambda result: result.stdout)
     assert (result.cancelled, result.reason, result.stdout) == (True, "timeout", b"early\n")
 
 
