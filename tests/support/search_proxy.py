@@ -12,6 +12,8 @@ from typing import Self
 
 import trustme
 
+from tests.support.slow_server import accept_last
+
 _PATIENCE = 20.0
 
 
@@ -69,19 +71,22 @@ class SearchProxy:
         ready.set()
         async with server:
             await self._over.wait()
+            await accept_last()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._note(opened=1)
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError, ssl.SSLError):
-            await reader.readuntil(b"\r\n\r\n")
-            if self._page is not None:
-                writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
-                await writer.start_tls(self._tls)
-                await self._answer(reader, writer, self._page.encode())
-            else:
-                await reader.read()  # until the client has gone
-        writer.close()
-        self._note(closed=1)
+        try:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, ssl.SSLError):
+                await reader.readuntil(b"\r\n\r\n")
+                if self._page is not None:
+                    writer.write(b"HTTP/1.1 200 Connected\r\n\r\n")
+                    await writer.start_tls(self._tls)
+                    await self._answer(reader, writer, self._page.encode())
+                else:
+                    await reader.read()  # until the client has gone
+        finally:
+            writer.close()
+            self._note(closed=1)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, page: bytes) -> None:
         await reader.readuntil(b"\r\n\r\n")

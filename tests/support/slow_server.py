@@ -102,10 +102,7 @@ class SlowServer:
         self.port = runner.addresses[0][1]
         ready.set()
         await self._over.wait()
-        # asyncio leaves a connection open that it accepts while its server is closed. The clients are gone, so what is
-        # being accepted now is the last.
-        for _ in range(_ACCEPTING):
-            await asyncio.sleep(0)
+        await accept_last()
         await runner.cleanup()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -151,3 +148,12 @@ class SlowServer:
                 seen.pieces += 1
                 self.changed.notify_all()
             await asyncio.sleep(0.005)
+
+
+async def accept_last() -> None:
+    """Let asyncio accept what it is accepting: it leaves a connection open if its server is closed meanwhile.
+
+    The clients of a test are gone at its end, so no further ones come.
+    """
+    for _ in range(_ACCEPTING):
+        await asyncio.sleep(0)
