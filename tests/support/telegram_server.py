@@ -15,6 +15,8 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from tests.support.slow_server import accept_last
+
 TOKEN = "1234:this-is-the-secret-of-the-bot"
 AT_MOST = 30.0
 USER = 77
@@ -77,6 +79,7 @@ class BotServer:
 
     async def __aexit__(self, *_: object) -> None:
         assert self._runner is not None
+        await accept_last()
         await self._runner.cleanup()
 
     # -- what people do ----------------------------------------------------------------------------------------------

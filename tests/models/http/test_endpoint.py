@@ -21,12 +21,14 @@ async def server(answer: bytes, *, ends: bool) -> AsyncIterator[str]:
     """A server that answers each connection with the same bytes, and then ends it or keeps it open."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        await writer.drain()
-        if not ends:
-            await reader.read()  # until the other side goes
-        writer.close()
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            await writer.drain()
+            if not ends:
+                await reader.read()  # until the other side goes
+        finally:
+            writer.close()
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with listening:
