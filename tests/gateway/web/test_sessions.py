@@ -82,6 +82,22 @@ def test_what_is_always_in_sight(house: MakeHouse, tab: MakeTab, tmp_path: Path)
     expect(page.page.locator(".notice")).to_contain_text("compacted before the next request")
 
 
+def test_send_stays_where_it_is_while_the_page_loads(house: MakeHouse, tab: MakeTab) -> None:
+    """The row below the field came later and moved Send from under the pointer, so that a click on it was lost."""
+    page = tab(house().address())
+    asked: list[Route] = []
+    page.page.route("**/v1/agents", lambda route: asked.append(route))  # noqa: PLW0108  (Playwright wants a function of Python)
+    with page.page.expect_request("**/v1/agents"):
+        page.page.reload()
+    expect(page.button("Send")).to_be_visible()
+    before = page.button("Send").bounding_box()
+    [request] = asked
+    request.continue_()
+    expect(page.page.locator("#status").get_by_label("Model")).to_have_value("scripted")
+    assert page.button("Send").bounding_box() == before
+    page.page.unroute("**/v1/agents")
+
+
 def test_a_compaction_is_seen(house: MakeHouse, tab: MakeTab) -> None:
     """It is a line in the conversation with the sizes before and after."""
     there = house("One. " * 300, "Two. " * 300, "The summary.", "Three.")

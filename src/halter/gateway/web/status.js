@@ -47,7 +47,7 @@ export class StatusView {
     const said = JSON.stringify([model, context, usage, isNew, agent, info.models, info.agents.length]);
     if (said === this.#shown) return;
     this.#shown = said;
-    this.node.hidden = !agent;
+    this.node.toggleAttribute("data-empty", !agent);
     if (!agent) return;
     options(this.agent, isNew && info.agents.length > 1 ? info.agents.map((each) => each.name) : [], agent.name);
     options(this.model, [...new Set([model, ...info.models])], model);
