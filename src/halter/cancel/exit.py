@@ -239,7 +239,7 @@ class ExitGuard:
         self.token.cancel("shutdown", detail=intent.why)
         is_signal = intent.why in signal.Signals.__members__
         if is_signal:
-            self._report(f"Shutting down ({intent.why})…")
+            self._report(announcement(intent.why))
             self._is_announced.set()
         # This many more signals force the exit. The first one may be counted already, or be still in the socket.
         self._repeats_until = time.monotonic() + _REPEATED.get(intent.why, 0.0)
@@ -305,6 +305,11 @@ class ExitGuard:
         """Show the user a line. A boundary: a closed terminal must not prevent the exit."""
         with contextlib.suppress(Exception):
             self._say(text)
+
+
+def announcement(signal_name: str) -> str:
+    """What users are told at once when a signal has come."""
+    return f"Shutting down ({signal_name})…"
 
 
 def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:

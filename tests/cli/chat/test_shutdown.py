@@ -102,6 +102,31 @@ def test_the_terminal_is_closed_while_it_is_being_left(home: Home, provider: Fak
     assert (finished.status, finished.reason) == ("interrupted", "shutdown")
 
 
+# Python runs it at its start: the thread of the exit guard is late.
+LATE_GUARD = """
+import time
+from halter.cancel.exit import ExitGuard
+
+report = ExitGuard._report
+
+def report_late(self, text):
+    time.sleep(2)
+    report(self, text)
+
+ExitGuard._report = report_late
+"""
+
+
+def test_a_signal_is_announced_before_the_chat_ends(home: Home, provider: FakeProvider) -> None:
+    """The guard's thread announced it, and could come too late for a chat that had ended by then."""
+    (home.path / "sitecustomize.py").write_text(LATE_GUARD)
+    with ChatScreen(home) as chat:
+        say_story(chat, provider)
+        chat.program.send_signal(signal.SIGINT)
+        assert chat.end() == 130
+        assert chat.text.count("Shutting down (SIGINT)…") == 1
+
+
 def test_a_wedged_tool_does_not_hold_it_up(home: Home, provider: FakeProvider) -> None:
     """A tool that hears nothing is told as abandoned, and the program is gone long before its deadline."""
     provider.script(tool_calls([ToolCall("1", "wedge", "{}")]))

@@ -191,7 +191,7 @@ class ChatUI:
         """End the program: say so, close the session, and exit."""
         if not self._shutdown.has_begun:
             self._shutdown.begin(code, why)
-            if why not in signal.Signals.__members__:  # the exit guard announces signals
+            if why not in signal.Signals.__members__:  # a signal was announced before
                 self.say("Shutting down…")
             if self._user_command is not None:
                 self._user_command.hang_up()

@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel import ExitGuard
+from halter.cancel.exit import announcement
 from halter.cancel.one_shot_event import OneShotEvent
 from halter.cli.chat.input_line.early_prompt import EarlyPrompt
 from halter.cli.output import may_color, print_error
@@ -80,6 +81,7 @@ class _ExitMessages:
         self.ui: ChatUI | None = None
         self.early: EarlyPrompt | None = None
         self._terminal = terminal
+        self._shown: set[str] = set()  # by the UI
 
     def say(self, text: str) -> None:
         is_forced = text.startswith("Forced")
@@ -88,11 +90,19 @@ class _ExitMessages:
             for late in self.ui.actions.late if self.ui is not None else ():
                 self._terminal.write(f"Not saved: {strip_controls(late)}\n".encode())
         ui = self.ui
-        if ui is not None and not is_forced and ui.call(lambda: ui.say(text)):
+        if ui is not None and not is_forced and ui.call(lambda: self.show(ui, text)):
+            return
+        if text in self._shown:
             return
         if self.early is not None:
             self.early.erase()
         self._terminal.write(f"{text}\r\n".encode())
+
+    def show(self, ui: ChatUI, text: str) -> None:
+        """Show a message above the live area, once. Call it in the UI's loop."""
+        if text not in self._shown:
+            self._shown.add(text)
+            ui.say(text)
 
 
 class _Chat:
@@ -204,10 +214,16 @@ class _Chat:
         finally:
             self._ended.set()
 
-    @staticmethod
-    def _on_signal(ui: ChatUI, number: int) -> bool:
+    def _on_signal(self, ui: ChatUI, number: int) -> bool:
         """Quit, in a signal handler."""
-        return ui.call(lambda: ui.quit(128 + number, signal.Signals(number).name))
+        name = signal.Signals(number).name
+
+        def announce_and_quit() -> None:
+            # The exit guard announces it as well, in a thread that may come when the chat has already ended.
+            self._exit_messages.show(ui, announcement(name))
+            ui.quit(128 + number, name)
+
+        return ui.call(announce_and_quit)
 
 
 def _resize_handler(ui: ChatUI) -> Callable[[int, FrameType | None], None]:
