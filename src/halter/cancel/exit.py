@@ -57,6 +57,7 @@ _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", 
 _REPEATED: Final = {"SIGHUP": float("inf"), "SIGTERM": 0.5}
 # Seconds. An exit that takes less than this is not reported.
 _QUIET_EXIT: Final = 0.3
+_ANNOUNCEMENT_TIMEOUT: Final = 1.0  # seconds that an exit waits for the thread that announces it, on a busy machine
 _FAULTHANDLER_DELAY: Final = 2.0  # seconds after the deadline
 _MAX_THREADS_NAMED: Final = 3
 _WAKE: Final = b"\0"  # no signal has this number
@@ -128,7 +129,7 @@ class ExitGuard:
         self.intend(_exit_code(exc), _description(exc))
         left = self._end_all()
         if self._intent is not None and self._has_raised:
-            self._is_announced.wait(_QUIET_EXIT)  # a quick exit must not come before its announcement
+            self._is_announced.wait(_ANNOUNCEMENT_TIMEOUT)  # a quick exit must not come before its announcement
             if not left:
                 raise SystemExit(self._intent.code) from None
         if left:
