@@ -17,7 +17,7 @@ from halter.toolbox.remote.remote import Remote
 from halter.toolbox.remote.ssh import SSHMachine
 from halter.tools.resources import SessionResources
 from tests.support.allowing import allow
-from tests.support.background import RunningTurn
+from tests.support.background import Background, RunningTurn
 from tests.support.processes import is_alive
 from tests.support.remote_calls import COMMANDS, Work, ask, judge_dead, machine_of, pids_in, remote_of, wait_for_pids
 from tests.support.sessions import agent_of, data_of, model_of
@@ -36,7 +36,15 @@ def test_a_command_runs_there(work: Work, server: SSHServer) -> None:
     assert work.text("terminal", command="mkdir sub && cd sub") == f"[exit code 0; now in {home}/sub]"
     assert work.text("terminal", command="pwd") == f"{home}/sub\n[exit code 0]"
     assert server.connections == 1
-    assert any(isinstance(event, ToolProgress) for event in work.calls.events)
+
+
+def test_output_is_reported_while_a_command_runs(work: Work, server: SSHServer) -> None:
+    """The user sees it before the command has ended."""
+    command = "echo on its way; until [ -e seen ]; do sleep 0.05; done"
+    running = Background(lambda: work.text("terminal", command=command))
+    wait_until(lambda: any(isinstance(event, ToolProgress) for event in [*work.calls.events]))
+    (server.home / "seen").touch()
+    assert running.result() == "on its way\n[exit code 0]"
 
 
 @pytest.mark.parametrize("text", ['it\'s \\n "quoted" $HOME `x`', "two\nlines", "tab\tund Ümläut ☃", "%s %b \\\\"])
