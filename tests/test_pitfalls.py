@@ -152,7 +152,7 @@ def test_a_thread_that_was_stopped_is_clean_for_its_next_call() -> None:
                 return
         pytest.fail("no thread was used again")
 
-    pool.end_idle_threads()
+    pool.retire_threads()
     run(main())
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from halter import CancellationToken, Cancelled, run_blocking
 from halter.cancel.threads import pool
-from halter.cancel.threads.pool import end_idle_threads
+from halter.cancel.threads.pool import retire_threads
 from halter.testing import InterruptFailure, everywhere, interrupt_everywhere
 from halter.testing.everywhere import points_of
 from tests.support.waiting import wait_until
@@ -70,7 +70,7 @@ def test_a_thread_that_is_busy_between_two_runs_is_watched_in_the_next(monkeypat
         if len(runs) == 1:
             is_between.set()
             has_passed_lines.wait(30)
-        end_idle_threads()
+        retire_threads()
 
     def scenario(token: CancellationToken) -> None:
         runs.append(token)
@@ -85,9 +85,38 @@ def test_a_thread_that_is_busy_between_two_runs_is_watched_in_the_next(monkeypat
     def in_the_thread() -> None:
         assert runs
 
-    monkeypatch.setattr(everywhere, "end_idle_threads", between_runs)
+    monkeypatch.setattr(everywhere, "retire_threads", between_runs)
     report = interrupt_everywhere(scenario, only=lambda place: "in_the_thread" in place)
     assert report.points
+
+
+def test_a_thread_that_was_started_before_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even one that ends its job in the middle of a run: it is not traced, so none of its lines were points."""
+    is_busy, may_end = threading.Event(), threading.Event()
+
+    def start_busy_thread() -> None:
+        """Before each run: one thread that has not ended its last job."""
+        is_busy.clear()
+        may_end.clear()
+        trace = threading.gettrace()
+        threading.settrace(lambda *_: None)  # type: ignore[arg-type]  # as before the exploration
+        pool.submit(lambda: (is_busy.set(), may_end.wait(30)))
+        is_busy.wait(30)
+        threading.settrace(trace)  # type: ignore[arg-type]
+        retire_threads()
+
+    def scenario(token: CancellationToken) -> None:
+        may_end.set()
+        wait_until(lambda: pool.idle_threads)
+        run_blocking(in_the_thread, token=token)
+
+    def in_the_thread() -> None:
+        assert may_end.is_set()
+
+    monkeypatch.setattr(everywhere, "retire_threads", start_busy_thread)
+    report = interrupt_everywhere(scenario, only=lambda place: "in_the_thread" in place)
+    assert report.points
+    assert not report.missed
 
 
 def test_steps_of_the_event_loop_are_points() -> None:

@@ -76,7 +76,7 @@ def far_away() -> str:
 
 def no_workers() -> bool:
     """End the threads that wait for work, again and again: one that still helps with a stop becomes idle later."""
-    pool.end_idle_threads()
+    pool.retire_threads()
     return not [each for each in threading.enumerate() if each.name.startswith("halter-worker")]
 
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from halter.cancel.threads.frames import frame_of
-from halter.cancel.threads.pool import end_idle_threads
+from halter.cancel.threads.pool import retire_threads
 from halter.cancel.token import CancellationToken, Cancelled
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class _Explorer:
         token = CancellationToken(name="everywhere")
         watch = _Watch(token, target, inspect.getsourcefile(inspect.unwrap(self._scenario)))
         failure: list[BaseException] = []
-        end_idle_threads()  # threads that run already would not be traced
+        retire_threads()  # threads that run already would not be traced
         runner = threading.Thread(target=self._run_once, args=(token, watch, failure), daemon=True)
         processor = time.process_time()
         with _watching(watch):

@@ -310,7 +310,7 @@ def test_a_stop_between_the_call_and_the_start_starts_nothing(tmp_path: Path) ->
         finally:
             process_run._ProcessRun._run = original  # type: ignore[method-assign]
             gate.set()
-            pool.end_idle_threads()
+            pool.retire_threads()
 
     assert run(main()).cancelled
     assert list(tmp_path.iterdir()) == []
@@ -420,7 +420,7 @@ def test_two_hundred_in_a_row_leak_nothing() -> None:
     def threads_at_work() -> int:
         # Each stopped process keeps a thread until its tree is dead, and the next one may need another by then. How
         # many are idle afterwards depends on the machine: a higher peak on a busy one was taken for a leak.
-        pool.end_idle_threads()
+        pool.retire_threads()
         return threading.active_count()
 
     run(many(range(10)))

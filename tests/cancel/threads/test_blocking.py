@@ -442,7 +442,7 @@ def test_a_stop_at_any_point_ends_the_call_in_one_way(scenario: Callable[[Cancel
 def test_without_a_thread_nothing_is_abandoned(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine out of threads: each failed start took one of the places of abandoned threads, for ever."""
     token = CancellationToken()
-    pool.end_idle_threads()
+    pool.retire_threads()
     before = set(blocking.running_calls)  # threads of other tests may end late
 
     def no_more(_: threading.Thread) -> None:
@@ -467,11 +467,11 @@ def test_a_stop_without_a_thread_to_help_is_a_stop(
         raise RuntimeError("can't start new thread")
 
     with DeafTool() as deaf, assert_cancels_within(5) as token:
-        pool.end_idle_threads()
+        pool.retire_threads()
 
         def stop() -> None:
             deaf.started.wait(30)
-            pool.end_idle_threads()
+            pool.retire_threads()
             monkeypatch.setattr(threading.Thread, "start", no_more)
             token.cancel("stop")
 

@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 
 def test_an_idle_thread_is_used_again_and_ends_when_nobody_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that was idle for long enough ends by itself, or takes the job that came in the last moment."""
-    pool.end_idle_threads()
+    pool.retire_threads()
     monkeypatch.setattr(pool, "_IDLE_SECONDS", 0.02)
     seen: list[threading.Thread] = []
     pool.submit(lambda: seen.append(threading.current_thread()))
@@ -44,16 +44,28 @@ def test_a_job_that_raises_is_logged_and_its_thread_lives(caplog: pytest.LogCapt
     assert ran.wait(30)
 
 
-def test_ending_idle_threads_ends_them() -> None:
-    """What waits for work is gone; what works is not touched."""
-    gate, done = threading.Event(), threading.Event()
-    pool.submit(lambda: (gate.wait(30), done.set()))
+def test_a_retired_thread_ends_its_job_and_gets_no_other() -> None:
+    """What waits for work is gone; what works goes on, and ends once it is idle and would be used again."""
+    pool.retire_threads()
+    gate = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def note_thread() -> None:
+        threads.append(threading.current_thread())
+
+    pool.submit(lambda: (note_thread(), gate.wait(30)))
+    wait_until(lambda: threads)
     pool.submit(lambda: None)
     wait_until(lambda: pool.idle_threads)
-    pool.end_idle_threads()
+    pool.retire_threads()
     assert pool.idle_threads == {}
     gate.set()
-    assert done.wait(30)
+    wait_until(lambda: pool.idle_threads)
+    pool.submit(note_thread)
+    wait_until(lambda: len(threads) == 2)
+    assert threads[0] is not threads[1]
+    threads[0].join(30)
+    assert not threads[0].is_alive()
 
 
 def test_a_forked_child_starts_threads_of_its_own() -> None:

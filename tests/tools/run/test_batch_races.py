@@ -94,14 +94,14 @@ def test_a_call_that_obeys_while_its_waiter_wakes_is_not_abandoned() -> None:
         probe = Probe(obedient)
         around = BatchEnvironment(probe.tools, listener=hold_the_loop)
         probe.batch = Batch(calls_of("obedient"), around, token=probe.token)
-        pool.end_idle_threads()
+        pool.retire_threads()
         threading.setprofile(Held(BlockingCall._report_late, report_slowly))
         try:
             (outcome,) = await probe.stopped_when(started.is_set)
             settled.set()
         finally:
             threading.setprofile(None)
-            pool.end_idle_threads()
+            pool.retire_threads()
         assert (outcome.status, outcome.content, outcome.stop_steps) == ("partial", "what I have", ["cooperated"])
 
     run(main())

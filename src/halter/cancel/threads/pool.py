@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _IDLE_SECONDS: Final = 10.0  # then an idle thread ends
 _numbers = itertools.count(1)
+_generation = 0  # see retire_threads()
 idle_threads: dict[WorkerThread, bool] = {}
 
 
@@ -31,6 +32,7 @@ class WorkerThread:
     """One thread and its queue of jobs."""
 
     def __init__(self) -> None:
+        self.generation = _generation
         self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"halter-worker-{next(_numbers)}", daemon=True)
         self._thread.start()
@@ -63,15 +65,21 @@ def _run_job(job: Callable[[], object]) -> None:
 
 def submit(job: Callable[[], object]) -> None:
     """Run *job* on a worker thread, at once. The job must not raise."""
-    try:
-        worker, _ = idle_threads.popitem()
-    except KeyError:
-        worker = WorkerThread()
-    worker.put(job)
+    while True:
+        try:
+            worker, _ = idle_threads.popitem()
+        except KeyError:
+            worker = WorkerThread()
+        if worker.generation == _generation:
+            worker.put(job)
+            return
+        worker.put(None)
 
 
-def end_idle_threads() -> None:
-    """End the idle threads; the next submit() starts new ones."""
+def retire_threads() -> None:
+    """End the idle threads and give those that are busy no other job: the next jobs run on new threads."""
+    global _generation  # noqa: PLW0603  (of this process, as the threads are)
+    _generation += 1
     while True:
         try:
             worker, _ = idle_threads.popitem()
