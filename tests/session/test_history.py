@@ -349,6 +349,23 @@ def test_a_rollback_takes_the_running_turn_out() -> None:
         judge_session(session, model_of(session).requests)
 
 
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_rollback_says_so_if_the_turn_has_ended_before_its_command(is_named: bool) -> None:
+    """The turn may be sealed, and taken out by that, before the caller comes to submit anything: it was done."""
+    gate = Gate()
+    with session_of("one", ["two ", gate]) as session:
+        session.run("a")
+        running = RunningTurn(session, "b")
+        gate.wait_reached()
+        turn = session.turn
+        assert turn is not None
+        turn.token.on_cancel(lambda: turn.ended.wait(AT_MOST))  # in the thread that rolls back
+        receipt = session.rollback(expect_turn=turn.id if is_named else None)
+        assert (receipt.stopped, receipt.note, receipt.turn_id) == (True, "", turn.id)
+        assert running.end().reason == "rollback"
+        assert said(session.history) == ["a"]
+
+
 def test_a_rollback_when_idle_takes_the_last_turn_out() -> None:
     """rollback() of an idle session takes back the last turn, and again the one before it, until none is left."""
     with session_of("one", "two", "three") as session:

@@ -155,6 +155,10 @@ class History:
         """Whether this turn is open."""
         return self.turn is not None and self.turn.id == turn
 
+    def was_rolled_back(self, turn: str) -> bool:
+        """Whether a turn was taken out of the history."""
+        return turn in self._rolled_back
+
     # -- what may be written -----------------------------------------------------------------------------------------
 
     def check(self, data: Iterable[EventData]) -> None:

@@ -88,6 +88,8 @@ def roll_back(session: Session, expect_turn: str | None) -> Receipt:
 
     def decide(tx: Transaction) -> bool:
         running = tx.running
+        if stopped and control is not None and tx.history.was_rolled_back(control.turn.id):
+            return True  # the turn has ended since it was cancelled, and its seal took it out
         if not is_last(tx.history, expect_turn):
             return False
         if control is None and running is not None:
