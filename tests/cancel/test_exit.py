@@ -57,7 +57,7 @@ WEDGED = """
         print(*(pid.decode() for pid in pids), flush=True)
         {ending}
 
-    with ExitGuard(timeout={timeout}):
+    with ExitGuard(timeout=5.0):
         asyncio.run(main())
 """
 
@@ -78,7 +78,7 @@ def test_fifty_wedged_threads_and_ten_wedged_children_do_not_hold_it_up(
     ending: str, number: int | None, code: int
 ) -> None:
     """Whatever the intent to exit is, the program is gone soon after it, and so is every child, with an honest code."""
-    program = Program(WEDGED.format(ending=ending, timeout=1.0 if code == 70 else 5.0))
+    program = Program(WEDGED.format(ending=ending))
     got, said, _ = program.end_by(number)
     assert got == code, said
     pids = [int(word) for word in program.first_line.split()]
@@ -88,7 +88,7 @@ def test_fifty_wedged_threads_and_ten_wedged_children_do_not_hold_it_up(
         assert f"Shutting down ({signal.Signals(number).name})…" in said
     if code == 70:
         assert "waiting for" in said
-        assert "Forced exit after 1 s; still waiting for thread careless." in said
+        assert "Forced exit after 5 s; still waiting for thread careless." in said
 
 
 @pytest.mark.alone
@@ -464,6 +464,51 @@ def test_a_signal_that_is_somebody_elses_is_no_wish_to_leave() -> None:
     assert result.stdout == "2 False\n"
     assert "Forced exit" not in result.stderr
     assert result.returncode == 0
+
+
+def test_a_signal_that_comes_while_the_block_is_entered_is_announced() -> None:
+    """The handlers are there, and the block is not: it ends as from within, with what there is to say and to end."""
+    program = Program(
+        """
+        import os, signal, sys, time
+        from halter import ExitGuard
+        install = signal.signal
+        def signal_at_the_end(number, handler):
+            install(number, handler)
+            if number == signal.SIGHUP:  # the last one
+                os.kill(os.getpid(), signal.SIGTERM)
+        signal.signal = signal_at_the_end
+        def say_late(text):
+            time.sleep(0.2)
+            print(text, file=sys.stderr)
+        print("ready", flush=True)
+        with ExitGuard(say=say_late):
+            print("in the block", file=sys.stderr)
+        """
+    )
+    code, said, _ = program.end_by()
+    assert (code, said) == (128 + signal.SIGTERM, "Shutting down (SIGTERM)…\n")
+
+
+def test_a_signal_that_the_guard_sends_again_never_counts_as_the_second_one() -> None:
+    """The main thread may get it much later: here it blocks the signal, and sleeps, while another thread gets it."""
+    program = Program(
+        """
+        import signal, sys, time
+        from halter import ExitGuard
+        with ExitGuard(timeout=30):
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+            try:
+                print("ready", flush=True)
+                time.sleep(1.5)
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+                time.sleep(1)
+        """
+    )
+    code, said, _ = program.end_by(signal.SIGTERM)
+    assert code == 128 + signal.SIGTERM
+    assert "Forced" not in said
 
 
 def test_a_hangup_that_is_told_twice_is_one() -> None:

@@ -106,6 +106,7 @@ class ExitGuard:
         self._unraisable_hook = sys.unraisablehook
         self._has_left_something = False
         self._repeats_until = 0.0  # until then the same signal again is no second request
+        self._resent = 0  # signals that were sent to the main thread again, and not read yet
         self._is_announced = threading.Event()
         # One byte for each signal: its number, written by the system. _WAKE for everything else.
         self._reader, self._writer = socket.socketpair()
@@ -119,8 +120,12 @@ class ExitGuard:
         if threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
             self._unraisable_hook, sys.unraisablehook = sys.unraisablehook, self._on_unraisable
-            for number in _SIGNALS:
-                signal.signal(number, self._on_signal)
+            try:
+                for number in _SIGNALS:
+                    signal.signal(number, self._on_signal)
+            except _ExitBySignal as exc:  # it came just now, and `with` does not leave a block that it has not entered
+                self.__exit__(type(exc), exc, exc.__traceback__)
+                raise
         return self
 
     def __exit__(
@@ -245,26 +250,25 @@ class ExitGuard:
         # This many more signals force the exit. The first one may be counted already, or be still in the socket.
         self._repeats_until = time.monotonic() + _REPEATED.get(intent.why, 0.0)
         more = 2 - signals if is_signal and intent.why not in _REPEATED else 1
-        if is_signal and self._interrupt_main(signal.Signals[intent.why]):
-            more += intent.why not in _REPEATED  # the one that was just sent again
+        if is_signal:
+            self._interrupt_main(signal.Signals[intent.why])
         more = self._wait_for_signals(more, min(_QUIET_EXIT, self.remaining()))
         if more > 0:
             self._report(f"Shutting down: waiting for {self._waiting_for()}, at most {self._timeout:g} s…")
             more = self._wait_for_signals(more, self.remaining())
         self._force(f"after {self._timeout:g} s" if more > 0 else "after a second signal")
 
-    def _interrupt_main(self, number: signal.Signals) -> bool:
-        """Send the signal to the main thread again, if its handler has not run yet. True if it was sent.
+    def _interrupt_main(self, number: signal.Signals) -> None:
+        """Send the signal to the main thread again, if its handler has not run yet.
 
         The system may have delivered the signal to another thread, for example to one that was just starting a process
         or a thread. Then nothing interrupts what the main thread waits for, and the handler runs only when the main
         thread executes Python code again. A handler that runs twice does nothing the second time.
         """
         main = threading.main_thread().ident
-        if self._has_raised or main is None or signal.getsignal(number) != self._on_signal:
-            return False
-        signal.pthread_kill(main, number)
-        return True
+        if not self._has_raised and main is not None and signal.getsignal(number) == self._on_signal:
+            signal.pthread_kill(main, number)
+            self._resent += 1
 
     def _wait_for_signals(self, wanted: int, seconds: float) -> int:
         """Wait for *wanted* signals, *seconds* at most, and return how many have not come."""
@@ -273,13 +277,16 @@ class ExitGuard:
             numbers = self._read_signals()
             wanted -= sum(not self._is_repeat(signal.Signals(number).name) for number in numbers)
             why = self._intent.why if self._intent is not None else ""
-            if not numbers and why in signal.Signals.__members__ and self._interrupt_main(signal.Signals[why]):
-                wanted += why not in _REPEATED  # the one that was just sent again
+            if not numbers and why in signal.Signals.__members__:
+                self._interrupt_main(signal.Signals[why])
         return wanted
 
     def _is_repeat(self, name: str) -> bool:
         """Whether a signal belongs to the request that is being carried out."""
         why = self._intent.why if self._intent is not None else ""
+        if name == why and self._resent:
+            self._resent -= 1
+            return True
         return name == "SIGHUP" or (name == why and time.monotonic() < self._repeats_until)
 
     def _read_signals(self) -> list[int]:
