@@ -17,7 +17,7 @@ import pytest
 
 from halter import CancellationToken, Cancelled, ProcessResult, run_process
 from halter.cancel.isolation import worker_process
-from halter.cancel.processes import io, registry
+from halter.cancel.processes import guardian, io, registry
 from halter.cancel.processes import run as process_run
 from halter.cancel.processes.proc_table import children_of_thread
 from halter.cancel.scope import ends_on_cancel
@@ -70,7 +70,7 @@ def test_input_that_nobody_reads_is_no_error() -> None:
     assert run(run_process("exec 0<&-; sleep 0.1; echo done", input=b"x" * 1_000_000)).stdout == b"done\n"
 
 
-def test_output_is_handed_over_as_it_comes() -> None:
+def test_output_is_handed_over_as_it_comes(tmp_path: Path) -> None:
     """on_output is called in the loop's thread, in order, before the call returns."""
     pieces: list[bytes] = []
     idents: set[int] = set()
@@ -78,8 +78,10 @@ def test_output_is_handed_over_as_it_comes() -> None:
     def on_output(piece: bytes) -> None:
         pieces.append(piece)
         idents.add(threading.get_ident())
+        (tmp_path / piece.decode().strip()).touch()  # the command goes on when it has been heard
 
-    result = run(run_process("echo 1; sleep 0.05; echo 2 >&2; sleep 0.05; echo 3", on_output=on_output))
+    command = "echo 1; while [ ! -e 1 ]; do sleep 0.01; done; echo 2 >&2; while [ ! -e 2 ]; do sleep 0.01; done; echo 3"
+    result = run(run_process(command, cwd=tmp_path, on_output=on_output))
     assert b"".join(pieces) == b"1\n2\n3\n"
     assert len(pieces) == 3
     assert idents == {threading.get_ident()}
@@ -112,7 +114,7 @@ def test_a_stop_returns_at_once_with_the_output_so_far() -> None:
             pids.extend(int(word) for word in piece.split()[1:])
             token.cancel("interrupt")
 
-        result = await run_process(deaf_process(escape=True), token=token, grace=0.5, on_output=on_output)
+        result = await run_process(deaf_process(escape=True), token=token, grace=2.0, on_output=on_output)
         assert any(is_alive(pid) for pid in pids)  # we did not wait for that
         return result
 
@@ -238,7 +240,7 @@ def test_nothing_that_is_written_after_the_stop_is_handed_over() -> None:
     assert pieces == [b"hi\n"]
 
 
-def test_output_that_waits_for_the_loop_when_the_stop_comes_is_not_handed_over() -> None:
+def test_output_that_waits_for_the_loop_when_the_stop_comes_is_not_handed_over(tmp_path: Path) -> None:
     """After the stop the callback is not called again, also not with what was read before it."""
     pieces: list[bytes] = []
 
@@ -247,10 +249,12 @@ def test_output_that_waits_for_the_loop_when_the_stop_comes_is_not_handed_over()
 
         def on_output(piece: bytes) -> None:
             pieces.append(piece)
+            (tmp_path / "seen").touch()  # only now the command writes the second piece
             threading.Event().wait(0.2)  # the loop is busy; the second piece is read meanwhile
             token.cancel()
 
-        await run_process("echo 1; sleep 0.05; echo 2; sleep 30", token=token, on_output=on_output)
+        command = "echo 1; while [ ! -e seen ]; do sleep 0.01; done; echo 2; sleep 30"
+        await run_process(command, token=token, cwd=tmp_path, on_output=on_output)
         await asyncio.sleep(0.01)
 
     run(main())
@@ -462,6 +466,13 @@ def cgroup(monkeypatch: pytest.MonkeyPatch) -> Any:
     yield path
     wait_until(lambda: not [child for child in path.iterdir() if child.is_dir()])
     path.rmdir()
+
+
+def test_an_environment_of_ones_own_has_what_the_guardian_looks_for() -> None:
+    """From its start: if the program is killed before it has noted the process, nothing else would find it."""
+    shown = run(run_process("env", env={"PATH": os.environ["PATH"]})).stdout.decode()
+    [(name, value)] = guardian.environment().items()
+    assert f"{name}={value}" in shown.splitlines()
 
 
 def test_in_a_control_group_not_even_an_empty_environment_hides(cgroup: Path) -> None:

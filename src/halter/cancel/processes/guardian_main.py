@@ -32,10 +32,10 @@ _WITHOUT_PROGRAM = 0x200000 | 0x4
 def main() -> None:
     process, table, lifeline, pid = (int(word) for word in sys.argv[1:5])
     cookie, program = os.fsencode(sys.argv[5]), [word.encode() for word in sys.argv[6:8]]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)  # it must not end before the program; its fork ignores them from birth
     if os.fork():
         os._exit(0)  # the program waits for this process; its fork is no child of the program, see guardian.py
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)  # it must not end before the program
     if not _wait_until_gone(process, lifeline, pid, program):
         return
     header, *entries = _read(table)
@@ -103,15 +103,17 @@ class _Search:
                     self._cookies.append(name)
 
     def end(self, number: int, seconds: float) -> None:
-        """Signal all members, also new ones, until none is left or the time is over."""
+        """Signal all members, also new ones, until none is left or the time is over; but once at least."""
         end = time.monotonic() + seconds
         signalled: set[tuple[int, int]] = set()
-        while ((members := self._members()) or self._may_have_missed) and time.monotonic() < end:
+        while (members := self._members()) or self._may_have_missed:
             if not members:
                 time.sleep(_PAUSE)
             fresh = set(members.items()) - signalled
             signalled |= fresh
             _signal_and_wait(members, fresh, number, end)
+            if time.monotonic() >= end:
+                return
 
     def _members(self) -> dict[int, int]:
         self._may_have_missed = False

@@ -61,13 +61,15 @@ class ProcessTable:
         """Scan. Environments that the scan *before* has read are not read again."""
         own = status_of(os.getpid())
         since = 0 if own is None else own.start  # an older process cannot have a cookie of ours
-        end = time.monotonic() + _SCAN_TIMEOUT
+        end: float | None = None  # counts from the end of the first round, however long that took
         in_exec: set[int] = set()
         while todo := (_listed() - self.processes.keys()) | in_exec:
             if todo == in_exec:
                 threading.Event().wait(_PAUSE)
             in_exec = {pid for pid in todo if not self._read(pid, since, before)}
-            if time.monotonic() > end:
+            if end is None:
+                end = time.monotonic() + _SCAN_TIMEOUT
+            elif time.monotonic() > end:
                 break
         for pid, status in self.processes.items():
             self.children.setdefault(status.parent, []).append(pid)

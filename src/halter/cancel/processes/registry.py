@@ -40,7 +40,8 @@ def roots() -> set[int]:
 
 def trees() -> list[ProcessTree]:
     """All trees, with those of functions that are running."""
-    return [*_live, *(source() for source in _sources)]
+    found = [source() for source in _sources]  # these leave out what is registered, so they come first
+    return [*_live, *found]
 
 
 def stop(tree: ProcessTree, grace: float) -> list[int]:

@@ -209,7 +209,7 @@ class _ProcessRun:
             process = subprocess.Popen(
                 self._argv if cgroup is None else cgroup.enter(self._argv),
                 cwd=self._cwd,
-                env=self._env | {cookie: "1"},
+                env=self._env | guardian.environment() | {cookie: "1"},
                 stdin=subprocess.PIPE if self._data else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

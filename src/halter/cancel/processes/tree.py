@@ -97,7 +97,7 @@ class ProcessTree:
     def stop(self, grace: float) -> list[int]:
         """Send TERM to all, KILL after *grace* seconds, and return the numbers of those that survive both.
 
-        Blocks for at most ``grace + KILL_TIMEOUT`` seconds; returns as soon as no member is left.
+        Blocks for about ``grace + KILL_TIMEOUT`` seconds at most; returns as soon as no member is left.
         """
         if not HAS_PROC:
             return self._stop_groups(grace)
@@ -110,7 +110,8 @@ class ProcessTree:
             _wait_until_gone(asked, min(end, time.monotonic() + _TERM_WAIT))
             if self._signal_until_gone(signal.SIGTERM, end, asked):
                 return []
-        if self._signal_until_gone(signal.SIGKILL, end + KILL_TIMEOUT):
+        # However late it is by then: what is killed gets its time to end.
+        if self._signal_until_gone(signal.SIGKILL, max(end, time.monotonic()) + KILL_TIMEOUT):
             return []
         return sorted(self.members())
 
