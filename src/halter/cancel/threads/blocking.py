@@ -147,13 +147,16 @@ class BlockingCall:
         """Run the function. A boundary: whatever it raises is its outcome."""
         value = error = None
         with self.token.bind():
-            begins = _pop(self._start_claim)  # else the caller has left, and has reported it
+            begins = False
             try:
                 self.waits = ThreadWaits()
+                # After that system call, so that hardly anything can come between this and the function.
+                begins = _pop(self._start_claim)  # else the caller has left, and has reported it
                 if begins and not self.token.is_cancelled:  # nothing starts after the stop
                     value = self.fn(*self._args, **self._kwargs)
             except BaseException as exc:  # noqa: BLE001
                 error = exc
+                begins = begins or _pop(self._start_claim)
             finally:
                 end_of_call()
         if begins:

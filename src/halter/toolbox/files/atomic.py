@@ -1,8 +1,8 @@
 """Atomic writes: a file is replaced completely or not at all, wherever the program is stopped.
 
 A `Draft` is the new content, on disk but not visible yet. `commit()` puts it in place by a rename, which is atomic. On
-Linux a draft has no name until then, so that even the death of the process leaves nothing behind; elsewhere it has a
-temporary name in the same directory.
+Linux a draft has no name until just before the rename, so that even the death of the process nearly never leaves
+anything behind; elsewhere it has a temporary name in the same directory.
 """
 
 from __future__ import annotations
