@@ -114,8 +114,11 @@ class Chromium:
     def close(self) -> None:
         """End it all. Bounded; from any thread, at any time, more than once."""
         with self._closing:
-            with contextlib.suppress(LoopClosed, TimeoutError):
-                self._loop.do_blocking(self._shut_down, _CLOSE_SECONDS)
+            with contextlib.suppress(LoopClosed):
+                try:
+                    self._loop.do_blocking(self._shut_down, _CLOSE_SECONDS)
+                except TimeoutError:
+                    self._kill()
             self._loop.close(patience=0.3)
             if self._run is not None:
                 self._run.end()
@@ -123,6 +126,13 @@ class Chromium:
     async def _shut_down(self) -> None:
         if self._run is not None:
             await self._run.shut_down()
+
+    def _kill(self) -> None:
+        """End the processes while the loop still runs: asyncio notices it, and closes its side of the pipes."""
+        if self._run is not None:
+            self._run.kill()
+        with contextlib.suppress(TimeoutError):
+            self._loop.do_blocking(lambda: asyncio.sleep(_SETTLE), _CLOSE_SECONDS)
 
 
 _open: Final[weakref.WeakSet[Chromium]] = weakref.WeakSet()
@@ -248,7 +258,7 @@ class _ChromiumRun:
             asyncio.get_running_loop().set_exception_handler(_log_leftover)
             self.started.cancel()
             self._find_drivers()
-            await run_in_thread(self._kill)  # then whatever it waits for ends
+            await run_in_thread(self.kill)  # then whatever it waits for ends
         with contextlib.suppress(Exception):  # a boundary: it is ended in any case
             if self._context is not None:
                 await self._context.close()
@@ -256,7 +266,8 @@ class _ChromiumRun:
                 await self._playwright.__aexit__()
         await asyncio.sleep(_SETTLE)  # for asyncio to notice the end of processes and pipes, and close its side
 
-    def _kill(self) -> None:
+    def kill(self) -> None:
+        """End all its processes."""
         registry.stop(self._tree, 0.0)
 
     def end(self) -> None:
