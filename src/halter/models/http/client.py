@@ -239,12 +239,13 @@ async def _pool() -> _Pool:
     pool = _Pool(loop)
     with _lock:
         stale = [old for old in _pools.values() if old.loop.is_closed()]
+        for old in stale:  # whoever takes one out closes it
+            del _pools[id(old.loop)]
         _pools[id(loop)] = pool
         if not _exit_hook.is_set():
             _exit_hook.set()
             atexit.register(_close_at_exit)
     for old in stale:
-        _remove(old)
         old.close_without_loop()
     await anext(pool.closer)
     return pool
