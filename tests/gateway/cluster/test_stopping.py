@@ -58,6 +58,14 @@ async def test_a_stop_of_every_session_reaches_every_node(nats_server: NATSServe
 
 
 @looped
+async def test_a_node_knows_the_others_as_soon_as_it_has_started(nats_server: NATSServer, prefix: str) -> None:
+    """A stop of everything that it gets at once reaches them: it has asked who is there, and waits for no news."""
+    async with node_of(nats_server, prefix) as one, node_of(nats_server, prefix) as two:
+        assert two.gateway._cluster is not None
+        assert two.gateway._cluster._members.others() == [one.store.process]
+
+
+@looped
 async def test_a_stop_of_everything_reaches_completions_on_every_node(nats_server: NATSServer, prefix: str) -> None:
     """The turn of an OpenAI client is on the node that has its connection, and no other node knows of it."""
     gate = Gate()
@@ -128,8 +136,8 @@ async def test_a_stop_for_a_suspended_node_is_recorded_and_carried_out_there(
 async def test_a_stop_for_a_node_that_died_is_carried_out_by_the_next(nats_server: NATSServer, prefix: str) -> None:
     """What was queued before the stop is held by the node that takes the session over, and is not started."""
     async with (
-        NodeProcess(nats_server.url, prefix, lease_seconds=1.5) as there,
-        node_of(nats_server, prefix, ScriptedModel("Released."), lease_seconds=1.5) as here,
+        NodeProcess(nats_server.url, prefix, lease_seconds=4.0) as there,
+        node_of(nats_server, prefix, ScriptedModel("Released."), lease_seconds=4.0) as here,
     ):
         async with there.client() as client:
             await client.create()

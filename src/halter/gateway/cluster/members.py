@@ -50,6 +50,8 @@ class Members:
         """Become a node, and watch the others. Raises an error of `nats`, or `StoreError`."""
         await run_in_thread(self._store.join)
         self._bucket = await retry_unanswered(lambda: self._js.key_value(self._store.names.nodes), self._store.patience)
+        for node in await run_in_thread(self._store.nodes):  # the watch reports them only a moment later
+            self._renewed(node)
         self._do(self._watch())
 
     async def close(self) -> None:

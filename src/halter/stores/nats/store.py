@@ -198,7 +198,7 @@ class NATSStore:
         if not self._is_closed:
             self._is_closed = True
             with contextlib.suppress(LoopClosed, TimeoutError, StoreError):
-                self._home.do_blocking(self._close, ANSWER_SECONDS)
+                self._home.do_blocking(self._close, 4 * _CLOSE_SECONDS)
             self._home.close()
 
     def __enter__(self) -> Self:
@@ -273,15 +273,21 @@ class NATSStore:
         return await retry_unanswered(make, self.patience)
 
     async def _close(self) -> None:
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):  # then the leases end by time
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self._writer.close()
-                if self._client.is_connected:
-                    for lease in list(self._writer.held):
-                        await self._release(lease)
-                if self._node is not None:
-                    await self._node.end()
+        # Each has a time of its own: the end of the node frees what was not released in time.
+        for step in (self._writer.close, self._release_all, self._end_node):
+            with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):  # then the leases end by time
+                async with asyncio.timeout(_CLOSE_SECONDS):
+                    await step()
         await _disconnect(self._client)
+
+    async def _release_all(self) -> None:
+        if self._client.is_connected:
+            for lease in list(self._writer.held):
+                await self._release(lease)
+
+    async def _end_node(self) -> None:
+        if self._node is not None:
+            await self._node.end()
 
     # Leases
 
