@@ -97,13 +97,13 @@ class KeyFile:
         with Workspace(self.path.parent).find(self.path.name) as place:
             write_whole(place, msgspec.json.format(msgspec.json.encode(keys)), 0o600)
 
-    def stamp(self) -> tuple[int, int]:
+    def stamp(self) -> tuple[int, int, int]:
         """A value that changes with the file."""
         try:
             found = self.path.stat()
         except OSError:
-            return (0, 0)
-        return (found.st_mtime_ns, found.st_ino)
+            return (0, 0, 0)
+        return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 class Keys:
@@ -112,7 +112,7 @@ class Keys:
     def __init__(self, file: KeyFile | None = None, own: str | None = None) -> None:
         self._file = file
         self._own = Key(_ENVIRONMENT, _ENVIRONMENT, "admin", _digest(own)) if own else None
-        self._stamp: tuple[int, int] | None = None
+        self._stamp: tuple[int, int, int] | None = None
         self._known: dict[str, Key] = {}
 
     @property
