@@ -49,7 +49,7 @@ def test_a_stop_in_the_middle_of_a_stream_keeps_what_was_said_and_holds_what_wai
     expect(page.answers).to_contain_text("One, two,")
     page.say("and then?", "Queue")
     page.say("are you sure?", "Queue")
-    expect(page.waiting).to_have_count(2)
+    expect(page.waiting.locator(".mode")).to_have_text(["Queue", "Queue"])  # and not "Sending"
     page.button("Stop").click()
     page.idle()
     expect(page.ends).to_contain_text(re.compile(r"Stopped · took [\d.]+ m?s"))
@@ -92,7 +92,7 @@ def test_all_that_is_held_is_released_in_its_order(house: MakeHouse, tab: MakeTa
     gate.wait_reached()
     for text in ("one", "two"):
         page.say(text, "Queue")
-    expect(page.waiting).to_have_count(2)
+    expect(page.waiting.locator(".mode")).to_have_text(["Queue", "Queue"])  # and not "Sending"
     page.button("Stop").click()
     page.button("Release all").click()
     second.open()
@@ -152,12 +152,51 @@ def test_a_stop_that_was_not_heard_is_said_again(house: MakeHouse, tab: MakeTab)
     page.wrong.clear()  # of the request that failed
 
 
+def test_a_stop_that_was_not_heard_is_said_again_from_another_session(house: MakeHouse, tab: MakeTab) -> None:
+    """Whoever asks for a stop and opens another session meanwhile still gets it."""
+    there = house(digs(), tools=[dig])
+    page = tab(there.address())
+    page.say("dig")
+    expect(page.calls).to_have_attribute("data-state", "running")
+    session = page.session
+    page.page.route("**/stop", lambda route: route.abort())
+    with page.page.expect_event("requestfailed"):
+        page.button("Stop").click()
+    page.button("New session").click()
+    expect(page.page.locator(".turn")).to_have_count(0)
+    page.page.unroute("**/stop")
+    expect(page.page.locator("#list li[data-state=running]")).to_have_count(0, timeout=20_000)
+    assert there.store.read(session)[-1].data.reason == "stop"
+    page.wrong.clear()  # of the requests that failed
+
+
+def test_a_session_keeps_its_place_when_stop_all_appears(house: MakeHouse, tab: MakeTab) -> None:
+    """A row of the list is under the pointer, and the button comes with another session's turn."""
+    gate = Gate()
+    there = house("First.", ["On and ", gate])
+    page = tab(there.address())
+    page.say("first")
+    page.idle()
+    row = page.page.locator("#list li").first
+    before = row.bounding_box()
+    other = tab(there.address())
+    other.say("go")
+    gate.wait_reached()
+    expect(page.page.locator("#list li")).to_have_count(2, timeout=20_000)
+    page.button("Stop all").wait_for()
+    assert page.page.locator("#list li").first.bounding_box() == before
+    gate.open()
+    other.idle()
+
+
 def test_one_call_is_stopped_and_the_turn_goes_on(house: MakeHouse, tab: MakeTab) -> None:
     """Stop this ends one call; the other runs on, and so does the turn."""
     there = house([digs("1", "garden"), digs("2", "cellar")], "Enough.", tools=[dig])
     page = tab(there.address())
     page.say("dig twice")
     garden, cellar = page.calls.filter(has_text="garden"), page.calls.filter(has_text="cellar")
+    for each in (garden, cellar):
+        expect(each.locator(".tail")).to_be_visible()  # it moves the buttons below it
     expect(cellar).to_have_attribute("data-state", "running")
     garden.get_by_role("button", name="Stop this").click()
     expect(garden).to_have_attribute("data-state", "cancelled")

@@ -121,21 +121,25 @@ class Page {
 
   /** Stop what runs. A stop that did not arrive is sent again, and then means this turn and no later one. */
   async stop() {
-    const { session } = this;
-    const turn = this.state.running;
+    const { session, state } = this;
+    const turn = state.running;
     if (!turn) return;
     this.stopAsked = turn.id; // shown as being asked for, until the gateway says that it is
     this.schedule();
-    for (let body = {}; this.stopAsked === turn.id; body = { expect_turn: turn.id }) {
+    // Also if another session is opened meanwhile: this one's state is not updated then, and the gateway knows better.
+    for (let body = {}; state.running?.id === turn.id; body = { expect_turn: turn.id }) {
       try {
         await this.api.stop(session, body);
         return;
       } catch (error) {
         if (error instanceof Problem) {
+          if (state !== this.state) return;
           this.stopAsked = "";
           this.notices.say(error.message);
           this.schedule();
-        } else await new Promise((resolve) => setTimeout(resolve, AGAIN));
+          return;
+        }
+        await new Promise((resolve) => setTimeout(resolve, AGAIN));
       }
     }
   }
@@ -206,6 +210,7 @@ class Page {
   }
 
   #stream() {
+    this.stream?.close();
     const { state, session } = this;
     const stream = new EventStream(this.api, session, {
       onEvents: (events) => {
@@ -381,7 +386,6 @@ class Page {
 
   /** Load again what is shown, with another key. */
   #useNewKey() {
-    this.stream?.close();
     this.info.load();
     if (!this.isNew) this.#stream();
     this.outbox.nudge();

@@ -75,7 +75,9 @@ export class StatusView {
 function options(select, names, chosen) {
   select.hidden = !names.length;
   select.disabled = names.length < 2;
-  select.replaceChildren(...names.map((name) => el("option", { value: name, text: name, selected: name === chosen })));
+  // Only if they differ: an open list would lose what is pointed at.
+  if ([...select.options].map((each) => each.value).join("\n") !== names.join("\n"))
+    select.replaceChildren(...names.map((name) => el("option", { value: name, text: name })));
   select.value = chosen;
 }
 
