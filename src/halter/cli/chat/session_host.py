@@ -19,6 +19,7 @@ from halter.cli.program_name import program_name
 from halter.errors import HalterError, SessionClosed
 from halter.models.local.model import LocalModel
 from halter.session import background_loop
+from halter.stores.writer import writer_of
 from halter.views.text import count, single_line
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class SessionHost:
 
     def closing_lines(self) -> list[str]:
         """Where the conversation is saved and how to continue it; empty if there was none."""
+        writer = writer_of(self.store)
+        writer.run(writer.job(lambda: None))  # closing the session may have run out of time: now its end is written
         name = self.session.id
         if not self.store.read(name, limit=1):
             return []

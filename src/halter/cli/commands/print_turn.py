@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["print_turn"]
 
-_SIGNAL_GRACE: Final = 0.2  # seconds for output that is under way when a signal comes
+_SIGNAL_GRACE: Final = 2.0  # seconds at most for output that is under way when a signal comes
 # Imports make many objects and no garbage: a collection for every 700 of them would take a tenth of the start.
 _GC_THRESHOLD: Final = 50_000
 _REASONS: Final = {signal.SIGINT: "interrupt"}  # other signals: "shutdown"
@@ -118,13 +118,16 @@ class _PrintRun:
         with self._parent.bind(), questions:
             turn = session.run(text)
         if self._is_signalled:
-            self._output.announced.wait(_SIGNAL_GRACE)  # the turn may end before the exit was announced
+            self._output.announced.wait(self._signal_grace())  # the turn may end before the exit was announced
         printer.end()
         with self._guard.stage("the answer to be read"):
             CancellationToken.any_of(printer.done, self._guard.token).wait()
-            printer.done.wait(_SIGNAL_GRACE)  # after a signal, do not wait for a slow reader
+            printer.done.wait(self._signal_grace())  # after a signal, do not wait for a slow reader
         self._print_end(turn)
         return self._code(turn)
+
+    def _signal_grace(self) -> float:
+        return min(_SIGNAL_GRACE, self._guard.remaining() / 2)
 
     def _on_signal(self, number: int) -> bool:
         """Stop the turn, in a signal handler."""
