@@ -305,5 +305,5 @@ def _demo() -> int:
     from halter.cancel import ExitGuard
     from halter.demo import run
 
-    with ExitGuard(timeout=3.0) as guard:
+    with ExitGuard(timeout=10.0) as guard:
         sys.exit(run(guard.token))

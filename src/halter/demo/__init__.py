@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _RUN_SECONDS: Final = 1.5
-_END_TIMEOUT: Final = 3.0
+_START_TIMEOUT: Final = 30.0
+_END_TIMEOUT: Final = 10.0
 
 _BEFORE: Final = """
 An agent at work: a model streams its answer over HTTP, two tools block in threads, two commands
@@ -60,10 +61,10 @@ async def _run(turn: CancellationToken) -> int:
             async with asyncio.TaskGroup() as group:
                 for case in cases:
                     group.create_task(_run_case(case, turn))
-                await _wait_for_all([case.started for case in cases])
+                await _wait_for_all([case.started for case in cases], _START_TIMEOUT)
                 group.create_task(_show_progress(cases, turn))
                 _press_stop_later(turn, clock)
-            await _wait_for_all([case.gone for case in cases if not case.is_abandoned])
+            await _wait_for_all([case.gone for case in cases if not case.is_abandoned], _END_TIMEOUT)
     print(f"\n{paint.bold('Stopped')}: {turn.reason}, because {turn.detail}.\n")
     print_table(cases, paint)
     print(_AFTER)
@@ -110,10 +111,10 @@ async def _show_progress(cases: Sequence[DemoCase], turn: CancellationToken) -> 
         return
 
 
-async def _wait_for_all(events: Sequence[asyncio.Event]) -> None:
-    """Wait for all of them, for a bounded time: the table shows which were not set."""
+async def _wait_for_all(events: Sequence[asyncio.Event], seconds: float) -> None:
+    """Wait for all of them, at most *seconds*: the table shows which were not set."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_END_TIMEOUT):
+        async with asyncio.timeout(seconds):
             for event in events:
                 await event.wait()
 
