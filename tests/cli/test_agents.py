@@ -13,7 +13,7 @@ from halter.cli.agent_factory import make_agents
 from halter.cli.model_choice import ModelChoice
 from halter.cli.settings import Configuration, Settings, SettingsError, load
 from halter.models import ToolCall
-from halter.testing import FakeProvider, answer, hang_before_first_byte, tool_calls
+from halter.testing import FakeProvider, ScriptedReply, SeenRequest, answer, hang_before_first_byte, tool_calls
 from halter.toolbox.delegate import TIMEOUT
 from tests.support.cli_program import Ended, Home
 
@@ -109,14 +109,16 @@ def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, said: str) 
 def test_a_delegated_task_has_a_time_limit(home: Home, provider: FakeProvider, place: str) -> None:
     """An agent that does not answer is stopped by `delegate_timeout`; the main one is told, and goes on."""
     table = '[agents.poet]\nmodel = "openai:poet"\n'
-    (home.path / "config.toml").write_text(f"delegate_timeout = 0.5\n{table}" if place == "file" else table)
+    (home.path / "config.toml").write_text(f"delegate_timeout = 2\n{table}" if place == "file" else table)
     tasks = json.dumps({"tasks": [{"agent": "poet", "task": "A rose."}]})
-    provider.script(
-        tool_calls([ToolCall("1", "delegate", tasks)]), hang_before_first_byte(), answer("The poet is silent.")
-    )
-    options = ["--delegate-timeout", "0.5"] if place == "option" else []
+
+    def by_model(request: SeenRequest) -> ScriptedReply:
+        return hang_before_first_byte() if request.model == "poet" else answer("The poet is silent.")
+
+    provider.script(tool_calls([ToolCall("1", "delegate", tasks)]), by_model, by_model)
+    options = ["--delegate-timeout", "2"] if place == "option" else []
     assert home.run("-p", "Ask the poet.", *options).out == "The poet is silent.\n"
-    assert "because it timed out" in provider.requests[2].body["messages"][-1]["content"]
+    assert "because it timed out" in provider.requests[-1].body["messages"][-1]["content"]
 
 
 def test_print_mode_delegates_and_talks_to_an_agent(home: Home, provider: FakeProvider) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import socket
 import threading
@@ -80,8 +81,10 @@ def test_a_key_stands_for_a_model(configuration: Configuration, variable: str, m
     assert choose_model(configuration, {variable: "k"}) == (model, f"{variable} is set", ())
 
 
-def test_ollama_is_found(configuration: Configuration) -> None:
+def test_ollama_is_found(configuration: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a key, Ollama's first model that can talk is used, and two lines say so and name the others."""
+    patient = functools.partial(ollama_models, timeout=30.0)  # the server of the test may be slow
+    monkeypatch.setattr("halter.cli.model_choice.ollama_models", patient)
     tags = b'{"models": [{"name": "nomic-embed-text:latest"}, {"name": "qwen3:8b", "size": 1}, {"name": "old:1b"}]}'
     with server(tags) as host:
         choice = choose_model(configuration, {"OLLAMA_HOST": host})
@@ -94,7 +97,7 @@ def test_ollama_is_found(configuration: Configuration) -> None:
 def test_what_is_not_ollama_is_passed_over(answer: bytes) -> None:
     """Another program on that port, or an Ollama without models, is no model."""
     with server(answer) as host:
-        assert ollama_models({"OLLAMA_HOST": host}) == []
+        assert ollama_models({"OLLAMA_HOST": host}, 30.0) == []
 
 
 def test_a_silent_port_is_left_in_time() -> None:
@@ -102,7 +105,7 @@ def test_a_silent_port_is_left_in_time() -> None:
     with server(None) as host:
         begin = now()
         assert ollama_models({"OLLAMA_HOST": host}) == []
-        assert now() - begin < 2
+        assert now() - begin < 5
 
 
 def test_another_machine_is_not_asked() -> None:

@@ -94,6 +94,7 @@ def test_what_cannot_be_seen_is_made_visible() -> None:
 
 def test_a_message_never_goes_on_with_the_line_of_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message that another thread prints as soon as a word is on the screen begins a line of its own."""
+    monkeypatch.setattr("halter.cli.output._WRITE_TIMEOUT", 30.0)
     main, terminal = pty.openpty()
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, main)

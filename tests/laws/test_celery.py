@@ -19,13 +19,26 @@ from tests.test_docs import GOOD
 
 TASKS = """
 import json
+import time
+import uuid
 from pathlib import Path
 
 from celery import Celery
+from kombu.transport import filesystem
+from kombu.utils.json import dumps
 
 import revoking  # the example of the docs
 
 
+def put(channel, queue, payload, **_options):
+    # Kombu's own writes the file in place, so that a worker may find it empty, and lose the message.
+    path = Path(channel.data_folder_out, f"{round(time.monotonic() * 1000)}_{uuid.uuid4()}.{queue}.msg")
+    new = path.with_name(f"{path.name}.new")  # the worker passes over such names
+    new.write_text(dumps(payload))
+    new.rename(path)
+
+
+filesystem.Channel._put = put
 here = Path(__file__).parent
 app = Celery("tasks", broker="filesystem://", backend=f"file://{here}/results")
 app.conf.broker_transport_options = {

@@ -23,7 +23,7 @@ from halter.testing import ScriptedModel
 from tests.support.processes import is_alive, wait_dead
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/laws.md"
-TIMEOUT = 2.0
+TIMEOUT = 2.0  # of programs that are to reach it
 FORCED = 70
 
 BEFORE = """
@@ -70,11 +70,11 @@ guard = ExitGuard(float(sys.argv[1])) if sys.argv[1] else contextlib.nullcontext
 class Program:
     """A program that runs *body*, in an `ExitGuard` or not."""
 
-    def __init__(self, body: str, guarded: bool, *args: str, before: str = "") -> None:
+    def __init__(self, body: str, guarded: bool, *args: str, before: str = "", timeout: float = 20.0) -> None:
         code = BEFORE + textwrap.dedent(before) + "with guard:\n" + textwrap.indent(textwrap.dedent(body), "    ")
         self.started = time.monotonic()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", code, str(TIMEOUT) if guarded else "", *args],
+            [sys.executable, "-c", code, str(timeout) if guarded else "", *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -124,7 +124,7 @@ def stuck_calls(guarded: bool, folder: Path) -> None:
 
 def own_threads(guarded: bool, folder: Path) -> None:
     """Python waits for threads that are not daemons; the guard does so until its deadline, and names them."""
-    program = Program("in_thread(wedge, daemon=False)\nsay('done')", guarded)
+    program = Program("in_thread(wedge, daemon=False)\nsay('done')", guarded, timeout=TIMEOUT)
     assert program.line() == "done"
     if guarded:
         assert program.end() == FORCED
@@ -136,7 +136,7 @@ def own_threads(guarded: bool, folder: Path) -> None:
 
 def atexit_handlers(guarded: bool, folder: Path) -> None:
     """Python waits for them, too."""
-    program = Program("say('done')", guarded, before="atexit.register(wedge)\n")
+    program = Program("say('done')", guarded, before="atexit.register(wedge)\n", timeout=TIMEOUT)
     assert program.line() == "done"
     if guarded:
         assert program.end() == FORCED
@@ -165,6 +165,7 @@ def turns_that_cannot_be_sealed(guarded: bool, folder: Path) -> None:
         """,
         guarded,
         str(path),
+        timeout=6.0,  # half of it is for the turn, and what is left must do on a busy machine
     )
     assert program.end() == (FORCED if guarded else 0), program.said
     if guarded:
@@ -249,7 +250,7 @@ def sigterm(guarded: bool, folder: Path) -> None:
         assert program.line() == ("cleaned up" if guarded else "")
         assert program.end() == (128 + number if guarded else -number), program.said
         for pid in pids:
-            wait_dead(pid, 2.0)
+            wait_dead(pid)
 
 
 def second_signal(guarded: bool, folder: Path) -> None:
@@ -278,7 +279,7 @@ def killed(guarded: bool, folder: Path) -> None:
         pids = [int(word) for word in program.line().split()]
         assert program.end() in (-signal.SIGKILL, 5, -signal.SIGSEGV)
         for pid in pids:
-            wait_dead(pid, 2.0)
+            wait_dead(pid)
 
 
 def exit_codes(guarded: bool, folder: Path) -> None:

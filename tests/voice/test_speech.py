@@ -77,4 +77,4 @@ async def test_a_stop_ends_the_speaking() -> None:
         await speak_reply("Never said.", token)
     with token.bind(), pytest.raises(Cancelled):
         await speak_reply("Never said.")
-    assert await asyncio.wait_for(speak_reply("Said."), 10) is not None
+    assert await speak_reply("Said.") is not None

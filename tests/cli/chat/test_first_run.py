@@ -24,7 +24,8 @@ def test_it_starts_on_the_embedded_model(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with ChatScreen(home, OLLAMA_HOST=NO_OLLAMA) as chat:
         chat.wait_for("The embedded model (SmolLM2, 135M)", "For a real model: set OPENAI_API_KEY", "local · ")
-        chat.wait_state("loading the model")
+        shown = (" · loading the model", "the model is loaded")  # it may be loaded before the test looks
+        chat.wait(lambda: any(each in chat.text for each in shown), "the loading of the model")
         chat.type(f"Say hi.{ENTER}")
         chat.wait_for("» Say hi.")
         chat.wait(lambda: any(isinstance(event.data, TextDelta) for event in home.events()), "an answer")

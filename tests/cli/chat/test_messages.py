@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
+from collections.abc import Callable
 
 import pytest
 
 from halter.events import MessageApplied, QuestionAnswered
 from halter.events.tools import ApprovalAnswered
 from halter.models import ToolCall
-from halter.testing import FakeProvider, answer, hang_mid_stream, tool_calls
+from halter.testing import FakeProvider, ScriptedReply, answer, hang_mid_stream, tool_calls
 from tests.support.chat_screen import ALT_ENTER, ALT_UP, CTRL_U, ENTER, ESC, ChatScreen
 from tests.support.cli_program import Home
 
 ASK = ToolCall("1", "ask", "{}")
 LAUNCH = ToolCall("1", "launch", '{"what": "rocket"}')
+
+
+def held(until: threading.Event, reply: ScriptedReply) -> Callable[[object], ScriptedReply]:
+    """A reply that the provider holds back until then."""
+
+    def reply_then(_request: object) -> ScriptedReply:
+        assert until.wait(60)
+        return reply
+
+    return reply_then
 
 
 def test_typed_while_it_starts(home: Home, provider: FakeProvider) -> None:
@@ -179,7 +191,8 @@ def test_a_word_typed_before_the_question_does_not_allow(home: Home, provider: F
     """Somebody types "y" as something comes up that asks for it: Enter allows nothing that was not there when they
     began to type; it says so, and the next Enter is the answer.
     """
-    provider.script(tool_calls([LAUNCH], delay=1.0), answer("Done."))
+    typed = threading.Event()
+    provider.script(held(typed, tool_calls([LAUNCH])), answer("Done."))
     with ChatScreen(home) as chat:
         chat.wait_ready()
         chat.send("Launch.")
@@ -187,6 +200,7 @@ def test_a_word_typed_before_the_question_does_not_allow(home: Home, provider: F
         chat.type("y")
         chat.wait_for_line("> y")
         assert "Allow launch" not in chat.text
+        typed.set()
         chat.wait_for("Allow launch?")
         chat.type(ENTER)
         chat.wait_notice("this question appeared while you typed: press Enter again to answer it")
@@ -288,16 +302,19 @@ def test_a_message_that_is_sent_while_it_is_edited(home: Home, provider: FakePro
     """A message that leaves the inbox while it is in the line to be changed was sent as it was. The change stays in the
     line, and it says so: it is another message now.
     """
-    provider.script(answer(chunks=["One ", "two."], interval=1.0), answer("Well."), answer("Good."))
+    edited = threading.Event()
+    provider.script(held(edited, answer("One two.")), answer("Well."), answer("Good."))
     with ChatScreen(home) as chat:
         chat.wait_ready()
         chat.send("Count.")
-        chat.wait_for("One")
+        chat.wait_state("waiting")
         chat.type("more\x1b\r")
         chat.wait_for("queued    more")
         chat.type(ALT_UP)
         chat.wait_for_line("> more")
         chat.type("!")
+        chat.wait_for_line("> more!")
+        edited.set()
         chat.wait_for("» more", "Well.")
         chat.wait_for_line("> more!")
         chat.type(ENTER)

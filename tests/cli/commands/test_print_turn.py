@@ -16,7 +16,7 @@ from halter.models import TextDelta, ToolCall
 from halter.testing import FakeProvider, answer, drop, hang_before_first_byte, hang_mid_stream, raw, status, tool_calls
 from halter.views.event_json import encode_event
 from tests.support import without_landlock
-from tests.support.cli_program import Ended, Home, OnTerminal, end, without_slow_exit
+from tests.support.cli_program import WAIT, Ended, Home, OnTerminal, end, without_slow_exit
 
 
 def texts(provider: FakeProvider, number: int = 0) -> list[str]:
@@ -128,8 +128,8 @@ def test_settings_of_the_model_and_limits(home: Home, provider: FakeProvider) ->
     assert "1 step" in ended.err
     body = provider.requests[0].body
     assert (body["temperature"], body["top_p"], body["seed"]) == (0.5, 0.8, 7)
-    provider.script(hang_before_first_byte(), answer("Hello."))
-    ended = home.run("-p", "Hi.", "--first-byte-timeout", "0.3")
+    provider.script(hang_before_first_byte(), *[answer("Hello.")] * 4)  # on a busy machine one may be late, too
+    ended = home.run("-p", "Hi.", "--first-byte-timeout", "1")
     assert (ended.code, ended.out) == (0, "Hello.\n")
     ended = home.run("-p", "Hi.", "--max-steps", "none")
     assert ended == Ended(1, "", "halter: --max-steps: limits.steps: expected int, got str\n")
@@ -233,7 +233,7 @@ def test_two_programs_on_one_session(home: Home, provider: FakeProvider) -> None
     """A session that another process has open is refused before anything is accepted, and that one is not disturbed."""
     provider.script(hang_mid_stream(1, text="Slowly"))
     with home.start("-p", "One.", "--session", "s") as first:
-        provider.wait_for_pieces(1)
+        provider.wait_for_pieces(1, timeout=WAIT)
         second = home.run("-p", "Two.", "--session", "s")
         assert (second.code, second.out) == (1, "")
         assert f"is open in process {first.pid}" in second.err

@@ -61,7 +61,7 @@ def test_a_stopped_session_goes_on(home: Home, provider: FakeProvider) -> None:
     """The next message in the session has what was said before the stop in front of it."""
     provider.script(hang_mid_stream(1, text="Once upon a "), answer("time."))
     with home.start("-p", "A story.", "--session", "s") as program:
-        provider.wait_for_pieces(1)
+        provider.wait_for_pieces(1, timeout=WAIT)
         assert program.stdout is not None
         read_until(program.stdout.fileno(), b"Once upon a ")
         assert end(program, signal.SIGINT).code == 130
@@ -75,7 +75,7 @@ def test_stopped_before_the_first_byte(home: Home, provider: FakeProvider) -> No
     """A stop while the provider has said nothing yet closes the connection, prints nothing and keeps the message."""
     provider.script(hang_before_first_byte())
     with home.start("-p", "Hello?") as program:
-        provider.wait_for_request(1)
+        provider.wait_for_request(1, timeout=WAIT)
         ended = end(program, signal.SIGINT)
     assert (ended.code, ended.out) == (130, "")
     assert "the message is saved in session" in ended.err
@@ -144,7 +144,7 @@ def test_stopped_when_all_is_said_and_nobody_has_read_it(home: Home, provider: F
     """
     provider.script(answer(chunks=["word " * 100] * 400))  # more than a pipe holds
     with home.start("-p", "Much, please.") as program:
-        provider.wait_for_finish(1)
+        provider.wait_for_finish(1, timeout=WAIT)
         home.wait_until_sealed()
         program.send_signal(signal.SIGINT)
         assert program.wait(WAIT) == 130
@@ -229,12 +229,12 @@ def test_leaving_is_bounded(home: Home, provider: FakeProvider) -> None:
     """What a tool has left behind holds the program up for exit_timeout at the most; it says so, and the code is 70."""
     home.write_module(WEDGED)
     provider.script(tool_calls([ToolCall("1", "wedge", "{}")]))
-    with home.start("-p", "Work.", HALTER_TOOLS="mytools:wedge", HALTER_EXIT_TIMEOUT="0.8") as program:
+    with home.start("-p", "Work.", HALTER_TOOLS="mytools:wedge", HALTER_EXIT_TIMEOUT="4") as program:
         assert program.stdout is not None
         read_until(program.stdout.fileno(), b"wedged\n")
         ended = end(program, signal.SIGINT)
     assert ended.code == 70
-    assert "Forced exit after 0.8 s" in ended.err
+    assert "Forced exit after 4 s" in ended.err
     assert home.events()[-1].kind == "turn.finished"
 
 
