@@ -16,10 +16,11 @@ def test_all_deadlines_share_one_thread() -> None:
     """A hundred deadlines, in any order, are one thread and fire in their order."""
     fired: list[float | None] = []
     done = threading.Event()
-    tokens = [CancellationToken(timeout=0.5 - n / 1000) for n in range(50)]
-    for token in tokens:
-        token.on_cancel(lambda token=token: fired.append(token.deadline))
-    CancellationToken(timeout=0.6).on_cancel(done.set)
+    with timer._lock:  # none fires before all is in place
+        tokens = [CancellationToken(timeout=0.5 - n / 1000) for n in range(50)]
+        for token in tokens:
+            token.on_cancel(lambda token=token: fired.append(token.deadline))
+        CancellationToken(timeout=0.6).on_cancel(done.set)
     assert done.wait(10)
     assert fired == sorted(token.deadline or 0.0 for token in tokens)
     assert [t.name for t in threading.enumerate()].count("halter-deadlines") == 1
@@ -54,8 +55,9 @@ def test_a_callback_that_raises_does_not_end_the_thread(caplog: pytest.LogCaptur
     def leave() -> None:
         raise SystemExit
 
-    token = CancellationToken(timeout=0.3)
-    token.on_cancel(leave)
+    with timer._lock:  # it does not fire before the callback is there
+        token = CancellationToken(timeout=0.3)
+        token.on_cancel(leave)
     with caplog.at_level(logging.ERROR):
         assert CancellationToken(timeout=0.4).wait(10)
         assert CancellationToken(timeout=0.01).wait(10)

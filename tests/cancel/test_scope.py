@@ -309,12 +309,12 @@ def test_a_group_with_a_real_error_stays_a_group() -> None:
         token = CancellationToken()
 
         async def fail() -> None:
-            started.set()
+            asyncio.get_running_loop().call_soon(waiting.set)  # runs when this task waits for the token
             await token.wait_async()
             raise ValueError("x")
 
-        started = threading.Event()
-        threading.Thread(target=lambda: started.wait(30) and token.cancel()).start()
+        waiting = threading.Event()
+        threading.Thread(target=lambda: waiting.wait(30) and token.cancel()).start()
         with pytest.raises(BaseExceptionGroup) as caught:
             async with token.scope():
                 async with asyncio.TaskGroup() as group:

@@ -75,8 +75,8 @@ def test_a_signal_that_does_not_wake_the_main_thread_is_handled_soon() -> None:
 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        threading.Timer(0.2, interrupt).start()
         try:
+            threading.Timer(0.2, interrupt).start()
             WakeSignal().wait()
         except KeyboardInterrupt:
             os._exit(0)

@@ -47,28 +47,35 @@ def die_by_signal(number: int) -> None:
     time.sleep(60)
 
 
+def _tell(ready: str, *pids: int) -> None:
+    """Write the file whole: a process that is killed meanwhile leaves no empty one."""
+    part = Path(f"{ready}.part")
+    part.write_text(" ".join(map(str, pids)))
+    part.replace(ready)
+
+
 def spin(ready: str) -> None:
-    Path(ready).write_text(str(os.getpid()))
+    _tell(ready, os.getpid())
     while True:
         pass
 
 
 def obey(ready: str) -> None:
-    Path(ready).write_text(str(os.getpid()))
+    _tell(ready, os.getpid())
     while True:
         checkpoint()
         current_token().sleep(30)
 
 
 def obey_with(ready: str, answer: str) -> str:
-    Path(ready).write_text(str(os.getpid()))
+    _tell(ready, os.getpid())
     current_token().wait(30)
     return answer + (current_token().reason or "") + current_token().detail
 
 
 def deaf_with_child(ready: str) -> None:
     child = subprocess.Popen(["sleep", "60"], start_new_session=True)
-    Path(ready).write_text(f"{os.getpid()} {child.pid}")
+    _tell(ready, os.getpid(), child.pid)
     child.wait()
 
 

@@ -273,8 +273,9 @@ def test_what_the_function_prints_is_printed() -> None:
     assert result.stdout == "said in the worker\n", result.stderr
 
 
-def test_a_message_for_an_earlier_call_is_ignored() -> None:
+def test_a_message_for_an_earlier_call_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop that arrives late must not hit the next function of the same process."""
+    monkeypatch.setattr(worker_process, "KILL_TIMEOUT", 30.0)  # it may end late, and is not killed meanwhile
     pid = run_isolated(functions.pid)
     process = next(process for process in worker_process.shared_workers.workers if process._process.pid == pid)
     for number in (process._number, 0):

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -47,6 +47,14 @@ def late(caplog: pytest.LogCaptureFixture) -> LateRecords:
     wait_until(lambda: not blocking.running_calls)  # nothing of earlier tests
     caplog.set_level(logging.INFO)
     return lambda: [record for record in caplog.records if "after it was stopped" in record.message]
+
+
+@contextlib.contextmanager
+def stopped_when(begun: threading.Event) -> Iterator[CancellationToken]:
+    """The token of a body that is stopped once its function has begun, however late that is."""
+    with assert_cancels_within(5, after=60) as token:
+        threading.Thread(target=lambda: begun.wait(30) and token.cancel("stop"), daemon=True).start()
+        yield token
 
 
 def test_the_result_and_the_error_of_the_function_come_back(door: Door) -> None:
@@ -105,7 +113,7 @@ def test_the_function_runs_in_the_callers_context(door: Door) -> None:
 def test_a_deaf_function_does_not_keep_its_caller(door: Door, late: LateRecords) -> None:
     """Control is back at once, the thread is abandoned, and its late end is logged by name."""
     with DeafTool() as deaf:
-        with assert_cancels_within(5) as token:
+        with stopped_when(deaf.started) as token:
             door(deaf, token=token)
         assert len(abandoned) == 1
         deaf.release()
@@ -158,8 +166,9 @@ def test_half_a_result_after_the_stop_is_not_a_result(door: Door, late: LateReco
     wait_until(late)
 
 
-def test_abort_is_called_once_before_cancelled_is_raised(door: Door) -> None:
+def test_abort_is_called_once_before_cancelled_is_raised(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the time the caller is back, abort() has been called."""
+    monkeypatch.setattr(blocking, "_ABORT_TIMEOUT", 30.0)  # its thread may come late
     calls: list[int] = []
     token = CancellationToken()
     with DeafTool() as deaf, pytest.raises(Cancelled):
@@ -174,20 +183,22 @@ def test_an_abort_that_hangs_or_fails_keeps_nobody(door: Door, caplog: pytest.Lo
         with assert_cancels_within(5) as token:
             door(deaf, token=token, abort=stuck)
     with DeafTool() as deaf, caplog.at_level(logging.ERROR):
-        with assert_cancels_within(5) as token:
+        with stopped_when(deaf.started) as token:
             door(deaf, token=token, abort=lambda: 1 / 0)
         wait_until(lambda: "abort()" in caplog.text)
 
 
 def test_a_function_that_obeys_is_not_abandoned(door: Door, late: LateRecords) -> None:
     """With grace, a function that looks at its token is gone before the caller is back, and reports nothing."""
+    begun = threading.Event()
 
     def obey() -> None:
+        begun.set()
         while True:
             checkpoint()
             current_token().sleep(10)
 
-    with assert_cancels_within(5) as token:
+    with stopped_when(begun) as token:
         door(obey, token=token, grace=10)
     assert len(abandoned) == 0
     assert late() == []
@@ -234,7 +245,7 @@ def test_a_late_worker_still_sees_its_own_cancelled_token(door: Door) -> None:
             seen.append(current_token())
             finished.set()
 
-        with assert_cancels_within(5) as token:
+        with stopped_when(deaf.started) as token:
             door(work, token=token)
         with CancellationToken(name="next turn").bind():
             deaf.release()
@@ -301,6 +312,7 @@ def test_an_on_late_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> No
 
 def test_abandoned_threads_have_a_limit_with_a_warning_before(caplog: pytest.LogCaptureFixture) -> None:
     """Near the limit there is a warning that names the culprit; at the limit new calls are refused, not queued."""
+    wait_until(lambda: len(abandoned) == 0)  # those of earlier tests may end late
     limit, abandoned.limit = abandoned.limit, 5
     deaf = DeafTool()
     try:
@@ -466,7 +478,7 @@ def test_a_stop_without_a_thread_to_help_is_a_stop(
     def no_more(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    with DeafTool() as deaf, assert_cancels_within(5) as token:
+    with DeafTool() as deaf, assert_cancels_within(5, after=60) as token:  # stop() below comes first
         pool.retire_threads()
 
         def stop() -> None:
