@@ -87,9 +87,11 @@ def test_what_a_coroutine_raises_comes_out_of_run() -> None:
 EXIT_PROGRAM = """
     import asyncio, sys, threading, time
     from halter import Agent, tool
+    from halter.session import background_loop
     from halter.testing import Gate, ScriptedModel
     from halter.models import ToolCall
 
+    background_loop._SECONDS_AT_EXIT = 2.0  # for a busy machine
     started = threading.Semaphore(0)
 
     @tool
@@ -145,8 +147,10 @@ def test_a_turn_that_runs_at_the_exit_is_sealed_as_a_shutdown() -> None:
         """
         import atexit, threading
         from halter import Agent
+        from halter.session import background_loop
         from halter.testing import Gate, ScriptedModel
 
+        background_loop._SECONDS_AT_EXIT = 2.0  # for a busy machine
         gate = Gate()
         session = Agent(ScriptedModel(["half ", gate])).session()
 

@@ -83,7 +83,7 @@ def test_a_childs_call_is_approved_where_somebody_listens(how: str, status: str)
     """Nobody listens to a child's session: what it has to ask is asked in its parent's, and withdrawn there."""
     child = agent_of(DELETE, "done", tools=[delete], approve="ask")
     store = MemoryStore()
-    agent = agent_of(call("hand_over"), "ok", tools=[delegating(child)])
+    agent = agent_of(call("hand_over"), "ok", tools=[delegating(child, grace=AT_MOST)])
     with agent.session(None, store) as session, session.subscribe() as listener:
         running = RunningTurn(session)
         asked = wait_for(listener, "approval.asked").data
@@ -110,7 +110,7 @@ def test_a_stopped_child_gives_back_what_it_has(kind: str, how: str) -> None:
     """A stop of the parent stops the child, whose turn comes back with its partial answer in time to be kept."""
     gate = Gate()
     child = agent_of(["half of ", gate])
-    with session_of(call("hand_over"), "ok", tools=[delegating(child, kind=kind)]) as session:
+    with session_of(call("hand_over"), "ok", tools=[delegating(child, kind=kind, grace=AT_MOST)]) as session:
         running = RunningTurn(session)
         gate.wait_reached()
         if how == "cancel_call":
@@ -133,7 +133,7 @@ def test_a_stop_reaches_a_child_that_is_just_being_made() -> None:
     """A stop that comes between the making of a child and its first step stops it: it asks nobody."""
     store = HookedStore()
     child = agent_of("never")
-    agent = agent_of(call("hand_over"), "ok", tools=[delegating(child)])
+    agent = agent_of(call("hand_over"), "ok", tools=[delegating(child, grace=AT_MOST)])
     with agent.session("s", store) as session:
         store.once("child.started", session.interrupt)
         turn = RunningTurn(session).end()
@@ -150,8 +150,8 @@ def test_a_stop_reaches_the_child_of_a_child() -> None:
     """A stop goes down to the last agent, and the partial answers come back up through all."""
     gate = Gate()
     grandchild = agent_of(["deep ", gate])
-    child = agent_of(call("hand_over"), tools=[delegating(grandchild)])
-    with session_of(call("hand_over"), tools=[delegating(child, grace=5)]) as session:
+    child = agent_of(call("hand_over"), tools=[delegating(grandchild, grace=10)])
+    with session_of(call("hand_over"), tools=[delegating(child, grace=AT_MOST)]) as session:
         running = RunningTurn(session)
         gate.wait_reached()
         session.interrupt()
@@ -179,7 +179,7 @@ async def test_children_side_by_side_are_all_stopped() -> None:
     gates = [Gate() for _ in range(4)]
     children = [agent_of([f"part {number} ", gate]) for number, gate in enumerate(gates)]
 
-    @tool
+    @tool(grace=AT_MOST)
     async def hand_over(which: int, ctx: ToolContext) -> str:
         turn = await ctx.delegate(children[which], "your part")
         return str(turn.text)

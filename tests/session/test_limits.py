@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from halter import Agent, Limits, ModelSettings, ToolContext, tool
+from halter import Agent, Limits, ModelSettings, Session, ToolContext, Turn, tool
 from halter.models import Finished, Usage
 from halter.testing import Gate, ScriptedModel
 from tests.support.sessions import agent_of, call, model_of, session_of
+from tests.support.time_limits import call_limited
 from tests.support.valid_history import judge_session
 
 
@@ -27,26 +30,36 @@ def test_settings_go_with_every_request() -> None:
 
 def test_a_turn_ends_at_its_deadline() -> None:
     """`seconds` is the deadline of the turn's token: what came until then is kept, and run() continues it."""
-    with session_of(["half ", Gate()], "the rest", limits=Limits(seconds=0.2)) as session:
-        turn = session.run("x")
+    with contextlib.ExitStack() as stack:
+
+        def attempt(seconds: float) -> tuple[Session, Turn]:
+            limited = session_of(["half ", Gate()], "the rest", limits=Limits(seconds=seconds))
+            return limited, stack.enter_context(limited).run("x")
+
+        (session, turn), _ = call_limited(attempt, lambda tried: tried[1].text)
         assert (turn.status, turn.reason, turn.text) == ("interrupted", "timeout", "half ")
+        session.agent.limits = Limits()  # the next turn may take its time
         assert session.run().text == "the rest"
         judge_session(session)
 
 
 def test_a_deadline_stops_what_the_turn_runs() -> None:
     """A tool sees the deadline in its token, and a sub-agent is stopped with the turn."""
-    child = agent_of(["child ", Gate()])
     deadlines: list[float | None] = []
 
     @tool
     async def hand_over(ctx: ToolContext) -> str:
         deadlines.append(ctx.token.deadline)
-        turn = await ctx.delegate(child, "your part")
+        turn = await ctx.delegate(agent_of(["child ", Gate()]), "your part")
         return f"{turn.status} ({turn.reason}): {turn.text}"
 
-    with session_of(call("hand_over"), tools=[hand_over], limits=Limits(seconds=0.5)) as session:
-        turn = session.run("x")
+    with contextlib.ExitStack() as stack:
+
+        def attempt(seconds: float) -> tuple[Session, Turn]:
+            limited = session_of(call("hand_over"), tools=[hand_over], limits=Limits(seconds=seconds))
+            return limited, stack.enter_context(limited).run("x")
+
+        (session, turn), _ = call_limited(attempt, lambda _: deadlines)
         assert (turn.status, turn.reason) == ("interrupted", "timeout")
         assert deadlines[0] is not None
         judge_session(session)

@@ -139,7 +139,7 @@ def test_a_steer_breaks_tools_that_listen_and_keeps_what_they_have() -> None:
     """A tool that yields hands back what it has at the steer, and the model reads why it was stopped."""
     started = threading.Event()
 
-    @tool
+    @tool(grace=AT_MOST)
     def pages(ctx: ToolContext) -> object:
         yield "page 1"
         started.set()
@@ -195,10 +195,11 @@ def test_a_tool_that_must_finish_is_not_broken() -> None:
 
     broken = threading.Event()
 
-    @tool
+    @tool(grace=AT_MOST)
     def read(ctx: ToolContext) -> str:
+        token = ctx.token  # from here on it listens
         started.release()
-        ctx.token.wait(AT_MOST)
+        token.wait(AT_MOST)
         broken.set()
         return "half"
 

@@ -175,7 +175,7 @@ def test_one_call_can_be_stopped_and_the_turn_goes_on() -> None:
     started = threading.Semaphore(0)
     go = threading.Event()
 
-    @tool
+    @tool(grace=AT_MOST)
     def slow(ctx: ToolContext) -> str:
         token = ctx.token
         started.release()

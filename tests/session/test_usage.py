@@ -25,7 +25,7 @@ from halter.toolbox import Delegate
 from tests.support.background import RunningTurn
 from tests.support.hooked_store import store_with
 from tests.support.priced_models import PublicModel, not_installed, slow_import
-from tests.support.sessions import agent_of, call, data_of, model_of, session_of
+from tests.support.sessions import agent_of, call, data_of, model_of, session_of, wait_for
 from tests.support.valid_history import judge_session
 from tests.support.waiting import wait_until
 from tests.support.wires import WIRES, model_for
@@ -150,8 +150,9 @@ def test_children_count_once(kind: str, tmp_path: Path) -> None:
         turn = session.run("x")
         gate.wait_reached()
         assert turn.usage.input_tokens == 2_000
-        gate.open()
-        wait_until(lambda: data_of(session, "child.finished"))
+        with session.subscribe() as listener:  # its events come when session.usage has them
+            gate.open()
+            wait_for(listener, "child.finished")
         assert session.usage == Usage(2_500, cost=pytest.approx(0.0025))  # type: ignore[arg-type]
         assert turn.usage.input_tokens == 2_000
         total = session.usage
@@ -229,8 +230,9 @@ def test_a_sub_agent_in_the_background_keeps_the_limit() -> None:
     agent = agent_of(*script, tools=[Delegate([child]).delegate], limits=Limits(tokens=4_000))
     with agent.session() as session:
         assert session.run("x").status == "done"
-        gate.open()
-        wait_until(lambda: data_of(session, "child.finished"))
+        with session.subscribe() as listener:  # its events come when session.usage has them
+            gate.open()
+            wait_for(listener, "child.finished")
         assert data_of(session, "child.finished")[0].reason == "token_limit"
         assert session.usage.input_tokens == 4_000
 
