@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +27,7 @@ from halter.models.http.wire import HTTPModel
 from halter.models.providers import PROVIDERS, guess_provider
 from halter.models.registry import find_model
 from halter.testing import FakeProvider, raw
+from tests.support.ports import held_ports
 from tests.support.wires import HELLO, ask, run, text_of, thought_of
 
 ADDRESSES = {
@@ -125,11 +125,9 @@ def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("name", LOCAL)
 def test_a_local_server_that_is_not_running(name: str) -> None:
     """The error says what does not run, where it should, and how to start it; no key is asked for."""
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
     provider = PROVIDERS[name]
-    with pytest.raises(ConnectionFailed) as caught:
-        ask(OpenAIModel("m", provider=name, base_url=url))
+    with held_ports() as (port,), pytest.raises(ConnectionFailed) as caught:
+        ask(OpenAIModel("m", provider=name, base_url=(url := f"http://127.0.0.1:{port}/v1")))
     assert all(part in str(caught.value) for part in (provider.title, url, provider.start))
 
 

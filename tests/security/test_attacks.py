@@ -53,7 +53,9 @@ def source() -> Iterator[Path]:
     """The sources and the program, where an ordinary user can read them."""
     place = Path(tempfile.mkdtemp(prefix="halter-attacks-", dir="/var/tmp"))
     place.chmod(0o755)
-    shutil.copytree(Path(halter.__file__).parents[1], place / "src", ignore=shutil.ignore_patterns("*.pyc"))
+    # Without bytecode: what is being written just now may be gone before it is copied.
+    no_bytecode = shutil.ignore_patterns("*.pyc", "__pycache__")
+    shutil.copytree(Path(halter.__file__).parents[1], place / "src", ignore=no_bytecode)
     shutil.copy(HERE, place)
     shutil.copy(IO_URING, place)
     yield place

@@ -14,6 +14,7 @@ import pytest
 from halter.toolbox.sandbox import sandbox as module
 from halter.toolbox.sandbox.namespaces import NamespacesUnavailable
 from halter.toolbox.sandbox.sandbox import Sandbox, SandboxClosed
+from tests.support.ports import held_ports
 
 
 @pytest.fixture
@@ -37,20 +38,24 @@ def run(sandbox: Sandbox, command: str) -> tuple[int, str]:
 
 def test_a_server_is_reached_by_its_own_sandbox_only(sandbox: Sandbox) -> None:
     """Loopback works between the processes of a sandbox, and is not that of the machine."""
-    server = (
-        "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); "
-        "print(s.getsockname()[1], flush=True); s.accept()"
-    )
-    process = sandbox.popen(
-        [sys.executable, "-c", server], cwd=str(sandbox.policy.workspace), stdout=subprocess.PIPE, env=dict(os.environ)
-    )
-    assert process.stdout is not None
-    port = int(process.stdout.readline())
-    connect = f"import socket; socket.create_connection(('127.0.0.1', {port}))"
-    assert subprocess.run([sys.executable, "-c", connect], capture_output=True, check=False).returncode != 0
-    assert run(sandbox, f'{sys.executable} -c "{connect}"')[0] == 0
-    assert process.wait(30) == 0
-    process.stdout.close()
+    with held_ports() as (port,):  # of the machine, where so nobody listens on it
+        server = (
+            f"import socket; s = socket.socket(); s.bind(('127.0.0.1', {port})); s.listen(); "
+            "print('ready', flush=True); s.accept()"
+        )
+        process = sandbox.popen(
+            [sys.executable, "-c", server],
+            cwd=str(sandbox.policy.workspace),
+            stdout=subprocess.PIPE,
+            env=dict(os.environ),
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        connect = f"import socket; socket.create_connection(('127.0.0.1', {port}))"
+        assert subprocess.run([sys.executable, "-c", connect], capture_output=True, check=False).returncode != 0
+        assert run(sandbox, f'{sys.executable} -c "{connect}"')[0] == 0
+        assert process.wait(30) == 0
+        process.stdout.close()
 
 
 def test_read_only_writes_nothing_but_temporary_files(tmp_path: Path) -> None:

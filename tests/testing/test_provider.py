@@ -101,7 +101,7 @@ def test_it_sees_a_client_that_leaves(reply: Any) -> None:
                 provider.wait_for_pieces(2)
             assert provider.closes == []
             before = time.monotonic()
-        assert before <= provider.wait_for_close(1) < before + 1
+        assert before <= provider.wait_for_close(1) < before + 5
         assert (request.closed, request.finished) == (provider.closes[0], None)
         assert provider.connections[0].closed_by == "client"
 

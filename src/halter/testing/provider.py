@@ -361,9 +361,8 @@ class _Connection(asyncio.Protocol):
             await asyncio.Event().wait()
         if reply.fault == "hang":
             await asyncio.Event().wait()
-        for piece in last:
-            self._chunk(piece)
-        self._transport.write(b"0\r\n\r\n")
+        # In one write: clients wait only briefly for the end of the body once they have the end of the answer.
+        self._transport.write(b"".join(_chunked(piece) for piece in last if piece) + b"0\r\n\r\n")
 
     def _head(self, status: int, headers: dict[str, str], body: bytes | None) -> None:
         framing = {"transfer-encoding": "chunked"} if body is None else {"content-length": str(len(body))}
@@ -372,4 +371,8 @@ class _Connection(asyncio.Protocol):
 
     def _chunk(self, data: bytes) -> None:
         if data:
-            self._transport.write(b"%x\r\n%s\r\n" % (len(data), data))
+            self._transport.write(_chunked(data))
+
+
+def _chunked(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)

@@ -40,6 +40,7 @@ from halter.testing import (
     slow_stream,
     status,
 )
+from tests.support.ports import held_ports
 from tests.support.wires import HELLO, WIRES, ask, collect, first_text, model_for, run, text_of
 
 if TYPE_CHECKING:
@@ -316,9 +317,7 @@ def test_a_dropped_stream_is_broken(wire: str) -> None:
 
 def test_nobody_listens() -> None:
     """A refused connection says so, can be tried again, and keeps the original error."""
-    with listener() as listening:
-        port = listening.getsockname()[1]
-    with pytest.raises(ConnectionFailed) as caught:
+    with held_ports() as (port,), pytest.raises(ConnectionFailed) as caught:
         ask(OpenAIModel("m", base_url=f"http://127.0.0.1:{port}", api_key="k"))
     assert caught.value.retryable
     assert caught.value.__cause__ is not None
