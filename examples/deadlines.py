@@ -22,7 +22,7 @@ with Agent(model, [slow_search]).session() as session:
 
 # One turn: at its deadline everything stops, and what there was is kept.
 model = ScriptedModel(["Let me think. ", Gate()])  # a model that falls silent
-with Agent(model, limits=Limits(seconds=0.3)).session() as session:
+with Agent(model, limits=Limits(seconds=3)).session() as session:
     turn = session.run("Think.")
     print(turn.status, turn.reason, "|", turn.text)
 

@@ -11,7 +11,7 @@ PAGES = [f"page {number}" for number in range(1, 1000)]
 third_page = threading.Event()
 
 
-@tool(grace=1.0)  # seconds to end after a stop; 0.1 unless you say so
+@tool(grace=5.0)  # seconds to end after a stop; 0.1 unless you say so
 def read_manual(ctx: ToolContext) -> Iterator[str]:
     """Read the manual, page by page. What was yielded is kept when the call is stopped."""
     for page in PAGES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,19 +57,22 @@ class Notebook:
 
 @pytest.fixture
 def notebook(tmp_path: Path) -> Iterator[Notebook]:
-    manager = KernelManager()
-    assert manager.kernel_spec is not None
-    manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    manager.start_kernel(cwd=str(tmp_path))
-    client = manager.client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=60)
-        yield Notebook(manager, client)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-        manager.cleanup_resources()
+    # Not over TCP: the ports would be picked long before the kernel binds them, and may be somebody else's by then.
+    # The path of a socket must be short, and tmp_path may be too long for it.
+    with tempfile.TemporaryDirectory(prefix="kernel-") as sockets:
+        manager = KernelManager(transport="ipc", ip=f"{sockets}/kernel")
+        assert manager.kernel_spec is not None
+        manager.kernel_spec.argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        manager.start_kernel(cwd=str(tmp_path))
+        client = manager.client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=60)
+            yield Notebook(manager, client)
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+            manager.cleanup_resources()
 
 
 def test_the_cells_of_the_page_work(notebook: Notebook) -> None:

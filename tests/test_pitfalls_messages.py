@@ -52,7 +52,7 @@ def test_a_stop_took_seven_seconds() -> None:
         running.end()
         after = data_of(session, "turn.finished")[0].after
         assert after is not None
-        assert after < 2.0
+        assert after < 5.0
 
 
 def test_a_tool_in_the_queue_started_after_the_stop() -> None:
@@ -60,7 +60,7 @@ def test_a_tool_in_the_queue_started_after_the_stop() -> None:
     ran: list[str] = []
     started = threading.Event()
 
-    @tool(exclusive=True)
+    @tool(exclusive=True, grace=AT_MOST)
     def alone(ctx: ToolContext) -> str:
         ran.append(ctx.call_id)
         token = ctx.token
@@ -300,7 +300,7 @@ def test_a_steer_waited_for_the_slowest_tool() -> None:
     """A steer was read 35 s later, when the slowest tool of the batch was done; it breaks them instead."""
     started = threading.Semaphore(0)
 
-    @tool
+    @tool(grace=AT_MOST)
     async def slow() -> str:
         started.release()
         await asyncio.sleep(600)

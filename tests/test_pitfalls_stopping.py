@@ -86,6 +86,7 @@ def test_deaf_tools_hold_up_neither_the_loop_nor_the_exit() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "['abandoned']\n", "")
 
 
+@pytest.mark.alone
 def test_no_stop_waits_for_the_next_look_at_a_flag() -> None:
     """The wait loop looked at the flag every 5 s and then granted 3 s: a stop took 7 s. Nothing here looks in steps.
 
@@ -298,7 +299,7 @@ def test_a_stop_of_one_agent_leaves_the_others_alone() -> None:
     starting = threading.Barrier(8, timeout=30)
     go_on = threading.Event()
 
-    @tool
+    @tool(grace=30)
     def agent() -> str:
         token = current_token()  # from here on it listens
         starting.wait()
@@ -338,6 +339,6 @@ def test_cancelled_is_said_when_the_connection_is_aborted() -> None:
                     await task
                 await asyncio.sleep(0)  # the turn of the loop in which an aborted connection is closed; no more of ours
                 assert isinstance(said[-1], RequestCancelled)
-                wait_until(lambda: provider.connections[0].closed is not None, 2)
+                wait_until(lambda: provider.connections[0].closed is not None)
 
     run(main())

@@ -24,7 +24,7 @@ from tests.support.cli_program import Home
 
 ESC, ENTER, TAB, CTRL_C, CTRL_D, CTRL_U = "\x1b", "\r", "\t", "\x03", "\x04", "\x15"
 CTRL_O, CTRL_R = "\x0f", "\x12"
-WAIT = 20.0
+WAIT = 60.0
 ALT_ENTER, ALT_UP, UP = "\x1b\r", "\x1b[1;3A", "\x1b[A"
 # Makes the terminal on its standard input its own, so that closing it hangs up, and becomes the program.
 _BECOME = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"

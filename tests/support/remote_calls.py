@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -86,5 +87,14 @@ def judge_dead(path: Path) -> None:
 
 
 def leftovers(server: SSHServer) -> list[str]:
-    """Find what the wrapper itself would leave: its temporary directories and drafts."""
-    return [str(path) for place in (server.home, Path("/tmp")) for path in place.glob(".halter.*")]
+    """Find what the wrapper itself leaves: its temporary directories and drafts.
+
+    It goes on for a moment when its connection has ended, so this waits until it has tidied up.
+    """
+
+    def found() -> list[str]:
+        return [str(path) for path in (*server.home.glob(".halter.*"), *server.temporary.glob("halter.*"))]
+
+    with contextlib.suppress(AssertionError):
+        wait_until(lambda: not found())
+    return found()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +30,8 @@ class SSHServer:
         self._ready = threading.Event()
         self._refuses = False
         self.path = os.environ["PATH"]  # where commands are found
+        self._temporary = tempfile.TemporaryDirectory(prefix="ssh-server-", ignore_cleanup_errors=True)
+        self.temporary = Path(self._temporary.name)  # TMPDIR of the commands: /tmp is everybody's
         self.is_silent = False  # what clients say is not heard any more, and nobody notices
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -40,6 +43,7 @@ class SSHServer:
     def __exit__(self, *exc: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(AT_MOST)
+        self._temporary.cleanup()
 
     @property
     def connections(self) -> int:
@@ -53,7 +57,8 @@ class SSHServer:
         def cut() -> None:
             for connection in list(self._transports):
                 transport: Any = connection._transport
-                transport.abort()
+                if transport is not None:  # it may be gone already, and be forgotten in the next iteration
+                    transport.abort()
             done.set()
 
         self._loop.call_soon_threadsafe(cut)
@@ -129,7 +134,7 @@ class SSHServer:
                 "-c",
                 command,
                 cwd=self.home,
-                env={"PATH": self.path, "HOME": str(self.home)},
+                env={"PATH": self.path, "HOME": str(self.home), "TMPDIR": str(self.temporary)},
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

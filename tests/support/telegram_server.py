@@ -7,6 +7,7 @@ bot are kept as people would see them: `server.chats` has for each chat its mess
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 from collections.abc import Callable
@@ -140,7 +141,10 @@ class BotServer:
             try:
                 async with asyncio.timeout(AT_MOST):
                     while not (found := is_so()):
-                        await self._changed.wait()
+                        # Not everything that is waited for is a change of the server: look now and then as well.
+                        with contextlib.suppress(TimeoutError):
+                            async with asyncio.timeout(0.05):
+                                await self._changed.wait()
             except TimeoutError:
                 raise AssertionError(f"not seen; there are {self.texts()} after {self.of()}") from None
             return found

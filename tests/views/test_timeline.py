@@ -86,13 +86,13 @@ def stopped_in_tools() -> list[Event]:
         may_end.wait(30)
         return "too late"
 
-    @tool
+    @tool(grace=30)
     async def listening() -> str:
         """Hear all."""
         await asyncio.sleep(100)
         return ""
 
-    @tool
+    @tool(grace=30)
     async def handing_on(ctx: ToolContext) -> str:
         """Have a child do it."""
         turn = await ctx.delegate(Agent(ScriptedModel(["child says ", at_work]), name="helper"), "Help.")

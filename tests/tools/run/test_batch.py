@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from halter import ToolContext, current_token, tool
+from halter import ToolContext, ToolOutcome, current_token, tool
 from halter.cancel import CancellationToken, abandoned
 from halter.events.tools import (
     ApprovalAnswered,
@@ -24,6 +24,7 @@ from halter.models.types import ToolCall
 from halter.testing import DeafTool
 from halter.tools.run.batch import Batch, BatchEnvironment
 from tests.support.batches import Probe, add, calls_of, isolated_add, run, statuses
+from tests.support.time_limits import call_limited
 from tests.support.waiting import wait_until
 
 
@@ -261,35 +262,40 @@ def test_approval_is_asked_for_and_obeyed() -> None:
 def test_a_timeout_ends_one_call() -> None:
     """Its time starts when it is launched, not while it waits for its slot; the others go on."""
 
-    @tool(timeout=0.5, grace=30)
-    def slow() -> str:
-        current_token().wait(30)
-        return "as far as I got"
+    def attempt(seconds: float) -> tuple[list[ToolOutcome], list[str]]:
+        """The outcomes, and which of the two had begun within their limit."""
+        begun: list[str] = []
 
-    @tool(timeout=0.5)
-    def deaf_and_slow() -> None:
-        deaf()
+        @tool(timeout=seconds, grace=30)
+        def slow() -> str:
+            token = current_token()  # from here on it listens
+            if not token.is_cancelled:
+                begun.append("slow")
+            token.wait(60)
+            return "as far as I got"
 
-    @tool(exclusive=True)
-    def first() -> str:
-        threading.Event().wait(0.6)
-        return "first"
+        @tool(timeout=seconds)
+        def deaf_and_slow() -> None:
+            begun.append("deaf")
+            deaf()
 
-    deaf = DeafTool()
+        @tool(exclusive=True)
+        def first() -> str:
+            threading.Event().wait(seconds + 0.1)
+            return "first"
 
-    async def main() -> None:
-        probe = Probe(first, slow, deaf_and_slow)
-        outcomes = await probe.run()
-        assert statuses(outcomes) == ["completed", "timed_out", "timed_out"]
-        assert outcomes[1].content == "as far as I got"
-        assert outcomes[1].stop_steps == ["cooperated"]
-        assert outcomes[2].stop_steps == ["abandoned"]
-        assert "may still have effects" in outcomes[2].to_message().text
+        async def main() -> list[ToolOutcome]:
+            return await Probe(first, slow, deaf_and_slow).run()
 
-    try:
-        run(main())
-    finally:
-        deaf.release()
+        with DeafTool() as deaf:
+            return run(main()), begun
+
+    (outcomes, _), _ = call_limited(attempt, lambda result: len(result[1]) == 2)
+    assert statuses(outcomes) == ["completed", "timed_out", "timed_out"]
+    assert outcomes[1].content == "as far as I got"
+    assert outcomes[1].stop_steps == ["cooperated"]
+    assert outcomes[2].stop_steps == ["abandoned"]
+    assert "may still have effects" in outcomes[2].to_message().text
     wait_until(lambda: len(abandoned) == 0)
 
 
@@ -354,13 +360,14 @@ def test_a_tool_calls_another(is_async: bool) -> None:
 def test_a_stop_reaches_a_tool_that_a_tool_has_called() -> None:
     """The inner call is stopped with the outer one, and the outer one still hears what came of it."""
 
-    @tool
+    @tool(grace=30)
     def inner(ctx: ToolContext) -> str:
+        token = ctx.token  # from here on it listens; the report has it stopped
         ctx.report("at it")
-        ctx.token.wait(60)
+        token.wait(60)
         return "as far as it got"
 
-    @tool
+    @tool(grace=30)
     async def outer(ctx: ToolContext) -> str:
         outcome = await ctx.call(inner, "{}")
         return f"{outcome.status}: {outcome.content}"

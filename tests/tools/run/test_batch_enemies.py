@@ -150,7 +150,7 @@ def test_generators_that_refuse_to_be_closed() -> None:
     """What they yield on the way out is kept as far as it came; they end with the stop, or are named as abandoned."""
     running = threading.Barrier(4, timeout=30)
 
-    @tool
+    @tool(grace=30)
     def ignores_exit() -> Iterator[str]:
         try:
             yield "one"
@@ -160,7 +160,7 @@ def test_generators_that_refuse_to_be_closed() -> None:
         finally:
             yield "from the finally"
 
-    @tool
+    @tool(grace=30)
     async def yields_in_finally() -> AsyncIterator[str]:
         try:
             yield "one"
@@ -201,7 +201,7 @@ def test_generators_that_refuse_to_be_closed() -> None:
 def test_a_tool_that_stops_itself() -> None:
     """Its own token, its own task, a task of another: an outcome of that call, and the others go on."""
 
-    @tool
+    @tool(grace=30)
     def own_token(ctx: ToolContext) -> str:
         ctx.token.cancel("enough", detail="my own")
         return "what I have"

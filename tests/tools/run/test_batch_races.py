@@ -149,7 +149,7 @@ def test_a_coroutine_that_comes_after_the_stop_is_not_its_result() -> None:
     async def work() -> str:
         return "never"
 
-    @tool
+    @tool(grace=30)
     def wrapper() -> Awaitable[str]:
         token = current_token()  # from here on it listens
         started.set()

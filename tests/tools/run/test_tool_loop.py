@@ -14,6 +14,7 @@ import pytest
 from halter import Agent, CancellationToken, Cancelled, ToolContext, ToolOutcome, current_token, tool
 from halter.models import ToolCall
 from halter.testing import DeafTool, ScriptedModel, interrupt_everywhere
+from halter.tools.run import tool_loop
 from halter.tools.run.tool_loop import ToolLoop, run_on_tool_loop, shared_tool_loop
 from tests.support.batches import Probe, calls_of, run, statuses
 from tests.support.waiting import wait_until
@@ -39,7 +40,9 @@ class Loops:
 
 
 @pytest.fixture
-def loops() -> Any:
+def loops(monkeypatch: pytest.MonkeyPatch) -> Any:
+    # On a busy machine the thread of a loop may not run for long: none that works is taken for a blocked one.
+    monkeypatch.setattr(tool_loop, "_START_TIMEOUT", 30)
     loops = Loops()
     yield loops
     loops.end()
@@ -166,7 +169,7 @@ def test_a_tool_that_swallows_the_stop_is_abandoned_and_the_loop_is_kept(loops: 
         return "at last"
 
     async def main() -> None:
-        probe = Probe(stubborn, tool_loop=loops)
+        probe = Probe(stubborn, tool_loop=loops, grace=2)  # in which its loop answers
         [outcome] = await probe.stopped_when(started.is_set)
         assert outcome.status == "abandoned"
         assert not loops.made[0].is_retired
@@ -176,7 +179,7 @@ def test_a_tool_that_swallows_the_stop_is_abandoned_and_the_loop_is_kept(loops: 
     run(main())
 
 
-def test_a_new_call_does_not_wait_for_a_blocked_loop(loops: Loops) -> None:
+def test_a_new_call_does_not_wait_for_a_blocked_loop(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
     """It finds that the loop does not answer and takes a fresh one; it runs once, and the blocked one goes on."""
     deaf = DeafTool()
     runs: list[str] = []
@@ -195,6 +198,7 @@ def test_a_new_call_does_not_wait_for_a_blocked_loop(loops: Loops) -> None:
         probe = Probe(blocks, tool_loop=loops)
         blocked = asyncio.ensure_future(probe.run())
         await asyncio.to_thread(deaf.started.wait, 10)
+        monkeypatch.setattr(tool_loop, "_START_TIMEOUT", 2)  # the fresh loop starts its call within that
         assert statuses(await Probe(quick, tool_loop=loops).run()) == ["completed"]
         assert len(loops.made) == 2
         deaf.release()
@@ -220,8 +224,13 @@ def test_nothing_starts_after_the_stop_in_the_tool_loop(loops: Loops) -> None:
     async def main() -> None:
         blocked = asyncio.ensure_future(Probe(blocks, tool_loop=loops).run())
         await asyncio.to_thread(deaf.started.wait, 10)
-        probe = Probe(never, tool_loop=loops)
-        asyncio.get_running_loop().call_later(0.02, probe.token.cancel, "stop")
+
+        def stop_soon() -> ToolLoop:
+            """Asked for the loop at the launch: the stop comes as soon as the call waits for that loop."""
+            asyncio.get_running_loop().call_soon(probe.token.cancel, "stop")
+            return loops()
+
+        probe = Probe(never, tool_loop=stop_soon)
         [outcome] = await probe.run()
         assert outcome.status == "cancelled"
         deaf.release()
@@ -330,8 +339,9 @@ def test_a_tool_that_blocks_delays_no_session_of_run() -> None:
     wait_until(lambda: any(event.kind == "tool.finished_late" for event in blocked.events()))
 
 
-def test_a_tool_without_grace_that_ends_at_once_is_not_abandoned(loops: Loops) -> None:
+def test_a_tool_without_grace_that_ends_at_once_is_not_abandoned(loops: Loops, monkeypatch: pytest.MonkeyPatch) -> None:
     """With grace=0 a stop did not wait until the tool loop had delivered it: a call was abandoned, its loop retired."""
+    monkeypatch.setattr(tool_loop, "_MIN_GRACE", 30)
     started = threading.Event()
 
     @tool(grace=0)
@@ -402,7 +412,7 @@ def test_calls_of_the_tool_loop_stop_each_for_itself(loops: Loops) -> None:
     async def main() -> None:
         beside = asyncio.ensure_future(Probe(neighbour, tool_loop=loops).run())
         for _ in range(20):
-            probe = Probe(waits, calls=calls_of(*["waits"] * 5), tool_loop=loops)
+            probe = Probe(waits, calls=calls_of(*["waits"] * 5), tool_loop=loops, grace=30)
             task = asyncio.ensure_future(probe.run())
             await asyncio.sleep(0)
             probe.token.cancel("stop")
