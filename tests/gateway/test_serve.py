@@ -72,9 +72,10 @@ def ends(store: Path, session: str = "s") -> list[TurnFinished]:
 async def test_a_turn_gets_the_chance_to_end(tmp_path: Path) -> None:
     """At a signal no message is taken any more, the turn goes on to its end, streams tell of it, and code 143 it is."""
     store = tmp_path / "sessions.db"
-    async with program(store, patience=10) as gateway:
+    go = tmp_path / "go"
+    async with program(store, patience=30) as gateway:
         client = gateway.client
-        seen = await speak(client, "wait 0.5")
+        seen = await speak(client, f"until {go}")
         async with client.events(after=seen[-1]["seq"]) as stream:
             gateway.process.terminate()
             while (answer := await client.post("too late")).status == 202:
@@ -83,6 +84,7 @@ async def test_a_turn_gets_the_chance_to_end(tmp_path: Path) -> None:
             assert int(answer.headers["Retry-After"]) >= 1
             assert (await client.ask("GET", "/healthz")).status == 503
             assert (await client.ask("POST", "/v1/sessions", {"id": "new"})).status == 503
+            go.touch()
             assert [event["data"]["status"] for event in (await stream.rest())[-1:]] == ["done"]
         code, said = await gateway.ended()
         assert code == 143

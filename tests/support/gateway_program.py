@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from halter import Agent
 from halter.gateway import Gateway, GatewayLimits, Keys
@@ -15,7 +16,10 @@ from tests.support.gateway_client import OWN
 
 
 class Talking:
-    """Says a few words, with pauses in which a kill may come; "wait" is answered when it is stopped."""
+    """Says a few words, with pauses in which a kill may come.
+
+    "wait" is answered when it is stopped, "wait 2" after two seconds, and "until FILE" when that file is there.
+    """
 
     name = "talking"
 
@@ -26,6 +30,10 @@ class Talking:
             await asyncio.sleep(0.005)
         if text.startswith("wait"):
             await asyncio.sleep(float(text.partition(" ")[2] or 60))
+        if text.startswith("until "):
+            wanted = Path(text.removeprefix("until "))
+            while not wanted.exists():  # noqa: ASYNC110, ASYNC240  (the test has no other way in)
+                await asyncio.sleep(0.01)
         yield Finished("stop")
 
 
@@ -35,7 +43,7 @@ def main() -> None:
         serve(
             lambda: Gateway(Agent(Talking()), store, Keys(own=OWN), port=int(sys.argv[2]), limits=limits),
             drain_timeout=float(sys.argv[3]) if len(sys.argv) > 3 else 1.0,
-            exit_timeout=3.0,
+            exit_timeout=10.0,  # for a busy machine
             on_start=lambda gateway: print(gateway.url, flush=True),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import subprocess
 import sys
@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support.ports import held_ports
 from tests.support.waiting import wait_until
 
 
@@ -20,7 +21,8 @@ class NATSServer:
         self._folder = folder
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
+        self._held = contextlib.ExitStack()
+        [self.port] = self._held.enter_context(held_ports())  # nobody else gets it while the server is down
         self.start()
 
     @property
@@ -37,14 +39,12 @@ class NATSServer:
         ports = self._folder / "ports"
         ports.mkdir(exist_ok=True)
         program = Path(sys.executable).with_name("nats-server")
-        port = str(self.port or -1)  # it chooses one, and writes it down
         data = self._folder / "data"
-        argv: list[str | Path] = [program, "-js", "-sd", data, "-a", "127.0.0.1", "-p", port]
+        argv: list[str | Path] = [program, "-js", "-sd", data, "-a", "127.0.0.1", "-p", str(self.port)]
         argv += ["--ports_file_dir", ports, *self._arguments]
         self._process = subprocess.Popen(argv, stderr=subprocess.DEVNULL)
-        said = ports / f"nats-server_{self.pid}.ports"
+        said = ports / f"nats-server_{self.pid}.ports"  # it writes this when it listens
         wait_until(lambda: said.exists() and said.stat().st_size > 0, 20)
-        self.port = int(json.loads(said.read_text())["nats"][0].rpartition(":")[2])
 
     def kill(self) -> None:
         """End it as a power cut does."""
@@ -55,6 +55,7 @@ class NATSServer:
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()
+        self._held.close()
 
     def __enter__(self) -> Self:
         return self

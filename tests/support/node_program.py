@@ -41,7 +41,7 @@ def main() -> None:
         serve(
             lambda: Gateway(Agent(model), store, Keys(own=OWN), limits=limits),
             drain_timeout=float(patience),
-            exit_timeout=3.0,
+            exit_timeout=10.0,  # for a busy machine
             on_start=lambda gateway: print(gateway.url, flush=True),
         )
 

@@ -59,16 +59,17 @@ def ends(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 @looped
-async def test_a_node_that_leaves_hands_its_sessions_over(nats_server: NATSServer, prefix: str) -> None:
+async def test_a_node_that_leaves_hands_its_sessions_over(nats_server: NATSServer, prefix: str, tmp_path: Path) -> None:
     """Idle sessions are free at once, a running turn ends by itself, and what was queued behind it runs elsewhere."""
+    go = tmp_path / "go"
     async with (
         node_of(nats_server, prefix, ScriptedModel("Here.", "Here.")) as here,
-        NodeProcess(nats_server.url, prefix, patience=20.0) as there,
+        NodeProcess(nats_server.url, prefix, patience=30.0) as there,
     ):
         async with there.client() as client:
             await client.create("idle")
             await client.create("busy")
-            await client.post("wait 2", "busy")
+            await client.post(f"until {go}", "busy")
             async with client.events("busy") as stream:
                 await stream.until("text.delta", 3)
             await client.post("Next.", "busy", id="next")
@@ -77,6 +78,7 @@ async def test_a_node_that_leaves_hands_its_sessions_over(nats_server: NATSServe
             assert ends(await here.client.finished("idle")) == [("done", "")]
             refused = await client.post("Late.", "busy", id="late")
             assert refused.status == 503
+            go.touch()
         assert ends(await here.client.finished("busy", turns=2)) == [("done", ""), ("done", "")]
         assert await there.ended() == 128 + signal.SIGTERM
         assert here.has == {"idle", "busy"}
@@ -103,8 +105,8 @@ async def test_a_turn_that_outlasts_the_drain_is_sealed(nats_server: NATSServer,
 async def test_a_node_that_was_killed_is_replaced(nats_server: NATSServer, prefix: str) -> None:
     """Its turn is sealed as a crash, its queued message is applied once, and streams elsewhere have no gap."""
     async with (
-        NodeProcess(nats_server.url, prefix, lease_seconds=1.5) as there,
-        node_of(nats_server, prefix, ScriptedModel("Taken over."), lease_seconds=1.5) as here,
+        NodeProcess(nats_server.url, prefix, lease_seconds=4.0) as there,
+        node_of(nats_server, prefix, ScriptedModel("Taken over."), lease_seconds=4.0) as here,
     ):
         async with there.client() as client:
             await client.create()
@@ -127,8 +129,8 @@ async def test_a_node_that_was_suspended_for_too_long_has_lost_its_sessions(
 ) -> None:
     """When it wakes it writes nothing more, and passes requests on to the node that has the session now."""
     async with (
-        NodeProcess(nats_server.url, prefix, lease_seconds=1.5) as there,
-        node_of(nats_server, prefix, ScriptedModel("Taken over.", "Again."), lease_seconds=1.5) as here,
+        NodeProcess(nats_server.url, prefix, lease_seconds=4.0) as there,
+        node_of(nats_server, prefix, ScriptedModel("Taken over.", "Again."), lease_seconds=4.0) as here,
     ):
         async with there.client() as client:
             await client.create()
@@ -194,8 +196,8 @@ async def test_a_node_that_is_cut_off_stops_its_turns_and_comes_back(own_server:
 @looped
 async def test_a_session_whose_creator_died_is_created_by_another_node(nats_server: NATSServer, prefix: str) -> None:
     """A node died between taking the lease and the first event: once that has ended, the session can be created."""
-    dead = await run_blocking_async(lambda: NATSStore(nats_server.url, prefix=prefix, lease_seconds=1.5), token=NEVER)
-    async with node_of(nats_server, prefix, lease_seconds=1.5) as node:
+    dead = await run_blocking_async(lambda: NATSStore(nats_server.url, prefix=prefix, lease_seconds=4.0), token=NEVER)
+    async with node_of(nats_server, prefix, lease_seconds=4.0) as node:
         await run_blocking_async(lambda: dead.acquire("s"), token=NEVER)
 
         async def is_created() -> bool:
@@ -237,8 +239,8 @@ async def test_an_event_stream_without_its_servers_ends_with_one_line(
 async def test_sessions_of_a_dead_node_are_listed_again_when_that_fails(nats_server: NATSServer, prefix: str) -> None:
     """The servers elected a leader while a node died: what was queued there waited until somebody asked for it."""
     async with (
-        NodeProcess(nats_server.url, prefix, lease_seconds=1.5) as there,
-        node_of(nats_server, prefix, ScriptedModel("Here."), lease_seconds=1.5) as here,
+        NodeProcess(nats_server.url, prefix, lease_seconds=4.0) as there,
+        node_of(nats_server, prefix, ScriptedModel("Here."), lease_seconds=4.0) as here,
     ):
         async with there.client() as client:
             await client.create()

@@ -14,7 +14,7 @@ from halter.gateway import GatewayLimits
 from halter.testing import Gate
 from halter.voice.transcriber import Transcriber
 from halter.voice.voice_messages import VoiceMessages
-from tests.support.gateway_client import Answer, Client, gateway_of, kinds, sqlite
+from tests.support.gateway_client import Answer, Client, EventStream, gateway_of, kinds, sqlite
 from tests.support.looped import looped
 from tests.support.scripted_transcriber import ScriptedTranscriber, sound
 from tests.support.sessions import call
@@ -42,6 +42,8 @@ def edited(events: list[dict[str, Any]]) -> list[str]:
 
 def test_a_browsers_recording_interrupts_and_is_answered() -> None:
     """Real speech, really transcribed: one transcription, one echo, one answer, and the turn before it was stopped."""
+    data = packed("webm", "Take the blue one.")
+    patient = aiohttp.ClientTimeout(total=110)  # the model that transcribes is loaded first
 
     async def main() -> None:
         gate = Gate()
@@ -50,11 +52,11 @@ def test_a_browsers_recording_interrupts_and_is_answered() -> None:
             await client.create()
             await client.post("Paint the door.")
             await gate.await_reached()
-            data = packed("webm", "Take the blue one.")
             answers = [await say(client, data, "audio/webm;codecs=opus", mode="interrupt", id="v") for _ in range(2)]
             assert [answer.status for answer in answers] == [202, 202]
             assert answers[0].body["mode"] == "interrupt"
-            events = await client.finished(turns=2)
+            async with client.http.get("/v1/sessions/s/events", timeout=patient) as response:
+                events = await EventStream(response).until("turn.finished", 2)
             (words,) = edited(events)
             assert "blue" in words.lower()
             ends = [event["data"] for event in events if event["data"]["type"] == "turn.finished"]
@@ -62,7 +64,7 @@ def test_a_browsers_recording_interrupts_and_is_answered() -> None:
             accepted = [event["data"] for event in events if event["data"]["type"] == "message.accepted"]
             assert [data["preparing"] for data in accepted] == ["", "transcribing"]
 
-    asyncio.run(asyncio.wait_for(main(), 40))
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 @looped

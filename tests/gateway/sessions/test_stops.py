@@ -13,6 +13,8 @@ from halter.cancel.one_shot_event import OneShotEvent
 from halter.gateway import GatewayLimits
 from halter.gateway.sessions import stops
 from halter.models import ToolCall
+from halter.models.backoff import Backoff
+from halter.session import serving
 from halter.stores import MemoryStore
 from halter.testing import Gate, ScriptedModel
 from tests.support.gateway_client import gateway_of
@@ -197,8 +199,9 @@ async def test_one_call_can_be_stopped_alone() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/sessions/s/stop", "/v1/stop"])
 @looped
-async def test_a_stop_that_cannot_hold_messages_is_not_acknowledged(path: str) -> None:
+async def test_a_stop_that_cannot_hold_messages_is_not_acknowledged(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is full: the turn is stopped, but the client is told to send the stop again, as "later" may run."""
+    monkeypatch.setattr(serving, "_BACKOFF", Backoff(base=60.0, cap=60.0))  # "later" does not run before the next stop
     store, gate = HookedStore(), Gate()
     async with gateway_of(["Wait", gate], store=store) as (_, client):
         await client.create()

@@ -136,6 +136,7 @@ def test_the_buttons_around_the_conversation(house: MakeHouse, tab: MakeTab) -> 
     """Help, the settings, the choice of files, and on a phone the list and what is beside it."""
     page = tab(house("One.").address(), phone=True)
     dialog = page.page.get_by_role("dialog")
+    expect(page.page.locator("#status").get_by_label("Model")).to_have_value("scripted")  # the agents have come
     page.button("Sessions").tap()
     page.button("Help and keyboard shortcuts").tap()
     expect(dialog).to_contain_text("Ctrl+Enter")

@@ -77,6 +77,7 @@ def test_a_failing_test_is_fixed_and_undone(house: MakeHouse, tab: MakeTab, tmp_
         hand = _Hand(page)
         hand.say("The test of total() fails. Fix it.")
         hand.allow_for_session()
+        expect(page.answers).to_be_visible(timeout=60_000)  # after many calls, and two processes among them
         page.idle()
         states = page.calls.locator("summary .state")
         expect(states).to_contain_text(["5 lines", "matches", "done", "exit code 1", "done", "done", "done"])

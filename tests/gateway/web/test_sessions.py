@@ -423,6 +423,7 @@ def test_the_settings(house: MakeHouse, tab: MakeTab) -> None:
     page = tab(there.address())
     paper = "getComputedStyle(document.body).backgroundColor"
     light = page.page.evaluate(paper)
+    expect(page.page.locator("#status").get_by_label("Model")).to_have_value("scripted")  # the agents have come
     page.button("Settings").click()
     dialog = page.page.get_by_role("dialog")
     expect(dialog).to_contain_text("remove")
