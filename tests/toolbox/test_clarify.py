@@ -22,10 +22,11 @@ from tests.support.background import Background, RunningTurn
 from tests.support.batches import Probe
 from tests.support.hooked_store import HookedStore, store_with
 from tests.support.sessions import agent_of, call, data_of, model_of, said, wait_for
+from tests.support.stopped_calls import patient
 from tests.support.valid_history import judge_session
 from tests.support.waiting import wait_until
 
-TOOLS = Clarify().tools
+TOOLS = patient(Clarify().tools)
 ASK = call("clarify", "q1", json.dumps({"question": "Which colour?", "choices": ["Red", "Blue"]}))
 
 

@@ -14,12 +14,15 @@ from halter import Agent, Session, tool
 from halter.events import QuestionAsked
 from halter.stores import MemoryStore
 from halter.testing import DeafTool, Gate, ScriptedModel
+from halter.toolbox import delegate as delegate_module
 from halter.toolbox.clarify import Clarify
 from halter.toolbox.delegate import Delegate
 from tests.support.background import RunningTurn
 from tests.support.batches import Probe
 from tests.support.looped import looped
 from tests.support.sessions import agent_of, call, data_of, kinds, model_of, wait_for
+from tests.support.stopped_calls import PATIENT, patient
+from tests.support.time_limits import call_limited
 from tests.support.valid_history import judge_session
 from tests.support.waiting import wait_until
 
@@ -44,7 +47,7 @@ def states(agent: Agent) -> list[str]:
 
 
 def session_with(tools: Delegate, *script: Any, store: MemoryStore | None = None) -> Session:
-    return agent_of(*script, tools=tools.tools).session("s", store)
+    return agent_of(*script, tools=patient(tools.tools)).session("s", store)
 
 
 # -- in the foreground ---------------------------------------------------------------------------------------------
@@ -130,8 +133,9 @@ STOPS: dict[str, Callable[[Session], object]] = {
 
 
 @pytest.mark.parametrize("how", STOPS)
-def test_a_stop_in_the_middle_gives_what_each_has(how: str) -> None:
+def test_a_stop_in_the_middle_gives_what_each_has(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At a stop those that were done are whole, the others stop and what they had said is marked as not complete."""
+    monkeypatch.setattr(delegate_module, "_STOP_WAIT", PATIENT)
     gates = [Gate(), Gate()]
     done, half, mute = named("done", "whole answer"), named("half", ["half of ", gates[0]]), named("mute", [gates[1]])
     with session_with(Delegate([done, half, mute]), delegate("done: a", "half: b", "mute: c"), "ok") as session:
@@ -325,7 +329,7 @@ def _can_open(agent: Agent, name: str, store: MemoryStore) -> bool:
 @pytest.mark.parametrize("background", [False, True])
 def test_a_question_of_a_child_is_put_to_the_person(background: bool) -> None:
     """Nobody listens to a child's session: its question is asked in its parent's, also when no turn runs there."""
-    child = named("a", call("clarify", "q", '{"question": "Which?"}'), "thanks", tools=Clarify().tools)
+    child = named("a", call("clarify", "q", '{"question": "Which?"}'), "thanks", tools=patient(Clarify().tools))
     script = [delegate("a: dig", background=background), "ok", subagents(action="collect", timeout=10.0), "ok"]
     with session_with(Delegate([child]), *script) as session, session.subscribe() as listener:
         running = RunningTurn(session)
@@ -342,9 +346,10 @@ def test_a_question_of_a_child_is_put_to_the_person(background: bool) -> None:
         assert bool(answered) is not background  # it belongs to no turn if that has ended
 
 
-def test_a_stop_withdraws_the_question_of_a_child() -> None:
+def test_a_stop_withdraws_the_question_of_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop of the parent's turn ends the child's wait for an answer, and the question is withdrawn."""
-    child = named("a", call("clarify", "q", '{"question": "Which?"}'), tools=Clarify().tools)
+    monkeypatch.setattr(delegate_module, "_STOP_WAIT", PATIENT)
+    child = named("a", call("clarify", "q", '{"question": "Which?"}'), tools=patient(Clarify().tools))
     with session_with(Delegate([child]), delegate("a: dig"), "ok") as session, session.subscribe() as listener:
         running = RunningTurn(session)
         asked = wait_for(listener, "question.asked").data
@@ -391,19 +396,24 @@ def test_a_child_in_a_deaf_tool_does_not_hold_up_a_stop(how: str) -> None:
 @pytest.mark.parametrize("background", [False, True])
 def test_a_child_that_takes_too_long_is_stopped_alone(background: bool) -> None:
     """It comes back with what it has, marked as out of time; its siblings and the turn go on."""
-    slow, quick = named("slow", ["some words", Gate()]), named("quick", "done")
-    tools = Delegate([slow, quick], timeout=1.5)
     script: list[Any] = [delegate("slow: x", "quick: y", background=background)]
     if background:
-        script.append(subagents(action="collect", timeout=30))
-    with session_with(tools, *script, "ok") as session:
-        turn = session.run("x")
-        content = str(turn.outcomes[-1].content)
-        assert turn.status == "done"
-        assert re.search(r"slow \(x\) was stopped after \d+\.\d", content)
-        assert "because it timed out" in content
-        assert "partial answer]\nsome words" in content
-        assert "quick (y) is done" in content
+        script.append(subagents(action="collect", timeout=60))
+
+    def run(seconds: float) -> tuple[str, Agent]:
+        slow, quick = named("slow", ["some words", Gate()]), named("quick", "done")
+        with session_with(Delegate([slow, quick], timeout=seconds), *script, "ok") as session:
+            turn = session.run("x")
+            assert turn.status == "done"
+            return str(turn.outcomes[-1].content), slow
+
+    def has_begun(result: tuple[str, Agent]) -> bool:  # the limit is that of the quick one too
+        return "some words" in result[0] and "quick (y) is done" in result[0]
+
+    (content, slow), _ = call_limited(run, has_begun)
+    assert re.search(r"slow \(x\) was stopped after \d+\.\d", content)
+    assert "because it timed out" in content
+    assert "partial answer]\nsome words" in content
     assert states(slow) == ["cancelled"]
 
 

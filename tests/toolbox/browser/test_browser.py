@@ -25,6 +25,7 @@ from halter.cancel.processes.tree import ProcessTree
 from halter.events.tools import ToolStarted
 from halter.models import Image, ToolCall
 from halter.testing import MOMENTS, Moment, ScriptedModel, Stop, ToolCalls
+from halter.toolbox.browser import page as page_module
 from halter.toolbox.browser.browser import Browser
 from halter.toolbox.browser.chromium import NAMES, Chromium, find_executable
 from halter.toolbox.browser.proxy import FilteringProxy
@@ -73,7 +74,7 @@ class Surfer:
         return life._tree
 
     def close(self) -> None:
-        self.resources.close()
+        self.resources.close(PATIENT)
 
 
 def ref_of(what: str, snapshot: str) -> str:
@@ -135,7 +136,7 @@ def test_a_page_is_shown_as_elements_with_names(surfer: Surfer) -> None:
     assert "Page: Home" in surfer.text("snapshot")
 
 
-def test_elements_are_acted_on_by_their_names(surfer: Surfer) -> None:
+def test_elements_are_acted_on_by_their_names(surfer: Surfer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A click follows a link, back goes back, a text is typed and sent, a key is pressed."""
     snapshot = surfer.home()
     assert "the second page's text" in surfer.text("click", ref=ref_of('link "the second page"', snapshot))
@@ -145,7 +146,9 @@ def test_elements_are_acted_on_by_their_names(surfer: Surfer) -> None:
     assert 'heading "Pressed"' in pressed
     field = ref_of('textbox "search"', pressed)
     assert "halters" in surfer.text("type", ref=field, text="halters")
-    assert "at /found?q=reins" in surfer.text("type", ref=field, text="reins", submit=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(page_module, "_NAVIGATION_DELAY", 10.0)  # it ends as soon as the navigation starts
+        assert "at /found?q=reins" in surfer.text("type", ref=field, text="reins", submit=True)
     surfer.text("back")
     assert "Pressed Tab" in surfer.text("press", key="Tab")
 
@@ -415,7 +418,7 @@ def test_closing_leaves_nothing(fresh: Surfer) -> None:
     fresh.close()
     assert not [pid for pid in pids if is_alive(pid)]
     assert not Path(life._folder).exists()
-    assert not [each for each in threading.enumerate() if each is chromium._loop._thread]
+    wait_until(lambda: chromium._loop._thread not in threading.enumerate())
     chromium.close()
     fresh.resources = SessionResources()
     fresh.resources.keep(fresh.browser._open).close()

@@ -17,6 +17,7 @@ from tests.support.fetching import Names, answering, get, local
 from tests.support.leftovers import nothing_is_left  # noqa: F401  (for each test here)
 from tests.support.processes import open_descriptors
 from tests.support.slow_server import SlowServer
+from tests.support.time_limits import call_limited
 from tests.support.waiting import wait_until
 
 
@@ -77,8 +78,13 @@ def test_a_failure_is_an_answer_with_an_excerpt(server: SlowServer) -> None:
 @pytest.mark.parametrize("path", ["/hang", "/trickle"])
 def test_a_fetch_ends_in_time(server: SlowServer, path: str) -> None:
     """A server that says nothing, or a little for ever, is left when the time is up, and sees it."""
-    with pytest.raises(FetchError, match="longer than"):
-        get(local(server, timeout=0.3), server.url + path)
+
+    def fetch(seconds: float) -> bool:
+        with pytest.raises(FetchError, match="longer than"):
+            get(local(server, timeout=seconds), server.url + path)
+        return server.has_seen(path)
+
+    call_limited(fetch, bool)
     server.wait_for_close(path)
 
 

@@ -23,6 +23,7 @@ from halter.testing import Moment, ScriptedModel, Stop, ToolCalls
 from halter.toolbox.mcp.connection import ServerFailed
 from halter.toolbox.mcp.mcp import MCP
 from tests.support.mcp_server import PIXEL
+from tests.support.ports import held_ports
 from tests.support.processes import is_alive, run_python, wait_dead
 from tests.support.stopped_calls import IN_THE_MIDDLE, PATIENT, STOP_OR_STEER, every_moment, patient
 from tests.support.time_limits import call_limited
@@ -35,20 +36,20 @@ KINDS = ["stdio", "stdio legacy", "http", "http legacy"]
 class Served:
     """A server, our end of it, and the folder in which it takes notes."""
 
-    def __init__(self, kind: str, notes: Path) -> None:
+    def __init__(self, kind: str, notes: Path, port: int = 0) -> None:
         self.notes = notes
         self.process: subprocess.Popen[bytes] | None = None
         mode = "legacy" if "legacy" in kind else "auto"
         if kind.startswith("stdio"):
             self.mcp = MCP.stdio(sys.executable, [SERVER, "stdio", str(notes)], mode=mode)
         else:
-            self.start_http()
+            self.start_http(port)
             self.mcp = MCP.http(f"http://127.0.0.1:{self.port}/mcp", mode=mode)
         self.tools = self.mcp.tools()
 
-    def start_http(self, port: str = "0") -> None:
+    def start_http(self, port: int) -> None:
         (self.notes / "port").unlink(missing_ok=True)
-        self.process = subprocess.Popen([sys.executable, SERVER, "http", str(self.notes), port])
+        self.process = subprocess.Popen([sys.executable, SERVER, "http", str(self.notes), str(port)])
         wait_until(self.notes.joinpath("port").exists, 30)
         self.port = (self.notes / "port").read_text()
 
@@ -193,28 +194,22 @@ def test_a_server_that_died_in_between_harms_no_call(child: Served) -> None:
 
 def test_a_server_that_was_restarted_is_found_again(tmp_path: Path) -> None:
     """Over HTTP a call fails while the server is away, and the next one after its return works."""
-    served = Served("http legacy", tmp_path)
-    try:
+    with held_ports() as [port], contextlib.closing(Served("http legacy", tmp_path, port)) as served:
         assert served.call("add", a=1, b=2).content == "3"
         served.kill()
         gone = served.call("add", a=1, b=2)
         assert gone.status == "failed"
         assert "127.0.0.1" in gone.detail
-        served.start_http(served.port)
+        served.start_http(port)
         assert served.call("add", a=1, b=2).content == "3"
-    finally:
-        served.close()
 
 
 def test_a_forgotten_session_is_opened_again(tmp_path: Path) -> None:
     """A server that was restarted between two calls knows our session no more: it is asked for a new one."""
-    served = Served("http legacy", tmp_path)
-    try:
+    with held_ports() as [port], contextlib.closing(Served("http legacy", tmp_path, port)) as served:
         served.kill()
-        served.start_http(served.port)
+        served.start_http(port)
         assert served.call("add", a=1, b=2).content == "3"
-    finally:
-        served.close()
 
 
 def test_only_named_variables_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +281,7 @@ def test_a_server_dies_with_its_owner(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
     """
     for how in ("end", "kill"):
-        ended = run_python(code, SERVER, str(tmp_path), how)
+        ended = run_python(code, SERVER, str(tmp_path), how, timeout=90)
         pids = [int(word) for word in ended.stdout.split()]
         assert len(pids) == 1, ended.stderr
         for pid in pids:
@@ -296,21 +291,24 @@ def test_a_server_dies_with_its_owner(tmp_path: Path) -> None:
 def test_a_deaf_server_dies_with_a_killed_owner(tmp_path: Path) -> None:
     """A server that does not care for the end of its input is killed when its owner is."""
     code = """
-        import os, signal, sys
+        import os, signal, sys, time
         from halter.toolbox.mcp.mcp import MCP
         deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
-        server = MCP.stdio(sys.executable, ["-c", deaf], connect_timeout=20)
+        server = MCP.stdio(sys.executable, ["-c", deaf], connect_timeout=60)
         import threading
         def end():
             found = []
-            while not found:  # it may not have called exec yet
-                found = open(f"/proc/self/task/{server._loop._thread.native_id}/children").read().split()
+            while not found:  # the loop may not have a thread yet, nor a server
+                time.sleep(0.005)
+                number = getattr(server._loop._thread, "native_id", None)
+                if number is not None:
+                    found = open(f"/proc/self/task/{number}/children").read().split()
             print(*found, flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         threading.Timer(0.2, end).start()
         server.tools()
     """
-    ended = run_python(code)
+    ended = run_python(code, timeout=90)
     pids = [int(word) for word in ended.stdout.split()]
     assert pids, ended.stderr
     for pid in pids:

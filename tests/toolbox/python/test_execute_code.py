@@ -170,7 +170,7 @@ def test_what_interrupted_code_has_started_is_ended(tmp_path: Path) -> None:
 
 def test_code_has_its_time(tmp_path: Path) -> None:
     """Code that takes too long is interrupted, and fails with what it had printed."""
-    with leaves_nothing(), calls_in(tmp_path) as calls:
+    with leaves_nothing(), calls_in(tmp_path, grace=5) as calls:
         run(calls, "kept = 1")  # starts the interpreter, which takes its time as well
         code = "print('on')\nimport time; time.sleep(60)"
         outcome, limit = call_limited(

@@ -22,7 +22,7 @@ from halter.toolbox.remote.ssh_process import collect
 from tests.support.allowing import allow
 from tests.support.remote_calls import Work, machine_of, remote_of
 from tests.support.ssh_server import PASSWORD, USER, SSHServer
-from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, OBEYS, is_over
+from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, OBEYS, is_over, patient
 from tests.support.waiting import wait_until
 
 FILES: dict[str, bytes] = {
@@ -286,7 +286,7 @@ def test_a_stopped_read_gives_control_back(server: SSHServer, tmp_path: Path, re
     (tmp_path / "file").write_text("there")
     held = Held(server, "tail", 1)
     try:
-        with ToolCalls(*remote_of(server).tools, approve=allow) as calls:
+        with ToolCalls(*patient(remote_of(server).tools), approve=allow) as calls:
             stop = Stop(reason, moment, wait=lambda: wait_until(held.is_waiting))
             outcome = calls.call_stopped(stop, "read_file", path="file")
             assert outcome.status in ({"cancelled"} if moment in IN_THE_MIDDLE else OBEYS[moment])
@@ -301,7 +301,7 @@ def test_a_stopped_read_gives_control_back(server: SSHServer, tmp_path: Path, re
 @pytest.mark.parametrize("moment", BEFORE_THE_END)
 def test_a_stopped_search_gives_its_matches(server: SSHServer, forest: Forest, reason: str, moment: Moment) -> None:
     """Whenever the stop comes, a search gives what it has found by then, and the connection is used again."""
-    with ToolCalls(*remote_of(server).tools, approve=allow) as calls:
+    with ToolCalls(*patient(remote_of(server).tools), approve=allow) as calls:
         stop = Stop(reason, moment, wait=lambda: wait_until(forest.held.is_waiting))
         outcome = calls.call_stopped(stop, "search_files", pattern="need.e", path=str(forest.trees))
         assert outcome.status in GIVES_BACK[moment]
@@ -332,7 +332,7 @@ def test_a_lost_connection_keeps_the_matches(work: Work, server: SSHServer, fore
 @pytest.mark.parametrize("moment", BEFORE_THE_END)
 def test_a_stopped_patch_is_whole_or_not_done(server: SSHServer, tmp_path: Path, reason: str, moment: Moment) -> None:
     """Whenever the stop comes, both files are as they were or as they shall be, and no draft is left."""
-    with ToolCalls(*remote_of(server).tools, approve=allow) as calls:
+    with ToolCalls(*patient(remote_of(server).tools), approve=allow) as calls:
         pair = Pair(tmp_path)
         stop = Stop(reason, moment, wait=lambda: wait_until(lambda: pair.has_draft() or is_over(calls)))
         outcome = calls.call_stopped(stop, "patch", changes=pair.changes)

@@ -18,11 +18,12 @@ from halter.testing import Moment, Stop, ToolCalls
 from halter.toolbox.python import interpreter_main
 from halter.toolbox.remote import interpreter_supervisor
 from halter.toolbox.remote.remote import Remote
+from halter.toolbox.remote.ssh import SSHMachine
 from tests.support.allowing import allow
 from tests.support.processes import is_alive, wait_dead
-from tests.support.remote_calls import judge_dead, machine_of, pids_in, remote_of, wait_for_pids
+from tests.support.remote_calls import judge_dead, pids_in, remote_of, wait_for_pids
 from tests.support.ssh_server import SSHServer
-from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, kept_by
+from tests.support.stopped_calls import BEFORE_THE_END, GIVES_BACK, IN_THE_MIDDLE, kept_by, patient
 from tests.support.time_limits import call_limited
 from tests.support.waiting import wait_until
 
@@ -38,7 +39,9 @@ DEAF = f"import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n{BUSY}\nwh
 
 @pytest.fixture
 def calls(server: SSHServer) -> Iterator[ToolCalls]:
-    with ToolCalls(*remote_of(server).tools, approve=allow) as calls:
+    remote = remote_of(server)
+    remote.code._grace = 5.0  # for code that hears its interrupt, on a busy machine
+    with ToolCalls(*patient(remote.tools), approve=allow) as calls:
         yield calls
 
 
@@ -114,19 +117,21 @@ def test_a_stop_at_the_very_end(calls: ToolCalls, tmp_path: Path, reason: str) -
         code = f"print('said')\nopen({str(mark)!r}, 'w').close()"
         outcome = calls.call_stopped(Stop(reason, wait=lambda: wait_until(mark.exists)), "execute_code", code=code)
         assert outcome.status in {"completed", "partial"}
-        assert text_of(outcome).startswith("said\n")
+        if outcome.status == "completed":  # at a stop it may still be on its way
+            assert text_of(outcome) == "said\n"
         assert run(calls, f"{number}").content == f"{number}\n"
 
 
-def test_deaf_code_is_killed(calls: ToolCalls, tmp_path: Path) -> None:
+def test_deaf_code_is_killed(server: SSHServer, tmp_path: Path) -> None:
     """Code that does not hear its interrupt dies with its family; the next call gets a fresh one and is told."""
-    outcome = calls.call_stopped(Stop("steer", report="on\n"), "execute_code", code=DEAF)
-    assert outcome.status == "partial"
-    assert text_of(outcome).startswith("on\n[interrupted, but it has not ended yet")
-    judge_dead(tmp_path / "pids")
-    fresh = text_of(run(calls, "'other' in globals()"))
-    assert "was killed; this is a new one" in fresh
-    assert fresh.endswith("False\n")
+    with ToolCalls(*patient(remote_of(server).tools), approve=allow) as calls:
+        outcome = calls.call_stopped(Stop("steer", report="on\n"), "execute_code", code=DEAF)
+        assert outcome.status == "partial"
+        assert text_of(outcome).startswith("on\n[interrupted, but it has not ended yet")
+        judge_dead(tmp_path / "pids")
+        fresh = text_of(run(calls, "'other' in globals()"))
+        assert "was killed; this is a new one" in fresh
+        assert fresh.endswith("False\n")
 
 
 def test_code_has_its_time(calls: ToolCalls) -> None:
@@ -188,10 +193,10 @@ def test_a_machine_that_is_gone_for_good_ends_the_code_too(calls: ToolCalls, ser
     judge_dead(tmp_path / "pids")
 
 
-def test_a_connection_that_falls_silent_ends_the_code(server: SSHServer, tmp_path: Path) -> None:
+def test_a_connection_that_falls_silent_ends_the_code(server: SSHServer, beating: SSHMachine, tmp_path: Path) -> None:
     """If heartbeats do not arrive any more, and nobody has noticed a break, the machine ends the code as well."""
-    with ToolCalls(*Remote(machine_of(server, keepalive=0.25)).tools, approve=allow) as calls:
-        assert run(calls, f"{BUSY}time.sleep(1.2)").content == "on\n"  # longer than the silence that is allowed
+    with ToolCalls(*Remote(beating).tools, approve=allow) as calls:
+        assert run(calls, f"{BUSY}time.sleep(3.5)").content == "on\n"  # longer than the silence that is allowed
         server.is_silent = True
         judge_dead(tmp_path / "pids")
 

@@ -22,6 +22,7 @@ from tests.support.processes import is_alive
 from tests.support.remote_calls import COMMANDS, Work, ask, judge_dead, machine_of, pids_in, remote_of, wait_for_pids
 from tests.support.sessions import agent_of, data_of, model_of
 from tests.support.ssh_server import SSHServer
+from tests.support.stopped_calls import patient
 from tests.support.time_limits import call_limited
 from tests.support.valid_history import judge_session
 from tests.support.waiting import wait_until
@@ -266,9 +267,8 @@ def test_a_session_stops_its_remote_work(server: SSHServer, tmp_path: Path) -> N
     pids, job = tmp_path / "pids", tmp_path / "job"
     background = ask("terminal", "b", command="echo $$ >job; sleep 1000", background=True)
     gate = Gate()
-    agent = agent_of(
-        background, ask("terminal", "f", command=COMMANDS["new session"]), [gate], tools=remote.tools, approve=allow
-    )
+    foreground = ask("terminal", "f", command=COMMANDS["new session"])
+    agent = agent_of(background, foreground, [gate], tools=patient(remote.tools), approve=allow)
     with agent.session() as session:
         _stop_when(session, wait_for_pids(pids, 2))
         judge_dead(pids)

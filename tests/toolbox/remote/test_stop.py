@@ -13,14 +13,17 @@ import pytest
 
 from halter import CancellationToken
 from halter.testing import Stop
+from halter.toolbox.remote import machine as machine_module
 from halter.toolbox.remote.machine import RemoteCommand
 from halter.toolbox.remote.remote import Remote
+from halter.toolbox.remote.ssh import SSHMachine
 from halter.tools.resources import SessionResources
 from tests.support.allowing import allow
 from tests.support.batches import Probe
 from tests.support.processes import is_alive, wait_dead
 from tests.support.remote_calls import COMMANDS, Work, ask, judge_dead, machine_of, pids_in, remote_of, wait_for_pids
 from tests.support.ssh_server import SSHServer
+from tests.support.stopped_calls import PATIENT, patient
 from tests.support.waiting import wait_until
 
 # -- stops ---------------------------------------------------------------------------------------------------------
@@ -209,27 +212,30 @@ def _tools_without(missing: set[str], folder: Path) -> Path:
 
 
 def test_a_connection_that_falls_silent_ends_the_command(
-    server: SSHServer, resources: SessionResources, tmp_path: Path
+    server: SSHServer, beating: SSHMachine, resources: SessionResources, tmp_path: Path
 ) -> None:
     """If heartbeats do not arrive any more, and nobody has noticed a break, the machine ends the command as well."""
     work = Work(server, resources)
-    work.tools = Remote(machine_of(server, keepalive=0.25), grace=0.3).tools
+    work.tools = Remote(beating, grace=0.3).tools
     work.text("terminal", command=COMMANDS["ignores TERM"], background=True)
     wait_until(wait_for_pids(tmp_path / "pids", 2))
     server.is_silent = True
     judge_dead(tmp_path / "pids")
 
 
-def test_heartbeats_keep_a_command_alive(server: SSHServer, resources: SessionResources) -> None:
+def test_heartbeats_keep_a_command_alive(server: SSHServer, beating: SSHMachine, resources: SessionResources) -> None:
     """A command that says nothing for longer than the silence that is allowed goes on."""
     work = Work(server, resources)
-    work.tools = Remote(machine_of(server, keepalive=0.25)).tools
-    assert work.text("terminal", command="sleep 2; echo there") == "there\n[exit code 0]"
+    work.tools = Remote(beating).tools
+    assert work.text("terminal", command="sleep 4; echo there") == "there\n[exit code 0]"
 
 
-def test_more_commands_than_a_server_allows_take_turns(server: SSHServer, resources: SessionResources) -> None:
+def test_more_commands_than_a_server_allows_take_turns(
+    server: SSHServer, resources: SessionResources, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Twelve commands at once are all run, and a stop reaches those that wait for their turn."""
-    tools = remote_of(server).tools
+    monkeypatch.setattr(machine_module, "_STOP_WAIT", PATIENT)
+    tools = patient(remote_of(server).tools)
 
     async def main() -> None:
         calls = [ask("terminal", f"c{number}", command=f"echo {number}") for number in range(12)]

@@ -240,7 +240,7 @@ def test_jobs_end_with_their_session(tmp_path: Path) -> None:
     with Agent(ScriptedModel("warm")).session() as session:
         session.run("start the loop that all sessions share")
     with leaves_nothing():
-        with Agent(model, Terminal(tmp_path).tools, approve=allow).session() as session:
+        with Agent(model, patient(Terminal(tmp_path).tools), approve=allow).session() as session:
 
             def stop() -> None:
                 wait_until(lambda: any(isinstance(event.data, ToolProgress) for event in session.events()))

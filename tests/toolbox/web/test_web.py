@@ -31,6 +31,7 @@ from tests.support.stopped_calls import (
     call,
     check_obeys,
     every_moment,
+    patient,
     text_of,
 )
 from tests.support.waiting import wait_until
@@ -342,7 +343,7 @@ def test_a_session_goes_on_with_what_was_read(server: SlowServer, web: Web) -> N
     good = server.page("/good", "good words", "text/plain")
     arguments = json.dumps({"urls": [good, f"{server.url}/hang"]})
     model = ScriptedModel(ToolCall("1", "web_extract", arguments), "done")
-    with Agent(model, web.tools).session() as session:
+    with Agent(model, patient(web.tools)).session() as session:
 
         def steer() -> None:
             server.wait_for_request("/hang")
