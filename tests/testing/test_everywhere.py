@@ -99,10 +99,10 @@ def test_a_thread_that_was_started_before_is_not_used(monkeypatch: pytest.Monkey
         is_busy.clear()
         may_end.clear()
         trace = threading.gettrace()
-        threading.settrace(lambda *_: None)  # type: ignore[arg-type]  # as before the exploration
+        threading.settrace(lambda *_: None)  # as before the exploration
         pool.submit(lambda: (is_busy.set(), may_end.wait(30)))
         is_busy.wait(30)
-        threading.settrace(trace)  # type: ignore[arg-type]
+        threading.settrace(trace)
         retire_threads()
 
     def scenario(token: CancellationToken) -> None:

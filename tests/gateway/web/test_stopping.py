@@ -11,6 +11,7 @@ import msgspec
 from playwright.sync_api import Route, expect
 
 from halter import Agent, ToolContext, tool
+from halter.events import TurnFinished
 from halter.models import ToolCall
 from halter.testing import Gate, ScriptedModel
 from halter.views.timeline import timeline_of
@@ -165,8 +166,13 @@ def test_a_stop_that_was_not_heard_is_said_again_from_another_session(house: Mak
     page.button("New session").click()
     expect(page.page.locator(".turn")).to_have_count(0)
     page.page.unroute("**/stop")
-    expect(page.page.locator("#list li[data-state=running]")).to_have_count(0, timeout=20_000)
-    assert there.store.read(session)[-1].data.reason == "stop"
+    for _ in range(200):
+        if there.kinds(session)[-1] == "turn.finished":
+            break
+        page.page.wait_for_timeout(100)  # the browser is served meanwhile
+    finished = there.store.read(session)[-1].data
+    assert isinstance(finished, TurnFinished)
+    assert finished.reason == "stop"
     page.wrong.clear()  # of the requests that failed
 
 
