@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from halter.cancel.loop_bridge import LoopJob, run_in_thread
+from halter.cancel.loop_bridge import LoopJob, end_tasks, run_in_thread
 from halter.cancel.one_shot_event import OneShotEvent
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("test")
@@ -172,3 +173,22 @@ def test_a_wait_for_a_thread_that_is_cancelled_ends_at_once() -> None:
     assert not ended.is_set()
     gate.set()
     assert ended.wait(30)
+
+
+def test_a_task_that_loses_its_cancellation_is_ended_too() -> None:
+    """A result that comes in the same iteration of the loop: on Python 3.11, asyncio.wait_for() returns that instead."""
+
+    async def lose_one() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(600)
+        await asyncio.sleep(600)
+
+    async def main() -> None:
+        ended = asyncio.create_task(asyncio.sleep(0))
+        tasks = [asyncio.create_task(lose_one()), asyncio.create_task(asyncio.sleep(600)), ended]
+        await asyncio.sleep(0)
+        await end_tasks(tasks)
+        assert [task.done() for task in tasks] == [True] * 3
+        await end_tasks([])
+
+    asyncio.run(asyncio.wait_for(main(), 30))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_CANCEL_INTERVAL: Final = 0.1  # seconds
 _NEVER: Final = 3e9  # seconds; loops refuse an infinite delay
 
 
@@ -171,6 +172,21 @@ def cancel_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     for task in tasks:
         if getattr(task.get_coro(), "__qualname__", "") != "BaseSubprocessTransport._connect_pipes":
             task.cancel()
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks of ours, and wait until they have ended.
+
+    They are cancelled again and again: on Python 3.11, `asyncio.wait_for()` loses a cancellation that comes at the same
+    time as its result, and libraries use it.
+    """
+    import asyncio
+
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=_CANCEL_INTERVAL)
 
 
 async def _run(make: Callable[[], Awaitable[T]]) -> Any:

@@ -66,6 +66,14 @@ async def test_a_node_knows_the_others_as_soon_as_it_has_started(nats_server: NA
 
 
 @looped
+async def test_a_node_ends_however_soon_after_its_start(nats_server: NATSServer, prefix: str) -> None:
+    """Its watches are just being set up, by a library that may lose a cancellation."""
+    for after in range(40):
+        async with node_of(nats_server, prefix):
+            await asyncio.sleep(after / 2000)
+
+
+@looped
 async def test_a_stop_of_everything_reaches_completions_on_every_node(nats_server: NATSServer, prefix: str) -> None:
     """The turn of an OpenAI client is on the node that has its connection, and no other node knows of it."""
     gate = Gate()

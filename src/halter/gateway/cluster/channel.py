@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import nats.errors
 
+from halter.cancel.loop_bridge import end_tasks
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
@@ -59,10 +61,7 @@ class Channel:
 
     async def close(self) -> None:
         """Answer nothing more."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_tasks(self._tasks)
 
     async def ask(self, subject: str, body: bytes, patience: float) -> bytes:
         """Send a request, and wait for its reply. Raises `NoReply`."""

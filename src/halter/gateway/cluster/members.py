@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import nats.errors
 import nats.js.errors
 
-from halter.cancel.loop_bridge import run_in_thread
+from halter.cancel.loop_bridge import end_tasks, run_in_thread
 from halter.errors import StoreError
 from halter.stores.nats.names import process_of
 from halter.stores.nats.requests import ANSWER_SECONDS, retry_unanswered
@@ -58,10 +58,7 @@ class Members:
         """Stop watching."""
         for timer in self._timers.values():
             timer.cancel()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await end_tasks(self._tasks)
 
     def others(self) -> list[str]:
         """The other processes that are alive, as far as it is known."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import nats.errors
 
-from halter.cancel.loop_bridge import run_in_thread
+from halter.cancel.loop_bridge import end_tasks, run_in_thread
 from halter.cancel.registration import call_in_loop
 from halter.events import Event, Missed
 from halter.gateway.http.errors import Problem
@@ -61,8 +61,7 @@ class RemoteLogs:
     async def close(self) -> None:
         """End all subscriptions."""
         if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
+            await end_tasks([self._watching])
         for log in list(self._open.values()):
             log.end()
 

@@ -18,6 +18,7 @@ import nats.js.errors
 from msgspec import Struct
 from nats.js.api import KeyValueConfig, StorageType
 
+from halter.cancel.loop_bridge import end_tasks
 from halter.errors import StoreError
 from halter.stores.nats.names import session_of, token_of
 from halter.stores.nats.requests import ANSWER_SECONDS, retry_unanswered
@@ -68,8 +69,7 @@ class StopRecords:
     async def close(self) -> None:
         """Take no more."""
         if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait({self._watching})
+            await end_tasks([self._watching])
 
     async def write(self, session: str, record: StopRecord) -> None:
         """Keep a stop durably. Raises an error of `nats`."""

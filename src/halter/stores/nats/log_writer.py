@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import nats.errors
 
+from halter.cancel.loop_bridge import end_tasks
 from halter.errors import NotStorable, StoreError
 from halter.stores.nats.commits import (
     NO_EVENTS,
@@ -81,11 +82,7 @@ class LogWriter:
 
     async def close(self) -> None:
         """End the merges."""
-        tasks = set(self._merging.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await end_tasks(self._merging.values())
 
     async def _fence(self, lease: Lease, held: HeldLog, body: bytes) -> bool:
         """Append a message without events; False if the lease was taken away.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import nats.errors
 
+from halter.cancel.loop_bridge import end_tasks
 from halter.cancel.token import CancellationToken
 
 if TYPE_CHECKING:
@@ -63,9 +64,7 @@ class Node:
     async def end(self) -> None:
         """Remove the key: the sessions of this node are free."""
         if self._renewing is not None:
-            self._renewing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._renewing
+            await end_tasks([self._renewing])
         if self.is_alive:
             with contextlib.suppress(nats.errors.Error, TimeoutError):
                 await self._bucket.delete(self.id)
