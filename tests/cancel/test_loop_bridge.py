@@ -176,7 +176,7 @@ def test_a_wait_for_a_thread_that_is_cancelled_ends_at_once() -> None:
 
 
 def test_a_task_that_loses_its_cancellation_is_ended_too() -> None:
-    """A result that comes in the same iteration of the loop: on Python 3.11, asyncio.wait_for() returns that instead."""
+    """A result in the same iteration of the loop: on Python 3.11, asyncio.wait_for() returns that, and goes on."""
 
     async def lose_one() -> None:
         with contextlib.suppress(asyncio.CancelledError):
