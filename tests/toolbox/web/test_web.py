@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web as aioweb
 
-from halter import Agent
+from halter import Agent, ToolOutcome
 from halter.cancel import abandoned
 from halter.models import ToolCall
 from halter.testing import Moment, ScriptedModel, Stop, ToolCalls
@@ -32,6 +32,7 @@ from tests.support.stopped_calls import (
     check_obeys,
     every_moment,
     patient,
+    stop_everywhere,
     text_of,
 )
 from tests.support.waiting import wait_until
@@ -338,6 +339,18 @@ def test_a_page_that_takes_for_ever_to_parse_is_stopped(server: SlowServer, web:
     wait_until(lambda: len(abandoned) == 0)
 
 
+@pytest.mark.parametrize("reason", STOP_OR_STEER)
+def test_a_stop_anywhere_loses_no_page_that_was_read(server: SlowServer, web: Web, reason: str) -> None:
+    """Whatever it hits, each page is given or named as not read; or what is given says that it is the first of two."""
+    urls = [server.page(f"/{name}", f"{name} words", "text/plain") for name in ("one", "two")]
+
+    def verify(outcome: ToolOutcome) -> None:
+        text = text_of(outcome)
+        assert "[1 of 2]" in text or all(url in text for url in urls), outcome
+
+    assert stop_everywhere(lambda: (web.web_extract, {"urls": urls}), verify, reason) > 50
+
+
 def test_a_session_goes_on_with_what_was_read(server: SlowServer, web: Web) -> None:
     """A steer breaks the reading; the model gets the finished page, the names of the rest, and then the guidance."""
     good = server.page("/good", "good words", "text/plain")
@@ -354,4 +367,5 @@ def test_a_session_goes_on_with_what_was_read(server: SlowServer, web: Web) -> N
         turn = session.run("read these")
     assert turn.text == "done"
     server.wait_for_close("/hang")
-    assert "Stopped before these were read" in str(session.history)
+    # If the steer comes just as the finished page is given, that is all there is, and it says that it is the first of two.
+    assert any(each in str(session.history) for each in ("Stopped before these were read", "[1 of 2]"))

@@ -106,17 +106,19 @@ class Web:
         reading = _Reading(self._net, self._max_characters, wanted)
         texts: list[str] = []  # read, and not yet given
         try:
-            while reading.is_unfinished and not ctx.token.is_cancelled:
-                ctx.report(f"{len(wanted) - len(reading.rest)} of {len(wanted)} pages read")
-                texts = await reading.next()
-                if not ctx.token.is_cancelled:
-                    yield "\n\n".join(texts)
-                    texts = []
+            try:
+                while reading.is_unfinished and not ctx.token.is_cancelled:
+                    ctx.report(f"{len(wanted) - len(reading.rest)} of {len(wanted)} pages read")
+                    texts = await reading.next()
+                    if not ctx.token.is_cancelled:
+                        yield "\n\n".join(texts)
+                        texts = []
+            finally:
+                await reading.close()
         except asyncio.CancelledError:
             if not ctx.token.is_cancelled:
                 raise
-        finally:
-            await reading.close()
+            await reading.close()  # the stop may have broken the first one
         texts += reading.take_finished()
         if reading.is_unfinished:
             texts.append(f"Stopped before these were read: {', '.join(reading.rest)}")
