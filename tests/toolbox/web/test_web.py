@@ -367,5 +367,5 @@ def test_a_session_goes_on_with_what_was_read(server: SlowServer, web: Web) -> N
         turn = session.run("read these")
     assert turn.text == "done"
     server.wait_for_close("/hang")
-    # If the steer comes just as the finished page is given, that is all there is, and it says that it is the first of two.
+    # If the steer comes just as the finished page is given, that is all there is; it says that it is the first of two.
     assert any(each in str(session.history) for each in ("Stopped before these were read", "[1 of 2]"))
