@@ -133,10 +133,13 @@ class SessionHost:
         is_given = self.configuration.origins["store"] == "--store"
         return f" --store {shlex.quote(self.configuration.settings.store)}" if is_given else ""
 
+    def wait_until_written(self) -> None:
+        """Block until the store has everything of this session: `close()` returns when its time is over."""
+        writer = writer_of(self.store)
+        writer.run(writer.job(lambda: None))  # it runs behind what is waiting
+
     def closing_lines(self) -> list[str]:
         """Where the conversation is saved and how to continue it; empty if there was none."""
-        writer = writer_of(self.store)
-        writer.run(writer.job(lambda: None))  # closing the session may have run out of time: now its end is written
         name = self.session.id
         if not self.store.read(name, limit=1):
             return []

@@ -59,6 +59,7 @@ class Shutdown:
         with self._guard.stage("processes that tools left running"):
             await run_in_thread(lambda: session.close(max(self._guard.remaining() - _SAVE_TIME, 0.1)))
         with self._guard.stage("the store"):
+            await run_in_thread(self._host.wait_until_written)
             if outputs:
                 await run_in_thread(lambda: self._store_outputs(outputs))
             # Keys are handled while this waits, so there may be more messages when it returns.
