@@ -139,20 +139,22 @@ class Gateway:
             app.router.add_route(route.method, route.path, handle)
         app.router.add_route("*", "/{nowhere:.*}", self._answering("none", _refuse))
         limits = self.registry.limits
-        if self._cluster is not None:
-            await self._cluster.start(self._sessions)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=limits.header_timeout)
         sockets = bind(self._host, self._port) if self._sockets is None else self._sockets
         try:
+            if self._cluster is not None:
+                await self._cluster.start(self._sessions)
             await runner.setup()
             self._watch_connections(runner)
             for each in sockets:
                 await web.SockSite(runner, each, backlog=ACCEPTED_AT_ONCE).start()
                 each.listen(BACKLOG)  # asyncio has one number for both
         except BaseException:
-            await runner.cleanup()
             for each in sockets:
                 each.close()
+            await runner.cleanup()
+            if self._cluster is not None:
+                await self._cluster.close()
             raise
         self._runner = runner
         self._port = runner.addresses[0][1]

@@ -12,13 +12,15 @@ from typing import Any
 import aiohttp
 import pytest
 
+from halter import Agent
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.errors import StoreError
+from halter.gateway import Gateway, Keys
 from halter.stores import NATSStore
 from halter.stores.nats.leases import LeaseOwner
 from halter.testing import Gate, ScriptedModel
-from tests.support.gateway_client import Client, kinds, numbers
+from tests.support.gateway_client import OWN, Client, kinds, numbers
 from tests.support.looped import looped
 from tests.support.nats_server import NATSServer, signal_server
 from tests.support.node_processes import NodeProcess
@@ -263,3 +265,15 @@ async def test_sessions_of_a_dead_node_are_listed_again_when_that_fails(nats_ser
 
         await until(is_here)
         assert ends(await here.client.finished(turns=2)) == [("interrupted", "crash"), ("done", "")]
+
+
+@looped
+async def test_a_gateway_that_cannot_start_leaves_the_cluster(nats_server: NATSServer, prefix: str) -> None:
+    """Its start fails after it has connected: it closes that connection, and answers nobody."""
+    store = await run_blocking_async(lambda: NATSStore(nats_server.url, prefix=prefix), token=NEVER)
+    gateway = Gateway(Agent(ScriptedModel()), store, Keys(own=OWN))
+    await run_blocking_async(store.close, token=NEVER)
+    with pytest.raises(StoreError, match="closed"):
+        await gateway.start()
+    assert gateway._cluster is not None
+    assert not gateway._cluster.is_connected

@@ -86,7 +86,7 @@ class Cluster:
         return self._is_open and self._client.is_connected
 
     async def start(self, sessions: Sessions) -> None:
-        """Connect, and be a node. Raises `StoreError` if that fails."""
+        """Connect, and be a node. Raises `StoreError` if that fails; `close()` it then, too."""
         self._sessions = sessions
         self._registry.before_serving = self._apply_record
         self._registry.released = self._announce_released
@@ -104,7 +104,6 @@ class Cluster:
             await self._client.subscribe(f"{names.prefix}.released", cb=self._on_released)
             await self._members.start()
         except (nats.errors.Error, OSError, TimeoutError) as error:
-            await self.close()
             raise StoreError(f"NATS does not answer: {str(error) or type(error).__name__}") from error
 
     async def close(self) -> None:
