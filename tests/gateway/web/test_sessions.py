@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Route, expect
 
 from halter import Agent, Compaction, tool
@@ -82,9 +83,20 @@ def test_what_is_always_in_sight(house: MakeHouse, tab: MakeTab, tmp_path: Path)
     expect(page.page.locator(".notice")).to_contain_text("compacted before the next request")
 
 
-def test_send_stays_where_it_is_while_the_page_loads(house: MakeHouse, tab: MakeTab) -> None:
-    """The row below the field came later and moved Send from under the pointer, so that a click on it was lost."""
-    page = tab(house().address())
+@pytest.mark.parametrize("phone", [False, True])
+def test_send_stays_where_it_is_while_the_page_loads(
+    house: MakeHouse, tab: MakeTab, tmp_path: Path, *, phone: bool
+) -> None:
+    """The row below the field came later and moved Send from under the pointer, so that a click on it was lost.
+
+    On a phone it has two rows: the model, the context and the approvals are wider than the screen.
+    """
+    model = ScriptedModel("Hello.", name="a-model-with-a-name-as-long-as-this")
+    there = house(agent=Agent(model, Files(tmp_path).tools, approve="ask"))
+    page = tab(there.address(), phone=phone)
+    page.say("hi")
+    page.idle()
+    expect(page.page.locator("#status .meter")).to_be_visible()
     asked: list[Route] = []
     page.page.route("**/v1/agents", lambda route: asked.append(route))  # noqa: PLW0108  (Playwright wants a function of Python)
     with page.page.expect_request("**/v1/agents"):
@@ -93,7 +105,7 @@ def test_send_stays_where_it_is_while_the_page_loads(house: MakeHouse, tab: Make
     before = page.button("Send").bounding_box()
     [request] = asked
     request.continue_()
-    expect(page.page.locator("#status").get_by_label("Model")).to_have_value("scripted")
+    expect(page.page.locator("#status .meter")).to_be_visible()
     assert page.button("Send").bounding_box() == before
     page.page.unroute("**/v1/agents")
 
@@ -147,6 +159,8 @@ def test_the_model_is_chosen(house: MakeHouse, tab: MakeTab) -> None:
     slow[0].continue_()
     expect(page.answers).to_have_text(["Two.", "One."])
     page.page.unroute_all()
+    page.idle()
+    expect(model).to_have_value("first")
 
 
 def test_files_are_attached(house: MakeHouse, tab: MakeTab) -> None:
@@ -351,6 +365,25 @@ def test_a_conversation_is_exported(house: MakeHouse, tab: MakeTab) -> None:
         read[waiting.value.suggested_filename] = Path(waiting.value.path()).read_text()
     assert "**You:** a question\n\nThe **answer**." in read["a-question.md"]
     assert [event["data"]["type"] for event in json.loads(read["a-question.json"])] == there.kinds(page.session)
+
+
+def test_an_export_has_each_event_once_after_the_key_was_changed(house: MakeHouse, tab: MakeTab) -> None:
+    """With another key the events come again from the first one on; the export had all of them twice."""
+    there = house("The answer.")
+    page = tab(there.address())
+    page.say("a question")
+    page.idle()
+    page.button("Settings").click()
+    page.button("Use another key").click()
+    page.page.get_by_role("dialog").get_by_label("Key").fill(OWN)
+    with page.page.expect_response("**/events") as answered:
+        page.button("Continue").click()
+    assert answered.value.ok
+    expect(page.page.locator("#link")).to_have_attribute("data-state", "live")
+    with page.page.expect_download() as waiting:
+        _menu(page, "Export as JSON")
+    exported = json.loads(Path(waiting.value.path()).read_text())
+    assert [event["seq"] for event in exported] == list(range(1, len(exported) + 1))
 
 
 def test_the_changed_files_are_one_diff_with_undo(house: MakeHouse, tab: MakeTab, tmp_path: Path) -> None:

@@ -135,6 +135,39 @@ def test_what_waits_can_be_edited_and_removed(house: MakeHouse, tab: MakeTab) ->
     expect(page.waiting).to_have_count(0)
 
 
+def test_an_edit_of_a_message_that_is_sent_meanwhile_is_kept(house: MakeHouse, tab: MakeTab) -> None:
+    """A queued message is applied while its text is edited: the new text is in the field, and the field is not emptied.
+
+    So it is if another session is opened in the middle of an edit: the text is there when the user comes back.
+    """
+    gates = [Gate(), Gate()]
+    there = house(["Working. ", gates[0]], ["Next. ", gates[1]], "Last.")
+    page = tab(there.address())
+    page.say("begin")
+    gates[0].wait_reached()
+    page.say("first", "Queue")
+    page.waiting.get_by_role("button", name="Edit").click()
+    page.page.get_by_label("Edit the message").fill("first, but better")
+    page.field.fill("And more.")
+    gates[0].open()
+    gates[1].wait_reached()
+    expect(page.messages).to_have_text(["begin", "first"])
+    expect(page.field).to_have_value("And more.\nfirst, but better")
+    expect(page.page.locator(".notice")).to_contain_text("no longer queued")
+
+    page.field.fill("")
+    page.say("second", "Queue")
+    page.waiting.get_by_role("button", name="Edit").click()
+    page.page.get_by_label("Edit the message").fill("second, but better")
+    session = page.session
+    page.button("New session").click()
+    expect(page.field).to_have_value("")
+    page.page.evaluate("(id) => { location.hash = `session=${id}`; }", session)
+    expect(page.field).to_have_value("second, but better")
+    gates[1].open()
+    expect(page.messages).to_have_text(["begin", "first", "second"])
+
+
 def test_an_approval_is_given_or_refused_in_place(house: MakeHouse, tab: MakeTab) -> None:
     """A call that needs approval waits for Allow or Refuse beside it; only Allow runs it."""
     calls = (ToolCall("a", "remove", '{"path": "/one"}'), ToolCall("b", "remove", '{"path": "/two"}'))
@@ -239,6 +272,47 @@ def test_a_voice_message_is_recorded_and_sent(house: MakeHouse, tab: MakeTab) ->
         loudest = max(numpy.abs(frame.to_ndarray()).max() for frame in file.decode(audio=0))
     assert sound.media_type == "audio/webm"
     assert loudest > 0.05, "it is silence"
+
+
+_CLICK_SEND_TWICE = """async () => {
+  const { stop } = MediaRecorder.prototype;
+  const ended = new Promise((resolve) => {
+    MediaRecorder.prototype.stop = function () {
+      this.addEventListener("stop", resolve); // after the page's own listener
+      stop.call(this);
+    };
+  });
+  const send = document.querySelector("#send");
+  send.click();
+  send.click();
+  await ended;
+}"""
+
+
+def test_a_recording_is_sent_once_if_send_is_pressed_twice(house: MakeHouse, tab: MakeTab) -> None:
+    """Two clicks in a row send one voice message, whole, and complain about nothing."""
+    there = house("I heard you.", "Not this.")
+    page = tab(there.address())
+    page.button("Record a voice message").click()
+    expect(page.page.locator("#recorded")).to_have_text(re.compile(r"0:(0[1-9]|[1-5]\d)"))
+    page.page.evaluate(_CLICK_SEND_TWICE)
+    expect(page.answers).to_have_text("I heard you.")
+    expect(page.messages).to_have_count(1)
+    assert page.page.locator(".notice").all_inner_texts() == []  # at once: a notice goes away by itself
+    sent = [event for event in there.store.read(page.session) if isinstance(event.data, MessageAccepted)]
+    assert len(sent) == 1
+
+
+def test_a_microphone_is_asked_for_once(house: MakeHouse, tab: MakeTab) -> None:
+    """While the browser asks the user for the microphone, typing does not bring the button back."""
+    page = tab(house("Hello.").address())
+    page.page.evaluate("() => { navigator.mediaDevices.getUserMedia = () => new Promise(() => {}); }")
+    mic = page.button("Record a voice message")
+    mic.click()
+    expect(mic).to_be_disabled()
+    page.field.fill("Meanwhile")
+    expect(page.button("Send")).to_be_enabled()
+    expect(mic).to_be_disabled()
 
 
 def test_a_voice_message_is_understood_and_steers(house: MakeHouse, tab: MakeTab) -> None:

@@ -66,8 +66,14 @@ export class Actions {
 
   takeBack(id) {
     const entry = this.page.outbox.take(id);
-    if (entry?.text) this.page.composer.put([find("text").value, entry.text].filter(Boolean).join("\n"));
+    if (entry?.text) this.page.composer.append(entry.text);
     find("text").focus();
+  }
+
+  /** Keep the text of a queued message that can no longer be saved. */
+  keepEdit(text, notice = "") {
+    this.page.composer.append(text);
+    if (notice) this.page.notices.say(notice);
   }
 
   /** Remove the last turn, after showing the files that it has changed. */

@@ -14,13 +14,14 @@ const DRAFT = "halter.draft.";
 export class Composer {
   #session = "";
   #isRunning = false;
+  #isAskingForMicrophone = false;
+  #recording = null; // from its start until it is sent or discarded: `ended`, a promise, and then its `audio`
 
   /** `act.send(mode, text, audio, images)`, `act.stop()`, `act.complain(text)`. */
   constructor(act) {
     this.act = act;
     this.text = find("text");
     this.recorder = new Recorder({ onLevel: (level, passed) => this.#showLevel(level, passed), onEnd: () => this.#pause() });
-    this.waiting = null; // a recording that ended by itself
     this.attached = new Attachments({
       complain: (text) => act.complain(text),
       onChange: () => this.#ready(),
@@ -69,9 +70,12 @@ export class Composer {
   async send(mode) {
     const session = this.#session;
     while (this.attached.reading) await this.attached.reading;
+    const recording = this.#recording;
+    if (recording) await this.#finish(recording);
     if (session !== this.#session) return; // it is kept there as a draft
-    const isVoice = this.recorder.isOn || this.waiting !== null;
-    const audio = isVoice ? (this.waiting ?? (await this.recorder.finish())) : null;
+    if (recording !== this.#recording) return; // sent by the press before this one, or discarded
+    const isVoice = recording !== null;
+    const audio = recording?.audio;
     const text = this.text.value;
     if (isVoice) this.#endRecording();
     if (isVoice && !audio) this.act.complain("Nothing was recorded.");
@@ -94,19 +98,28 @@ export class Composer {
     this.#changed();
   }
 
+  /** Write something behind what is in the field. */
+  append(text) {
+    this.put([this.text.value, text].filter(Boolean).join("\n"));
+  }
+
   async toggleRecording() {
-    if (this.recorder.isOn || this.waiting) {
+    if (this.#isAskingForMicrophone) return;
+    if (this.#recording) {
       await this.send(this.#isRunning ? "steer" : "queue");
       return;
     }
-    find("mic").disabled = true; // until the browser has asked whether it may
+    this.#isAskingForMicrophone = true;
+    this.#ready();
     try {
       await this.recorder.start();
+      this.#recording = { ended: null, audio: null };
     } catch (error) {
       this.act.complain(error.message);
       return;
     } finally {
-      find("mic").disabled = false;
+      this.#isAskingForMicrophone = false;
+      this.#ready();
     }
     find("recording").hidden = false;
     find("mic").setAttribute("aria-pressed", "true");
@@ -114,14 +127,23 @@ export class Composer {
     this.#ready();
   }
 
+  /** The recording has ended by itself; it can still be sent or discarded. */
   async #pause() {
-    if (this.recorder.isOn) this.waiting = await this.recorder.finish();
+    if (this.#recording) await this.#finish(this.#recording);
     this.#showLevel(0, 0);
+  }
+
+  /** End the recorder, once: whoever asks again waits for the same end. */
+  #finish(recording) {
+    recording.ended ??= this.recorder.finish().then((audio) => {
+      recording.audio = audio;
+    });
+    return recording.ended;
   }
 
   #endRecording() {
     this.recorder.discard();
-    this.waiting = null;
+    this.#recording = null;
     find("recording").hidden = true;
     find("recorded").textContent = clock(0);
     find("mic").setAttribute("aria-pressed", "false");
@@ -156,9 +178,10 @@ export class Composer {
   }
 
   #ready() {
-    const isEmpty = !this.text.value.trim() && !this.recorder.isOn && !this.waiting && this.attached?.isEmpty !== false;
+    const isEmpty = !this.text.value.trim() && !this.#recording && this.attached?.isEmpty !== false;
     for (const id of ["send", "steer", "wait", "interrupt"]) find(id).disabled = isEmpty || this.text.disabled;
-    find("mic").disabled = find("attach").disabled = this.text.disabled;
+    find("attach").disabled = this.text.disabled;
+    find("mic").disabled = this.text.disabled || this.#isAskingForMicrophone;
     find("hint").textContent = !this.#isRunning || isEmpty ? "" : "Enter steers";
   }
 }

@@ -215,7 +215,6 @@ class Page {
     const stream = new EventStream(this.api, session, {
       onEvents: (events) => {
         for (const event of events) state.apply(event);
-        if (state === this.state) this.events.push(...events);
         this.#onEvents(events, state);
       },
       onState: (link, detail) => {
@@ -243,7 +242,11 @@ class Page {
 
   #onEvents(events, state) {
     if (state !== this.state) return;
-    for (const event of events) this.#newKinds.add(event.data.type);
+    for (const event of events) {
+      if (event.seq === 1) this.events = []; // the log comes again from its start, as with another key
+      this.events.push(event);
+      this.#newKinds.add(event.data.type);
+    }
     if (this.link === "live") {
       this.schedule();
       this.#announceNews();

@@ -18,7 +18,9 @@ export class QueueView {
     this.node.append(this.head, this.list);
   }
 
+  /** Remove all rows, before another session is shown; an unsaved edit stays in this one, as its draft. */
   clear() {
+    for (const row of this.#rows.values()) if (row.unsaved) this.act.keepEdit(row.unsaved);
     this.#rows.clear();
     this.list.replaceChildren();
   }
@@ -30,8 +32,9 @@ export class QueueView {
       message.since ??= now;
       return message.state === "held" || message.preparing || !isNews(message.since);
     });
+    const isShown = (id) => state.queue.has(id) || state.turns.at(-1)?.items.some((item) => item.id === id);
     const leaving = outbox.filter(
-      (entry) => !state.queue.has(entry.id) && (entry.state !== "sending" || now - entry.since >= FLASH),
+      (entry) => !isShown(entry.id) && (entry.state !== "sending" || now - entry.since >= FLASH),
     );
     if (messages.length + leaving.length < state.queue.size + outbox.length) this.#later();
     const rows = [
@@ -51,6 +54,7 @@ export class QueueView {
       if (keys.has(key)) continue;
       row.node.remove();
       this.#rows.delete(key);
+      if (row.unsaved) this.act.keepEdit(row.unsaved, "That message is no longer queued. Your changes are in the field.");
     }
     for (const [key, Row, data] of rows) {
       if (!this.#rows.has(key)) {
@@ -113,6 +117,12 @@ class MessageRow {
     this.note.textContent = message.note;
     this.release.hidden = message.state !== "held";
     this.edit.hidden = Boolean(message.preparing);
+  }
+
+  /** The text in its editor, if it differs from the message. */
+  get unsaved() {
+    const edited = this.editor.hidden ? "" : this.editor.querySelector("textarea").value;
+    return edited.trim() && edited !== this.message.text ? edited : "";
   }
 
   #begin() {

@@ -46,20 +46,19 @@ export class Recorder {
     this.#listen();
   }
 
-  /** End, and return the recording. */
+  /** End, and return the recording; null if there is none, or it is discarded meanwhile. */
   async finish() {
     const media = this.#media;
     if (!media) return null;
-    const type = media.mimeType;
+    const pieces = this.#pieces;
     if (media.state !== "inactive") {
       const ended = new Promise((resolve) => media.addEventListener("stop", resolve, { once: true }));
       media.stop();
       await ended;
     }
+    if (this.#media !== media) return null;
     this.discard();
-    const pieces = this.#pieces;
-    this.#pieces = [];
-    return pieces.length ? new Blob(pieces, { type: type.split(";")[0] }) : null;
+    return pieces.length ? new Blob(pieces, { type: media.mimeType.split(";")[0] }) : null;
   }
 
   discard() {

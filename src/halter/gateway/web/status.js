@@ -42,7 +42,7 @@ export class StatusView {
   /** `info` is a SessionInfo; `usage` that of the session; `chosen` what was picked for a session that is not made yet. */
   render(info, usage, isNew, chosen) {
     const agent = info.agent(chosen.agent);
-    const model = chosen.model || info.view?.model || agent?.model || "";
+    const model = info.view?.model || chosen.model || agent?.model || "";
     const context = info.view?.context ?? null;
     const said = JSON.stringify([model, context, usage, isNew, agent, info.models, info.agents.length]);
     if (said === this.#shown) return;
