@@ -1,7 +1,7 @@
 // The gateway's routes. A refusal is a Problem, with the gateway's message; a request that may not have arrived is
 // Unreached, and can be sent again.
 
-const KEPT_ALIVE = 10_000; // characters, of up to three bytes each; browsers allow 64 KiB in all
+const MAX_KEEPALIVE = 10_000; // characters, of up to three bytes each; browsers allow 64 KiB in all
 
 /** The gateway has refused the request, with a reason. */
 export class Problem extends Error {
@@ -19,7 +19,7 @@ export class Unreached extends Error {}
 export class Api {
   constructor(key) {
     this.key = key;
-    this.onRefused = () => {}; // the key is not taken, or not any more
+    this.onRefused = () => {}; // the key is not accepted, or no longer
   }
 
   /** Whether the gateway accepts the key. */
@@ -32,7 +32,7 @@ export class Api {
     return true;
   }
 
-  /** The sessions, the latest used first; with `search`, those in which these words are. */
+  /** The sessions, most recently used first; with `search`, those that contain these words. */
   sessions(search = "") {
     return this.#ask("GET", `/sessions${search ? `?search=${encodeURIComponent(search)}` : ""}`);
   }
@@ -79,7 +79,7 @@ export class Api {
     return this.#ask("DELETE", path(id));
   }
 
-  /** Send a message; the same id twice is the same message. `audio` is a recording, and `images` are pictures: Blobs. */
+  /** Send a message; the same id twice is the same message. `audio` and `images` are Blobs. */
   send(session, { id, text, mode, expect, audio, images = [] }) {
     const fields = { id, mode, ...(text ? { text } : {}), ...(expect ? { expect_turn: expect } : {}) };
     return this.#ask("POST", `${path(session)}/messages`, audio || images.length ? formOf(fields, audio, images) : fields);
@@ -121,7 +121,7 @@ export class Api {
     return this.#ask("POST", `${path(session)}/answers/${encodeURIComponent(request)}`, { value });
   }
 
-  /** A picture or a sound, as a Blob, from where an event says that it is. */
+  /** An image or a recording, as a Blob, from the address in its event. */
   async media(href) {
     if (!href.startsWith("/v1/sessions/")) throw new Error(`${href} is not an address of this gateway`);
     const response = await this.#fetch("GET", href.slice("/v1".length), {});
@@ -140,7 +140,7 @@ export class Api {
     else if (body !== undefined) {
       options.body = JSON.stringify(body);
       options.headers["Content-Type"] = "application/json";
-      options.keepalive = options.body.length < KEPT_ALIVE; // also if the tab is closed in this moment
+      options.keepalive = options.body.length < MAX_KEEPALIVE; // the request is sent even if the tab is closed now
     }
     const response = await this.#fetch(method, where, options);
     if (response.status === 204) return null;
@@ -176,7 +176,7 @@ export class Api {
 
 function formOf(fields, audio, images) {
   const form = new FormData();
-  // A text in a form gets the line ends of Windows; a Blob does not.
+  // In a form, text gets Windows line endings; a Blob does not.
   for (const [name, value] of Object.entries(fields)) form.set(name, name === "text" ? new Blob([value]) : value);
   for (const image of images) form.append("image", image, image.name || "picture");
   if (audio) form.set("audio", audio, "voice");

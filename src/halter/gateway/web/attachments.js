@@ -1,17 +1,17 @@
-// Files that go with the next message: pictures as pictures, text files and PDFs as text. They come by the button, pasted
-// or dropped.
+// Files for the next message: images as images, text files and PDFs as text. They are chosen with the button, pasted or
+// dropped.
 
 import { Problem } from "./api.js";
 import { button, el, find, icon } from "./dom.js";
 import { plural } from "./text.js";
 
 const PICTURES = /^image\/(png|jpeg|gif|webp)$/;
-const LARGEST = 20_000_000; // bytes of a picture or a PDF
-const LARGEST_TEXT = 200_000;
-const MOST = 10;
+const MAX_BYTES = 20_000_000; // bytes of a picture or a PDF
+const MAX_TEXT_BYTES = 200_000;
+const MAX_FILES = 10;
 
 export class Attachments {
-  #all = []; // { name, picture } or { name, text }; `isBusy` while its text is not there yet
+  #all = []; // { name, picture } or { name, text }; `isBusy` while its text is being read
 
   /**
    * `complain(text)` shows what cannot be attached; `onChange()` is called after a change; `readPdf(file)` returns the
@@ -59,8 +59,8 @@ export class Attachments {
 
   async #addAll(files) {
     for (const file of files) {
-      if (this.#all.length >= MOST) {
-        this.complain(`A message can have ${MOST} files.`);
+      if (this.#all.length >= MAX_FILES) {
+        this.complain(`A message can have ${MAX_FILES} files.`);
         break;
       }
       const problem = await this.#take(file);
@@ -81,13 +81,13 @@ export class Attachments {
 
   async #take(file) {
     if (PICTURES.test(file.type)) {
-      if (file.size > LARGEST) return "the picture is larger than 20 MB";
+      if (file.size > MAX_BYTES) return "the picture is larger than 20 MB";
       this.#all.push({ name: file.name, picture: file, address: URL.createObjectURL(file) });
       return "";
     }
     if (file.type === "application/pdf" || /\.pdf$/i.test(file.name)) return this.#takePdf(file);
     if (file.type.startsWith("image/")) return "send PNG, JPEG, GIF or WebP pictures";
-    if (file.size > LARGEST_TEXT) return "the file is larger than 200 kB";
+    if (file.size > MAX_TEXT_BYTES) return "the file is larger than 200 kB";
     const text = await file.text().catch(() => null);
     if (text === null) return "it cannot be read";
     if (/[\0\ufffd]/.test(text)) return "this is neither a picture nor text";
@@ -95,9 +95,9 @@ export class Attachments {
     return "";
   }
 
-  /** A PDF goes as its text, which the gateway reads. */
+  /** A PDF is sent as text, which the gateway extracts. */
   async #takePdf(file) {
-    if (file.size > LARGEST) return "the PDF is larger than 20 MB";
+    if (file.size > MAX_BYTES) return "the PDF is larger than 20 MB";
     const taken = { name: file.name, isBusy: true };
     this.#all.push(taken);
     this.#draw();

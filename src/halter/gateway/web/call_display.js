@@ -11,11 +11,11 @@ import { highlighted } from "./highlight.js";
 import { partsOf } from "./media.js";
 import { grouped, plural, visible } from "./text.js";
 
-const MOST_SHOWN = 20_000; // characters of a result, until one asks for the rest
-const SHORT_DIFF = 40; // lines of a diff that is shown without being asked for
+const MAX_RESULT = 20_000; // characters of a result, until the user asks for the rest
+const SHORT_DIFF = 40; // lines; a longer diff is folded
 const ENDING = /(?:^|\n)\[((?:exit code|ended by|stopped|it )[^\n]*)\]\s*$/;
 const PLAIN_RESULT = /^(?:[^\n]+: \+\d+ -\d+\.?\n?)+$/; // of a patch: no more than the counts
-// eslint-disable-next-line no-control-regex -- colours of terminals begin with this sign
+// eslint-disable-next-line no-control-regex -- terminal colours begin with this character
 const COLOURS = /\x1b\[[0-9;?]*[A-Za-z]/g;
 
 /** How a call is shown. */
@@ -124,7 +124,7 @@ function web_extract(_item, value) {
 }
 
 function changes(item, value) {
-  const files = item.diff ? readDiff(item.diff) : changesOf(item.name, value); // the former is what it has really changed
+  const files = item.diff ? readDiff(item.diff) : changesOf(item.name, value); // the former is what was really changed
   if (!files) return {};
   const { added, removed } = countsOf(files);
   const isMade = ["completed", "running", "planned", "needs approval", "stopping"].includes(item.state);
@@ -203,9 +203,9 @@ export function mediaIn(content) {
 }
 
 function textOf(text) {
-  const shown = el("pre", { tabindex: 0, "aria-label": "Result", text: text.slice(0, MOST_SHOWN) });
+  const shown = el("pre", { tabindex: 0, "aria-label": "Result", text: text.slice(0, MAX_RESULT) });
   const copy = copyButton(() => text);
-  if (text.length <= MOST_SHOWN) return el("div", { class: "text" }, shown, copy);
+  if (text.length <= MAX_RESULT) return el("div", { class: "text" }, shown, copy);
   const more = button(
     `Show all ${grouped(text.length)} characters`,
     () => {

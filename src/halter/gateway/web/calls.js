@@ -1,12 +1,12 @@
 // One tool call: its name and arguments, its state, how it ended, and its buttons: stop it alone, allow or deny it. A
-// call that needs approval is shown completely, with the reason first, and can be allowed once its end was on the
-// screen: the rule of halter/views/approval_text.py.
+// call that needs approval is shown completely, with the reason first, and can be allowed once its end was on
+// the screen: the rule of halter/views/approval_text.py.
 
 import { displayOf, mediaIn } from "./call_display.js";
 import { button, el, icon } from "./dom.js";
 import { capital, outcome, seconds, visible } from "./text.js";
 
-const NOTICEABLE = 0.1; // seconds; what took less is not worth a figure
+const MIN_DURATION = 0.1; // seconds; shorter durations are not shown
 const LIVE_LINES = 8; // of a command's output, while it runs
 const LAST_LINES = 12; // of the output of a command that has failed, or was stopped
 const CUT_OFF = ["failed", "timed_out", "partial", "cancelled", "abandoned"];
@@ -134,7 +134,7 @@ export class CallView {
   #took() {
     const { item } = this;
     const took = item.start !== null && item.end !== null ? item.end - item.start : 0;
-    return took >= NOTICEABLE ? seconds(took) : "";
+    return took >= MIN_DURATION ? seconds(took) : "";
   }
 
   #note() {

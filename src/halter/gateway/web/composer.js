@@ -8,8 +8,8 @@ import { find, icon } from "./dom.js";
 import { Recorder } from "./recorder.js";
 import { clock } from "./text.js";
 
-const TALLEST = 220; // pixels
-const DRAFT = "halter.draft.";
+const MAX_HEIGHT = 220; // pixels
+const DRAFT_KEY = "halter.draft.";
 
 export class Composer {
   #session = "";
@@ -42,7 +42,7 @@ export class Composer {
   /** Show the draft of a session. */
   open(session) {
     this.#session = session;
-    this.text.value = sessionStorage.getItem(DRAFT + session) ?? "";
+    this.text.value = sessionStorage.getItem(DRAFT_KEY + session) ?? "";
     this.#changed();
   }
 
@@ -170,10 +170,10 @@ export class Composer {
   }
 
   #changed() {
-    if (this.text.value) sessionStorage.setItem(DRAFT + this.#session, this.text.value);
-    else sessionStorage.removeItem(DRAFT + this.#session);
+    if (this.text.value) sessionStorage.setItem(DRAFT_KEY + this.#session, this.text.value);
+    else sessionStorage.removeItem(DRAFT_KEY + this.#session);
     this.text.style.height = "auto";
-    this.text.style.height = `${Math.min(TALLEST, this.text.scrollHeight)}px`;
+    this.text.style.height = `${Math.min(MAX_HEIGHT, this.text.scrollHeight)}px`;
     this.#ready();
   }
 

@@ -11,14 +11,14 @@ import { QuestionView } from "./questions.js";
 import { TimelineView } from "./timeline.js";
 import { because, grouped, money, outcome, plural, seconds } from "./text.js";
 
-const AT_ONCE = 10; // turns that are drawn in one go: more than fit on a screen
-const SLICE = 10; // milliseconds of drawing, then it is the turn of keys and clicks
-const NEAR = 60; // pixels from the end that count as being there
+const MAX_AT_ONCE = 10; // turns that are drawn in one go: more than fit on a screen
+const MAX_DRAWING = 10; // milliseconds of drawing, then keys and clicks are handled
+const END_MARGIN = 60; // pixels; a view that ends this near the end follows it
 
 export class ConversationView {
   #views = new Map(); // of turns and of what is in them
   #later = new Set(); // turns that are not drawn yet, the newest first
-  #ends = []; // the turn that can be undone, and the one whose files can be brought back
+  #ends = []; // the turn that can be undone, and the one whose file changes can be redone
   #timer = null; // until some more of them are
   #isPinned = true;
   #shownLives = 0;
@@ -66,13 +66,13 @@ export class ConversationView {
     else this.newest.hidden = false;
   }
 
-  /** Draw turns; of many new ones, the last at once, and those before when there is time, from the newest to the oldest. */
+  /** Draw turns: of many new ones the last few at once, and the others later, newest first. */
   #drawTurns(turns) {
     const known = turns.filter((turn) => this.#views.has(turn));
     const fresh = turns.filter((turn) => !this.#views.has(turn) && !this.#later.has(turn));
     for (const turn of known) this.#turn(turn);
-    if (fresh.length > AT_ONCE)
-      for (const turn of fresh.splice(0, fresh.length - AT_ONCE).reverse()) this.#later.add(turn);
+    if (fresh.length > MAX_AT_ONCE)
+      for (const turn of fresh.splice(0, fresh.length - MAX_AT_ONCE).reverse()) this.#later.add(turn);
     for (const turn of fresh) this.#turn(turn);
     if (this.#later.size) this.#drawEarlier();
   }
@@ -81,7 +81,7 @@ export class ConversationView {
     if (this.#timer) return;
     this.#timer = setTimeout(() => {
       this.#timer = null;
-      const end = performance.now() + SLICE;
+      const end = performance.now() + MAX_DRAWING;
       for (const turn of this.#later) {
         this.#later.delete(turn);
         this.#turn(turn);
@@ -118,7 +118,7 @@ export class ConversationView {
     if (this.#isPinned) this.#toEnd();
   }
 
-  /** Draw what grows by itself, as time passes. */
+  /** Redraw the timeline of the running turn, whose bars grow with time. */
   tick() {
     this.#views.get(this.state.running)?.timeline?.draw();
   }
@@ -150,7 +150,7 @@ export class ConversationView {
 
   #onScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.log;
-    this.#isPinned = scrollHeight - scrollTop - clientHeight < NEAR;
+    this.#isPinned = scrollHeight - scrollTop - clientHeight < END_MARGIN;
     if (this.#isPinned) this.newest.hidden = true;
   }
 
@@ -188,7 +188,7 @@ class TurnView {
       title: "Show the timeline ( Alt+T: of the latest turn )",
     });
     this.clock = clock;
-    this.timeline = null; // until somebody wants to see it
+    this.timeline = null; // until it is shown for the first time
     this.error = el("p", { class: "error", hidden: true });
     this.since = el("span", { "data-since": turn.started });
     this.undo = button("Undo", () => act.undo(), {
@@ -332,7 +332,7 @@ function brief({ tool, arguments: given }) {
   try {
     values = Object.values(JSON.parse(given)).join(", ");
   } catch {
-    // It is long, and only its beginning was sent.
+    // Long arguments are cut, so they may not be complete JSON.
   }
   return `${tool} ${values}`.replace(/\s+/g, " ").trim().slice(0, 200);
 }

@@ -1,10 +1,10 @@
-// A button that copies a text. There is no clipboard over plain http from another machine; then there is no button.
+// A button that copies a text. Browsers have no clipboard over plain http from another machine; then it is hidden.
 
 import { button, el, icon } from "./dom.js";
 
-const SHOWN = 1_500; // milliseconds for which it says that it has copied
+const SHOWN_FOR = 1_500; // milliseconds for which it says that it has copied
 
-/** `text()` is what is copied. Without a label, its picture says that it has. */
+/** `text()` returns what is copied. Without a label, the icon alone confirms it. */
 export function copyButton(text, { label = "Copy", ...options } = {}) {
   const show = (shape, word) => copy.replaceChildren(icon(shape), ...(label ? [el("span", { text: word })] : []));
   const copy = button(
@@ -12,7 +12,7 @@ export function copyButton(text, { label = "Copy", ...options } = {}) {
     async () => {
       await navigator.clipboard.writeText(text());
       show("check", "Copied");
-      setTimeout(() => show("copy", label), SHOWN);
+      setTimeout(() => show("copy", label), SHOWN_FOR);
     },
     { class: "small quiet copy", icon: "copy", hidden: !navigator.clipboard, ...options },
   );

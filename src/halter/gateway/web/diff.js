@@ -5,7 +5,7 @@
 
 const HUNK = /^@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@(.*)$/;
 const [SEARCH, MIDDLE, REPLACE] = ["<<<<<<< SEARCH", "=======", ">>>>>>> REPLACE"];
-const NONE = "/dev/null";
+const NO_FILE = "/dev/null";
 
 /** The changes of a call, or null if it changes no files or they cannot be read. */
 export function changesOf(tool, given) {
@@ -45,8 +45,8 @@ export function readDiff(text, path = "") {
 }
 
 function fileBetween(before, after) {
-  if (before === NONE) return newFile(after, "created");
-  return newFile(after === NONE ? before : after, after === NONE ? "deleted" : "changed");
+  if (before === NO_FILE) return newFile(after, "created");
+  return newFile(after === NO_FILE ? before : after, after === NO_FILE ? "deleted" : "changed");
 }
 
 function readBlocks(text, path = "") {
@@ -111,7 +111,7 @@ function add(file, mark, text, old, now) {
 
 function nameIn(line) {
   const name = line.slice(4).split("\t")[0].trim();
-  return name === NONE ? name : name.replace(/^[ab]\//, "");
+  return name === NO_FILE ? name : name.replace(/^[ab]\//, "");
 }
 
 function linesOf(text) {

@@ -4,11 +4,11 @@ import { button, el } from "./dom.js";
 import { countsOf } from "./diff.js";
 import { grouped, visible } from "./text.js";
 
-const MOST_SHOWN = 400; // lines of a file, until one asks for the rest
+const MAX_LINES = 400; // lines of a file, until the user asks for the rest
 
 /** The changes of files as elements; `whole` leaves nothing out. */
 export function diffOf(files, { whole = false } = {}) {
-  return files.map((file) => fileOf(file, whole ? Infinity : MOST_SHOWN));
+  return files.map((file) => fileOf(file, whole ? Infinity : MAX_LINES));
 }
 
 /** "+3 −1", each in its colour. */

@@ -68,7 +68,7 @@ const SHAPES = {
   agents: "M9 11a3 3 0 1 0 0-6 3 3 0 0 0 0 6M3.5 19a5.5 5.5 0 0 1 11 0M15 5.5a3 3 0 0 1 0 5.5M16.5 14a5.5 5.5 0 0 1 4 5",
 };
 
-const drawn = new Map(); // from a name to the picture: a copy costs less than a new one
+const drawn = new Map(); // icons by name: copying one costs less than building it
 
 /** One of the page's own pictures. */
 export function icon(name) {

@@ -3,7 +3,7 @@
 
 import { el } from "./dom.js";
 
-const MOST = 60_000; // characters that are coloured
+const MAX_LENGTH = 60_000; // characters that are coloured
 
 const words = (text) => new Set(text.split(" "));
 const C_LIKE = words(
@@ -72,7 +72,7 @@ export function highlighted(text, name) {
   const key = name.toLowerCase();
   if (key === "diff" || key === "patch") return diffLines(text);
   const found = BY_NAME.get(key);
-  if (!found || text.length > MOST) return [document.createTextNode(text)];
+  if (!found || text.length > MAX_LENGTH) return [document.createTextNode(text)];
   const nodes = [];
   let at = 0;
   for (const match of text.matchAll(found.pattern)) {

@@ -14,7 +14,7 @@ const ADDRESS = /^https?:\/\/[^\s<>"'`\\^{|}]+/i;
 const LABEL = /\[((?:[^[\]\\]|\\.|\[[^[\]]{0,200}\]){0,2000})\]/; // brackets may be in it, one deep
 const TARGET = /\(\s*<?([^\s<>()]*(?:\([^\s()]*\)[^\s<>()]*)*)>?(?:\s+["'][^"'\n]{0,300}["'])?\s*\)/;
 const LINK = new RegExp(`^!?${LABEL.source}${TARGET.source}`);
-const DEEPEST = 6;
+const MAX_DEPTH = 6;
 
 /** A piece of text, as nodes. */
 export function inline(text, depth = 0) {
@@ -108,15 +108,15 @@ class Line {
   }
 
   #link(at) {
-    if (this.depth >= DEEPEST) return null;
+    if (this.depth >= MAX_DEPTH) return null;
     const found = LINK.exec(this.text.slice(at, at + 5000));
     const address = found && safeAddress(found[2]);
     if (!address) return null;
-    return this.#push(anchor(address, inline(found[1] || found[2], DEEPEST)), at + found[0].length);
+    return this.#push(anchor(address, inline(found[1] || found[2], MAX_DEPTH)), at + found[0].length);
   }
 
   #address(at) {
-    if (this.depth >= DEEPEST || (at && /\w/.test(this.text[at - 1]))) return null;
+    if (this.depth >= MAX_DEPTH || (at && /\w/.test(this.text[at - 1]))) return null;
     const found = ADDRESS.exec(this.text.slice(at, at + 2000));
     if (!found) return null;
     let shown = found[0].replace(/[.,;:!?*_~]+$/, "");
@@ -129,7 +129,7 @@ class Line {
     const { text } = this;
     const [mark, tag] = MARKS.find(([each]) => text.startsWith(each, at)) ?? [];
     const begin = at + (mark?.length ?? 0);
-    if (!mark || this.depth >= DEEPEST || !text[begin] || /\s/.test(text[begin])) return null;
+    if (!mark || this.depth >= MAX_DEPTH || !text[begin] || /\s/.test(text[begin])) return null;
     if (mark[0] === "_" && at && /\w/.test(text[at - 1])) return null; // snake_case is a word
     const end = this.#close(mark, begin);
     if (end < 0) return null;

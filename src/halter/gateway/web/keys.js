@@ -1,14 +1,14 @@
 // The key of the gateway: it comes in the page's address, behind the #, which no server or log ever sees.
 //
-// It is taken out of the address at once. The one in use is kept for this origin, so that other tabs and a reload have
+// It is removed from the address at once. The key in use is stored for this origin, so that other tabs and a reload have
 // it too.
 
 import { Api } from "./api.js";
 import { askKey } from "./dialogs.js";
 
-const NAME = "halter.key";
+const STORED_KEY = "halter.key";
 
-/** Take the key out of the page's address; nothing if there is none. */
+/** Remove the key from the page's address and return it; an empty string if there is none. */
 function takeKey() {
   const rest = new URLSearchParams(location.hash.slice(1));
   const given = rest.get("key");
@@ -18,18 +18,18 @@ function takeKey() {
   return given;
 }
 
-/** The key that is kept, or nothing. */
+/** The stored key, or an empty string. */
 export function keptKey() {
-  return localStorage.getItem(NAME) || "";
+  return localStorage.getItem(STORED_KEY) || "";
 }
 
-/** Store a key; nothing removes the stored one. */
+/** Store a key; an empty one removes it. */
 function keepKey(key) {
-  if (key) localStorage.setItem(NAME, key);
-  else localStorage.removeItem(NAME);
+  if (key) localStorage.setItem(STORED_KEY, key);
+  else localStorage.removeItem(STORED_KEY);
 }
 
-/** The key in use: that of the address, the kept one, or one that was asked for. */
+/** The key in use: from the address, stored, or asked for. */
 export class Keys {
   #isAsking = false;
 
@@ -39,7 +39,7 @@ export class Keys {
     api.onRefused = () => this.change({ wasRefused: true });
   }
 
-  /** Use the key in the address, unless it is wrong and another one is kept: any site may link here, with any key. */
+  /** Use the key in the address, unless it is wrong and another one is stored: any site may link here with any key. */
   async useGiven() {
     const given = takeKey();
     if (!given || given === this.api.key) return;

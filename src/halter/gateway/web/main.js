@@ -22,11 +22,11 @@ import { EventStream } from "./stream.js";
 import { welcome } from "./welcome.js";
 import { because, seconds } from "./text.js";
 
-const LOADING = 1_000; // milliseconds between drawings while the events of a long session come
-const UNSEEN = 500; // milliseconds between drawings in a tab that nobody sees
+const LOADING_INTERVAL = 1_000; // milliseconds between drawings while the events of a long session come
+const HIDDEN_INTERVAL = 500; // milliseconds between drawings in a hidden tab
 // Milliseconds between updates of the list, for changes by others. Not a stream: a browser has six connections to a
 // gateway for all its tabs, and each tab needs one for its session.
-const ELSEWHERE = 10_000;
+const LIST_INTERVAL = 10_000;
 const CHANGING_LIST = [
   "turn.started",
   "turn.finished",
@@ -37,8 +37,8 @@ const CHANGING_LIST = [
   "question.asked",
   "question.answered",
 ];
-const NEWS = 10; // seconds; what is older is not told by a notification
-const AGAIN = 500; // milliseconds until a stop that was not heard is said again
+const MAX_NEWS_AGE = 10; // seconds; older events cause no notification
+const STOP_RETRY = 500; // milliseconds until a stop that did not arrive is sent again
 
 class Page {
   #needsDrawing = false; // something has changed that is not drawn yet
@@ -139,7 +139,7 @@ class Page {
           this.schedule();
           return;
         }
-        await new Promise((resolve) => setTimeout(resolve, AGAIN));
+        await new Promise((resolve) => setTimeout(resolve, STOP_RETRY));
       }
     }
   }
@@ -250,7 +250,7 @@ class Page {
     if (this.link === "live") {
       this.schedule();
       this.#announceNews();
-    } else this.#loading ??= setTimeout(() => this.#drawLoaded(), LOADING);
+    } else this.#loading ??= setTimeout(() => this.#drawLoaded(), LOADING_INTERVAL);
   }
 
   /** Announce what has happened since the last time. */
@@ -260,7 +260,7 @@ class Page {
     const kinds = this.#newKinds;
     this.#newKinds = new Set();
     this.info.heard([...kinds]);
-    const isNew = this.now() - this.events.at(-1).time < NEWS; // else it is what happened before the page was opened
+    const isNew = this.now() - this.events.at(-1).time < MAX_NEWS_AGE; // else it is what happened before the page was opened
     if (kinds.has("turn.started")) this.say("Running.");
     if (kinds.has("turn.finished") && !state.running) this.#announce(state.turns.at(-1), isNew);
     if (state.questions.size && (kinds.has("question.asked") || kinds.has("approval.asked"))) {
@@ -302,7 +302,7 @@ class Page {
 
   // -- drawing --------------------------------------------------------------------------------------------------------
 
-  /** Draw as much as has come: loading takes long. */
+  /** Draw what has arrived so far of a long session. */
   #drawLoaded() {
     this.#loading = null;
     this.schedule();
@@ -316,7 +316,7 @@ class Page {
   }
 
   #drawSoon() {
-    if (document.hidden) setTimeout(() => this.#draw(), UNSEEN);
+    if (document.hidden) setTimeout(() => this.#draw(), HIDDEN_INTERVAL);
     else requestAnimationFrame(() => this.#draw());
   }
 
@@ -352,7 +352,7 @@ class Page {
     document.title = `${mark}${title === "New session" ? "Halter" : `${title} · Halter`}`;
   }
 
-  /** Once in a second while something runs: the time it has taken so far. */
+  /** Update the elapsed times, once per second while something runs. */
   #tick() {
     if (!this.state.running || document.hidden) return;
     for (const node of document.querySelectorAll("[data-since]")) {
@@ -362,7 +362,7 @@ class Page {
     this.view.tick();
   }
 
-  // -- around it ------------------------------------------------------------------------------------------------------
+  // -- window events --------------------------------------------------------------------------------------------------
 
   /** Listen to events of the window. */
   #watch() {
@@ -377,7 +377,7 @@ class Page {
       if (!document.hidden) this.#wake();
     });
     setInterval(() => this.#tick(), 1000);
-    setInterval(() => document.hidden || this.sessions.refresh(), ELSEWHERE);
+    setInterval(() => document.hidden || this.sessions.refresh(), LIST_INTERVAL);
   }
 
   #wake() {
@@ -386,8 +386,7 @@ class Page {
     this.sessions.refresh();
   }
 
-
-  /** Load again what is shown, with another key. */
+  /** Reload everything with another key. */
   #useNewKey() {
     this.info.load();
     if (!this.isNew) this.#stream();

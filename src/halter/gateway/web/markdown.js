@@ -18,9 +18,9 @@ const RULE = /^ {0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,12})(?:([-*+])|(\d{1,9})[.)])(?:\s+(.*))?$/;
 const ALIGN = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
-const DEEPEST = 6;
-const LONGEST = 20_000; // characters of one paragraph, or of one line of a table, that are looked at for marks
-const MOST_CELLS = 10_000; // of a table; a larger one is shown as it was written
+const MAX_DEPTH = 6;
+const MAX_LINE = 20_000; // characters of a paragraph or a table row that are searched for inline marks
+const MAX_CELLS = 10_000; // of a table; a larger one is shown as plain text
 
 export class Markdown {
   #text = "";
@@ -177,12 +177,12 @@ function readList(lines, at) {
 
 function readTable(lines, at) {
   const [first, second = ""] = lines.slice(at, at + 2);
-  if (!first.includes("|") || !second.includes("-") || Math.max(first.length, second.length) > LONGEST) return null;
+  if (!first.includes("|") || !second.includes("-") || Math.max(first.length, second.length) > MAX_LINE) return null;
   if (!ALIGN.test(second)) return null;
   let next = at + 2;
   while (next < lines.length && lines[next].includes("|")) next += 1;
   const head = cells(first);
-  if (head.length * (next - at - 1) > MOST_CELLS)
+  if (head.length * (next - at - 1) > MAX_CELLS)
     return [{ kind: "code", language: "", text: lines.slice(at, next).join("\n") }, next];
   return [
     {
@@ -233,7 +233,7 @@ function render(block, depth) {
     return el(block.ordered ? "ol" : "ul", { start: block.ordered && block.first !== 1 ? block.first : null }, items);
   }
   if (kind === "table") return renderTable(block);
-  return el("p", {}, text.length > LONGEST ? text : inline(text));
+  return el("p", {}, text.length > MAX_LINE ? text : inline(text));
 }
 
 /** An item of a list; one of a task list has a box, ticked or not. */
@@ -246,10 +246,10 @@ function renderItem(text, depth) {
 }
 
 function nested(text, depth) {
-  return depth >= DEEPEST ? [text] : split(text, 0).map((block) => render(block, depth + 1));
+  return depth >= MAX_DEPTH ? [text] : split(text, 0).map((block) => render(block, depth + 1));
 }
 
-/** Of an item with one paragraph only the words: then the lines stand close together. */
+/** An item with a single paragraph is unwrapped, so that its lines stay close together. */
 function tight(nodes) {
   return nodes[0]?.nodeName === "P" ? [...nodes[0].childNodes].concat(nodes.slice(1)) : nodes;
 }

@@ -1,11 +1,11 @@
-// Pictures and sounds of messages and results. An event only says where they are; each is fetched when it comes into
-// sight, once, and kept while its session is open.
+// Images and recordings of messages and results. An event has only their addresses; each is fetched once, when it comes
+// into view, and kept while its session is open.
 
 import { el } from "./dom.js";
 
-const SHOWN = /^image\/(png|jpeg|gif|webp)$/;
-const HEARD = /^(audio\/[a-z0-9.+-]{1,40}|video\/(webm|mp4)|application\/ogg)$/;
-const NEAR = "300px"; // what is so near to being seen is fetched
+const IMAGES = /^image\/(png|jpeg|gif|webp)$/;
+const SOUNDS = /^(audio\/[a-z0-9.+-]{1,40}|video\/(webm|mp4)|application\/ogg)$/;
+const MARGIN = "300px"; // items this near to the visible part are fetched
 
 const kept = new Map(); // from its address to the promise of one that the browser knows
 let load = () => Promise.reject(new Error("nobody fetches"));
@@ -13,7 +13,7 @@ const sight = new IntersectionObserver(
   (entries) => {
     for (const entry of entries) if (entry.isIntersecting) void show(entry.target);
   },
-  { rootMargin: NEAR },
+  { rootMargin: MARGIN },
 );
 
 /** Set how they are fetched: `fetch` returns the Blob at an address. */
@@ -27,14 +27,14 @@ export function forgetMedia() {
   kept.clear();
 }
 
-/** The parts other than text, as elements. A picture that is somewhere else is only named. */
+/** The parts other than text, as elements. An image on another host is only named. */
 export function partsOf(parts) {
   return parts
     .filter((part) => part.type !== "text")
     .map((part) => {
-      if (part.type === "image" && part.href && SHOWN.test(part.media_type))
+      if (part.type === "image" && part.href && IMAGES.test(part.media_type))
         return awaited(el("img", { class: "picture", alt: "A picture" }), part);
-      if (part.type === "audio" && part.href && HEARD.test(part.media_type))
+      if (part.type === "audio" && part.href && SOUNDS.test(part.media_type))
         return awaited(el("audio", { controls: true }), part);
       return note(`${part.type}${part.url ? `: ${part.url}` : ""}`);
     });

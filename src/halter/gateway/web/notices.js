@@ -2,8 +2,8 @@
 
 import { button, el } from "./dom.js";
 
-const SHOWN = 8_000;
-const MOST = 3;
+const SHOWN_FOR = 8_000;
+const MAX_NOTICES = 3;
 
 export class Notices {
   constructor(node) {
@@ -20,7 +20,7 @@ export class Notices {
       button("", drop, { class: "icon", icon: "close", "aria-label": "Dismiss" }),
     );
     this.node.append(notice);
-    while (this.node.childNodes.length > MOST) this.node.firstChild.remove();
-    if (!stays) setTimeout(drop, SHOWN);
+    while (this.node.childNodes.length > MAX_NOTICES) this.node.firstChild.remove();
+    if (!stays) setTimeout(drop, SHOWN_FOR);
   }
 }

@@ -1,17 +1,17 @@
 // Desktop notifications when a session needs the user, or has finished while the tab was hidden. They are off until the
 // user turns them on in the settings: only then is the browser's permission requested.
 
-const NAME = "halter.notify";
+const STORED = "halter.notify";
 
 export function areOn() {
-  return "Notification" in window && localStorage.getItem(NAME) === "on" && Notification.permission === "granted";
+  return "Notification" in window && localStorage.getItem(STORED) === "on" && Notification.permission === "granted";
 }
 
 /** Turn them on or off; returns whether they are on now. Call it from a click. */
 export async function turn(on) {
   if (!("Notification" in window)) return false;
   if (on && Notification.permission !== "granted") await Notification.requestPermission();
-  localStorage.setItem(NAME, on && Notification.permission === "granted" ? "on" : "off");
+  localStorage.setItem(STORED, on && Notification.permission === "granted" ? "on" : "off");
   return areOn();
 }
 

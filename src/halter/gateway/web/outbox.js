@@ -4,8 +4,8 @@
 import { Problem } from "./api.js";
 
 const FIRST_PAUSE = 500;
-const LONGEST_PAUSE = 10_000;
-const KEPT = "halter.outbox";
+const MAX_PAUSE = 10_000;
+const STORED = "halter.outbox";
 
 export class Outbox {
   #working = new Set(); // sessions whose messages are being sent
@@ -20,9 +20,9 @@ export class Outbox {
     this.all = []; // as they were added, with a `state` ("sending", "waiting" or "refused"), an `error`, and `since`
   }
 
-  /** Continue with what was on its way when the page was closed. Recordings and pictures are not kept over that. */
+  /** Resume messages that were being sent when the page was closed, except recordings and images. */
   restore() {
-    for (const entry of JSON.parse(sessionStorage.getItem(KEPT) ?? "[]")) this.add(entry);
+    for (const entry of JSON.parse(sessionStorage.getItem(STORED) ?? "[]")) this.add(entry);
   }
 
   of(session) {
@@ -56,7 +56,7 @@ export class Outbox {
     this.#held.set(session, Promise.all([this.#held.get(session), done]));
   }
 
-  /** The network may be back. */
+  /** Try again now, as the network may be back. */
   nudge() {
     for (const wake of this.#wake) wake();
   }
@@ -81,7 +81,7 @@ export class Outbox {
           Object.assign(entry, { state: "waiting", error: error instanceof Problem ? error.message : "" });
           this.#changed();
           await this.#rest(Math.max(pause, (error.retryAfter ?? 0) * 1000));
-          pause = Math.min(pause * 2, LONGEST_PAUSE);
+          pause = Math.min(pause * 2, MAX_PAUSE);
         }
       }
     } finally {
@@ -117,8 +117,8 @@ export class Outbox {
     const kept = this.all
       .filter((entry) => !entry.audio && !entry.images?.length)
       .map(({ session, isNew, agent, model, id, text, mode, expect }) => ({ session, isNew, agent, model, id, text, mode, expect }));
-    if (kept.length) sessionStorage.setItem(KEPT, JSON.stringify(kept));
-    else sessionStorage.removeItem(KEPT);
+    if (kept.length) sessionStorage.setItem(STORED, JSON.stringify(kept));
+    else sessionStorage.removeItem(STORED);
     this.onChange();
   }
 }

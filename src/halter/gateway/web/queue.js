@@ -3,7 +3,7 @@
 import { button, el } from "./dom.js";
 import { capital } from "./text.js";
 
-const FLASH = 300; // milliseconds; messages queued for less than that are not shown
+const MIN_SHOWN = 300; // milliseconds; messages queued for less are not shown
 
 export class QueueView {
   #rows = new Map();
@@ -27,14 +27,14 @@ export class QueueView {
 
   render(state, outbox) {
     const now = Date.now();
-    const isNews = (since) => !state.running && now - since < FLASH;
+    const isNews = (since) => !state.running && now - since < MIN_SHOWN;
     const messages = [...state.queue.values()].filter((message) => {
       message.since ??= now;
       return message.state === "held" || message.preparing || !isNews(message.since);
     });
     const isShown = (id) => state.queue.has(id) || state.turns.at(-1)?.items.some((item) => item.id === id);
     const leaving = outbox.filter(
-      (entry) => !isShown(entry.id) && (entry.state !== "sending" || now - entry.since >= FLASH),
+      (entry) => !isShown(entry.id) && (entry.state !== "sending" || now - entry.since >= MIN_SHOWN),
     );
     if (messages.length + leaving.length < state.queue.size + outbox.length) this.#later();
     const rows = [
@@ -70,7 +70,7 @@ export class QueueView {
     this.#timer ??= setTimeout(() => {
       this.#timer = null;
       this.schedule();
-    }, FLASH);
+    }, MIN_SHOWN);
   }
 }
 
@@ -189,6 +189,6 @@ class LeavingRow {
     this.note.textContent =
       entry.error || (entry.state === "waiting" ? "The gateway cannot be reached. Trying again." : "");
     this.again.hidden = entry.state === "sending";
-    this.back.hidden = !entry.error; // nobody knows whether what was not answered has arrived
+    this.back.hidden = !entry.error; // an unanswered message may have arrived
   }
 }

@@ -1,7 +1,7 @@
-// A voice message from the microphone, in whatever the browser records best. Nothing is kept of one that is discarded.
+// A voice message from the microphone, in the best format that the browser can record.
 
 const TYPES = ["audio/webm;codecs=opus", "audio/ogg;codecs=opus", "audio/mp4", "audio/webm"];
-const LONGEST = 10 * 60; // seconds
+const MAX_SECONDS = 10 * 60; // seconds
 
 export class Recorder {
   #stream = null;
@@ -82,7 +82,7 @@ export class Recorder {
       const loud = heard.reduce((most, each) => Math.max(most, Math.abs(each - 128)), 0) / 128;
       const passed = (performance.now() - this.began) / 1000;
       this.onLevel(loud, passed);
-      if (passed > LONGEST) this.onEnd();
+      if (passed > MAX_SECONDS) this.onEnd();
       else this.#frame = requestAnimationFrame(look);
     };
     look();

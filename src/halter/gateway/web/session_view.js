@@ -9,7 +9,7 @@ import { NO_USAGE, sum } from "./usage.js";
 
 export class SessionDisplay {
   constructor() {
-    this.lives = 0; // how often it was reset: what was drawn before belongs to another session then
+    this.lives = 0; // number of resets: what was drawn before one belongs to another session
     this.reset();
   }
 
@@ -134,7 +134,7 @@ class Turn {
       text: null,
       thought: null,
       failedText: null,
-      interrupted: [], // what a steer has broken off and no message told yet
+      interrupted: [], // what a steer interrupted, until its message is shown
       phase: "",
       steers: [],
     });

@@ -4,7 +4,7 @@
 import { button, el, find } from "./dom.js";
 import { ago } from "./text.js";
 
-const TYPING = 150; // milliseconds after the last letter of a search
+const SEARCH_DELAY = 150; // milliseconds after the last key of a search
 
 /** The list, as the gateway sends it. */
 export class Sessions {
@@ -20,7 +20,7 @@ export class Sessions {
     this.onChange = onChange;
     this.onNotice = onNotice;
     this.all = [];
-    this.found = null; // what was found in sessions, by their ids, while somebody searches
+    this.found = null; // what was found in sessions, by their ids, during a search
     this.shown = []; // those that were found, or all
     this.#tabs.addEventListener("message", () => this.refresh());
   }
@@ -55,7 +55,7 @@ export class Sessions {
   async search(words) {
     clearTimeout(this.#timer);
     this.#words = words.trim();
-    if (this.#words) this.#timer = setTimeout(() => this.#search(this.#words), TYPING);
+    if (this.#words) this.#timer = setTimeout(() => this.#search(this.#words), SEARCH_DELAY);
     else {
       Object.assign(this, { found: null, shown: this.all });
       this.onChange();
@@ -106,7 +106,7 @@ export class SessionsView {
     });
   }
 
-  /** The name of the one that is so many rows further down. */
+  /** The id of the session that is `step` rows further down. */
   beside(id, step) {
     const at = this.all.findIndex((each) => each.id === id);
     return this.all[at + step]?.id ?? null;

@@ -75,7 +75,7 @@ export class StatusView {
 function options(select, names, chosen) {
   select.hidden = !names.length;
   select.disabled = names.length < 2;
-  // Only if they differ: an open list would lose what is pointed at.
+  // Only if they differ: replacing the options of an open list loses the highlighted one.
   if ([...select.options].map((each) => each.value).join("\n") !== names.join("\n"))
     select.replaceChildren(...names.map((name) => el("option", { value: name, text: name })));
   select.value = chosen;

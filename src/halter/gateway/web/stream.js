@@ -6,9 +6,9 @@
 import { Problem } from "./api.js";
 
 const FIRST_PAUSE = 500;
-const LONGEST_PAUSE = 15_000;
-const JOINING = 20_000; // until the gateway answers at all
-const SILENCE = 40_000; // the gateway says something every 15 s
+const MAX_PAUSE = 15_000;
+const CONNECT_TIMEOUT = 20_000; // until the gateway answers at all
+const MAX_SILENCE = 40_000; // the gateway sends a heartbeat every 15 s
 
 export class EventStream {
   #closing = new AbortController();
@@ -46,10 +46,10 @@ export class EventStream {
         if (error instanceof Problem && error.retryAfter) pause = Math.max(pause, error.retryAfter * 1000);
       }
       if (this.#closing.signal.aborted) return;
-      if (performance.now() - began > LONGEST_PAUSE) pause = FIRST_PAUSE;
+      if (performance.now() - began > MAX_PAUSE) pause = FIRST_PAUSE;
       this.onState("waiting", pause);
       await this.#rest(pause * (0.75 + Math.random() / 2));
-      pause = Math.min(pause * 2, LONGEST_PAUSE);
+      pause = Math.min(pause * 2, MAX_PAUSE);
     }
   }
 
@@ -62,17 +62,17 @@ export class EventStream {
   /** Try again now; and drop a connection that may have died while the tab was hidden. */
   nudge() {
     this.#wake();
-    if (performance.now() - this.heard > SILENCE / 2) this.#connection?.abort();
+    if (performance.now() - this.heard > MAX_SILENCE / 2) this.#connection?.abort();
   }
 
   async #follow() {
     const connection = new AbortController();
     this.#connection = connection;
-    let watch = setTimeout(() => connection.abort(), JOINING);
+    let watch = setTimeout(() => connection.abort(), CONNECT_TIMEOUT);
     try {
       const response = await this.api.events(this.session, this.last, connection.signal);
       this.onClock(Date.parse(response.headers.get("Date") ?? ""));
-      const before = Number(response.headers.get("Halter-Last-Event")); // 0 if the gateway does not say it
+      const before = Number(response.headers.get("Halter-Last-Event")); // 0 if the header is missing
       let isLive = false;
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       const parser = new Parser();
@@ -84,7 +84,7 @@ export class EventStream {
         const { value, done } = await reader.read();
         if (done) return;
         clearTimeout(watch);
-        watch = setTimeout(() => connection.abort(), SILENCE);
+        watch = setTimeout(() => connection.abort(), MAX_SILENCE);
         this.heard = performance.now();
         const events = parser.take(value);
         if (events.length) {
@@ -109,7 +109,7 @@ export class EventStream {
   }
 }
 
-/** Puts server-sent events together from pieces that are cut anywhere. */
+/** Assembles server-sent events from pieces that are cut anywhere. */
 export class Parser {
   #pieces = []; // of an event that has not ended: a large one is joined once, not with every piece
 

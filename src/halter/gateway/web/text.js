@@ -1,4 +1,4 @@
-// Durations, times and reasons as text, and text of which nothing is hidden.
+// Durations, times and reasons as text, and text with invisible characters made visible.
 
 /** A duration in the unit that fits it. */
 export function seconds(value) {

@@ -4,14 +4,14 @@
 import { button, el, svg } from "./dom.js";
 import { outcome, seconds } from "./text.js";
 
-const NARROW = 560; // pixels; below that, names stand above their bars
+const NARROW_WIDTH = 560; // pixels; below that, names are above their bars
 const GAP = 10;
-const FLAG = 36; // pixels, of the word "stop"
-const LEAST = 1e-4; // seconds from one end of the axis to the other
+const FLAG_WIDTH = 36; // pixels, of the word "stop"
+const MIN_SPAN = 1e-4; // seconds from one end of the axis to the other
 
 export class TimelineView {
   #size = new ResizeObserver(() => this.draw());
-  #near = null; // whether only what is around the stop is shown; null until somebody has chosen
+  #near = null; // whether only what is around the stop is shown; null until the user has chosen
 
   constructor(turn, clock) {
     this.turn = turn;
@@ -85,15 +85,15 @@ class Axis {
   constructor(turn, now, width, isNear) {
     this.turn = turn;
     this.stop = turn.stopping?.at ?? null;
-    this.isNarrow = width < NARROW;
+    this.isNarrow = width < NARROW_WIDTH;
     this.width = width;
     this.left = this.isNarrow ? 0 : Math.min(190, width * 0.26);
     this.right = width - (this.isNarrow ? 0 : 150);
     const last = lastOf(turn, now);
     this.begin = isNear
-      ? Math.min(this.stop, Math.max(turn.started, this.stop - 1.5 * Math.max(last - this.stop, LEAST)))
+      ? Math.min(this.stop, Math.max(turn.started, this.stop - 1.5 * Math.max(last - this.stop, MIN_SPAN)))
       : turn.started;
-    this.end = Math.max(last, this.begin + LEAST);
+    this.end = Math.max(last, this.begin + MIN_SPAN);
   }
 
   x(time) {
@@ -133,7 +133,7 @@ class Axis {
 
   #scale(height) {
     const zero = this.stop ?? this.turn.started;
-    const isFree = (value) => this.stop === null || Math.abs(this.x(value + zero) - this.x(this.stop)) > FLAG * 1.3;
+    const isFree = (value) => this.stop === null || Math.abs(this.x(value + zero) - this.x(this.stop)) > FLAG_WIDTH * 1.3;
     return marks(this.begin - zero, this.end - zero)
       .filter(isFree)
       .map((value) => {
@@ -156,7 +156,7 @@ class Axis {
     const x = this.x(this.stop);
     return [
       svg("line", { class: "cut", x1: x, x2: x, y1: 4, y2: height }),
-      svg("rect", { class: "flag", x: x - FLAG / 2, y: 1, width: FLAG, height: 17, rx: 4 }),
+      svg("rect", { class: "flag", x: x - FLAG_WIDTH / 2, y: 1, width: FLAG_WIDTH, height: 17, rx: 4 }),
       svg("text", { class: "flagged", x, y: 13, "text-anchor": "middle", text: "stop" }),
     ];
   }

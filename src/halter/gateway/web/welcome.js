@@ -2,7 +2,7 @@
 
 import { el } from "./dom.js";
 
-/** Show or hide it. `agent` is that of the session, or null until it is known. */
+/** Show or hide it. `agent` is the session's agent, or null until it is known. */
 export function welcome(turns, isShown, agent) {
   const shown = turns.querySelector(".welcome");
   if (shown && !isShown) shown.remove();
