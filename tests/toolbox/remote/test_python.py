@@ -16,7 +16,7 @@ from halter import ToolOutcome
 from halter.models.types import Image, Text
 from halter.testing import Moment, Stop, ToolCalls
 from halter.toolbox.python import interpreter_main
-from halter.toolbox.remote import interpreter_supervisor
+from halter.toolbox.remote import interpreter, interpreter_supervisor
 from halter.toolbox.remote.remote import Remote
 from halter.toolbox.remote.ssh import SSHMachine
 from tests.support.allowing import allow
@@ -107,6 +107,22 @@ def test_a_stop_interrupts_and_variables_stay(calls: ToolCalls, tmp_path: Path, 
         wait_dead(pids_in(tmp_path / "pids")[1])
     assert run(calls, "kept").content == "1\n"
     assert is_alive(pid)
+
+
+def test_a_slow_look_at_the_processes_is_not_the_last(
+    calls: ToolCalls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine the first look at /proc took longer than the sweep may, which then ended nothing."""
+    program = interpreter._program
+
+    def without_time(file: str) -> str:
+        return program(file).replace("_SWEEP_TIMEOUT = 1.0", "_SWEEP_TIMEOUT = 0.0")
+
+    monkeypatch.setattr(interpreter, "_program", without_time)
+    assert without_time(interpreter_supervisor.__file__) != program(interpreter_supervisor.__file__)
+    outcome = calls.call_stopped(Stop("stop", report="on\n"), "execute_code", code=f"{BUSY}\ntime.sleep(1000)")
+    assert text_of(outcome).startswith("on\n")
+    wait_dead(pids_in(tmp_path / "pids")[1])
 
 
 @pytest.mark.parametrize("reason", ["stop", "steer"])

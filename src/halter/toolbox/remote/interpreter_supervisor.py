@@ -196,14 +196,19 @@ class Supervisor:
     def _sweep(self) -> None:
         """End these processes. Bounded; nothing else is done meanwhile, so later messages are handled afterwards."""
         start = time.monotonic()
+        is_first = True
         while True:
             others, are_all_known = remaining(self._pid, self._cookie)
-            waited = time.monotonic() - start
-            if waited > _SWEEP_TIMEOUT or (are_all_known and not others):
+            if are_all_known and not others:
                 return
+            waited = time.monotonic() - start
             for pid in others:
                 with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGTERM if waited < _SWEEP_GRACE else signal.SIGKILL)
+                    os.kill(pid, signal.SIGTERM if is_first or waited < _SWEEP_GRACE else signal.SIGKILL)
+            # Not after the first look, which may take this long on a busy machine: what got SIGTERM may ignore it.
+            if waited > _SWEEP_TIMEOUT and not is_first:
+                return
+            is_first = False
             time.sleep(_SWEEP_INTERVAL)
 
 
