@@ -644,3 +644,32 @@ def test_what_was_started_after_the_block_is_ended_too() -> None:
     result = run_python(program)
     assert result.returncode == 70
     assert "Left behind: a process.\n" in result.stderr
+
+
+def test_a_signal_to_a_forked_child_is_the_childs() -> None:
+    """A tool's pool of processes sends SIGTERM to its workers: that ended the program, or the worker swallowed it."""
+    program = """
+        import atexit, os, signal, time
+        from halter import ExitGuard
+        from halter.cancel.exit import add_ending
+        def end(seconds):
+            print("ended", flush=True)
+            return []
+        add_ending(end)
+        with ExitGuard(on_signal=lambda number: True) as guard:
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                child = os.fork()
+                if not child:
+                    signal.alarm(20)
+                    try:
+                        os.kill(os.getpid(), number)
+                        time.sleep(60)
+                    except KeyboardInterrupt:
+                        atexit._run_exitfuncs()
+                        os._exit(3)
+                status = os.waitpid(child, 0)[1]
+                print(os.waitstatus_to_exitcode(status), flush=True)
+            print(guard.token.wait(0.3), flush=True)  # it would have been cancelled at once
+    """
+    result = run_python(program)
+    assert (result.returncode, result.stdout) == (0, "-15\n-1\n3\nFalse\nended\nended\n"), result.stderr

@@ -19,7 +19,8 @@ writes each signal into a socket (``signal.set_wakeup_fd``). A watching thread, 
 thread in a handler can deadlock, reads it, keeps the deadline and does the work. The handler only raises, once, to get
 the program out of its block. If an event loop is running, it cancels the tasks instead: tasks do not expect an
 exception out of nowhere. If ``on_signal`` returns True, the program ends by itself, and nothing is raised.
-In a ``hold_signals()`` block the handler raises at the end of the block: see there.
+In a ``hold_signals()`` block the handler raises at the end of the block: see there. A forked child is not guarded: it
+has the handlers and the socket, but not the thread, so it gets Python's own handlers back.
 
 The watching thread needs the interpreter lock. Code that never releases it is ended by ``faulthandler``, which does not
 need it, two seconds later and with code 1.
@@ -40,6 +41,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Self
 
 from halter.cancel.deadlines import check_seconds
+from halter.cancel.fork import after_fork
 from halter.cancel.loop_bridge import cancel_tasks, running_loop
 from halter.cancel.processes import registry
 from halter.cancel.token import CancellationToken
@@ -63,6 +65,7 @@ _MAX_THREADS_NAMED: Final = 3
 _WAKE: Final = b"\0"  # no signal has this number
 # Each ends some work within the seconds that it is given, and names what it has to leave behind.
 _endings: Final[list[Callable[[float], list[str]]]] = []
+_entered: Final[list[ExitGuard]] = []  # in this process; atexit keeps them anyway
 
 
 def add_ending(end: Callable[[float], list[str]]) -> None:
@@ -116,6 +119,7 @@ class ExitGuard:
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._watch, name="halter-exit", daemon=True).start()
+        _entered.append(self)
         atexit.register(self._at_exit)
         if threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
@@ -158,6 +162,14 @@ class ExitGuard:
         if not self._has_left_something and (left := self._end_all()):
             self._report(f"Left behind: {', '.join(left)}.")
             _leave()
+
+    def release_in_fork(self) -> None:
+        """Undo in a forked child what would send its signals to the parent, and end there what the parent runs."""
+        atexit.unregister(self._at_exit)
+        for number in _SIGNALS:
+            if signal.getsignal(number) == self._on_signal:
+                signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
 
     def intend(self, code: int, why: str) -> None:
         """Note that the program is about to exit. The first call starts the clock."""
@@ -247,7 +259,8 @@ class ExitGuard:
         if is_signal:
             self._report(announcement(intent.why))
             self._is_announced.set()
-        # This many more signals force the exit. The first one may be counted already, or be still in the socket.
+        # This many more signals force the exit. The signal that began the exit may be counted
+        # already, or still be in the socket.
         self._repeats_until = time.monotonic() + _REPEATED.get(intent.why, 0.0)
         more = 2 - signals if is_signal and intent.why not in _REPEATED else 1
         if is_signal:
@@ -356,3 +369,12 @@ def _leave() -> NoReturn:
         with contextlib.suppress(Exception):
             stream.flush()
     os._exit(FORCED)
+
+
+def _after_fork() -> None:
+    for guard in _entered:
+        guard.release_in_fork()
+    _entered.clear()
+
+
+after_fork(_after_fork)
