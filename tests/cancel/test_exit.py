@@ -673,3 +673,66 @@ def test_a_signal_to_a_forked_child_is_the_childs() -> None:
     """
     result = run_python(program)
     assert (result.returncode, result.stdout) == (0, "-15\n-1\n3\nFalse\nended\nended\n"), result.stderr
+
+
+@pytest.mark.parametrize("callback", ["lambda: threading.Event().wait()", "lambda: sys.exit(1)"])
+def test_a_callback_that_hangs_or_exits_does_not_disarm_the_guard(callback: str) -> None:
+    """A callback of the token ran in the watching thread: a client whose close() hung took the announcement, the second
+    signal and the code with it.
+    """
+    program = Program(f"""
+        import sys, threading, time
+        from halter import ExitGuard
+        with ExitGuard(timeout=60) as guard:
+            guard.token.on_cancel({callback})
+            print("ready", flush=True)
+            try:
+                threading.Event().wait()
+            finally:
+                print("interrupted", flush=True)
+                threading.Event().wait()
+    """)
+    program.process.send_signal(signal.SIGTERM)
+    assert program.process.stdout is not None
+    assert program.process.stdout.readline() == "interrupted\n"
+    code, said, _ = program.end_by(signal.SIGINT)
+    assert code == 70
+    assert "Shutting down (SIGTERM)…" in said
+    assert "Forced exit after a second signal" in said
+
+
+def test_where_no_thread_can_be_started_the_token_is_cancelled_all_the_same() -> None:
+    """The limit of threads may be reached just when the user presses Ctrl+C."""
+    program = """
+        import os, signal, threading
+        from halter import ExitGuard
+        def start(thread):
+            raise RuntimeError("can't start new thread")
+        with ExitGuard() as guard:
+            threading.Thread.start = start
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                guard.token.wait()
+            finally:
+                print(guard.token.wait(20), flush=True)
+    """
+    result = run_python(program)
+    assert (result.returncode, result.stdout) == (143, "True\n")
+
+
+def test_a_forced_exit_ends_whatever_fails_in_it() -> None:
+    """An error while processes were ended killed the watching thread, and the program never ended."""
+    program = """
+        import threading
+        from halter import ExitGuard
+        from halter.cancel.processes import registry
+        def fail():
+            raise OSError("no descriptor is free")
+        with ExitGuard(timeout=0.2) as guard:
+            registry.add_source(fail)
+            guard.intend(0, "the program is done")
+            threading.Event().wait()
+    """
+    result = run_python(program)
+    assert result.returncode == 70
+    assert "Forced exit after 0.2 s" in result.stderr

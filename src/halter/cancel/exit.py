@@ -10,15 +10,16 @@ once that it is shutting down, and what it waits for.
 
 If the process is still running at the deadline, or a second signal comes, the guard reports what it was waiting for,
 kills what the process has started, flushes its output and exits with the code ``FORCED``, whatever the intent was:
-something was left behind, and neither 0 nor the code of a signal may hide that. The code is the same, and nothing is
-forced, if the program ends in time and something is left behind all the same: a process that cannot be killed, or a
-turn whose end could not be written.
+something was left behind, and neither 0 nor the code of a signal may hide that. A program that ends in time but leaves
+something behind exits with the same code, without force: a process that cannot be killed, or a turn whose end could not
+be written.
 
 Python runs signal handlers in the main thread, and never if that thread is stuck. So there are two ways. The system
 writes each signal into a socket (``signal.set_wakeup_fd``). A watching thread, started beforehand because starting a
-thread in a handler can deadlock, reads it, keeps the deadline and does the work. The handler only raises, once, to get
-the program out of its block. If an event loop is running, it cancels the tasks instead: tasks do not expect an
-exception out of nowhere. If ``on_signal`` returns True, the program ends by itself, and nothing is raised.
+thread in a handler can deadlock, reads it, keeps the deadline and does the work. It has another thread cancel the
+token, because callbacks may hang. The handler only raises, once, to get the program out of its block. If an event loop
+is running, it cancels the tasks instead: tasks do not expect an exception out of nowhere. If ``on_signal`` returns
+True, the program ends by itself, and nothing is raised.
 In a ``hold_signals()`` block the handler raises at the end of the block: see there. A forked child is not guarded: it
 has the handlers and the socket, but not the thread, so it gets Python's own handlers back.
 
@@ -31,6 +32,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import logging
 import os
 import select
 import signal
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType, TracebackType
 
+_log = logging.getLogger(__name__)
 # Something did not end and was left behind. "Internal software error" of sysexits.h.
 FORCED: Final = 70
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -59,7 +62,7 @@ _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", 
 _REPEATED: Final = {"SIGHUP": float("inf"), "SIGTERM": 0.5}
 # Seconds. An exit that takes less than this is not reported.
 _QUIET_EXIT: Final = 0.3
-_ANNOUNCEMENT_TIMEOUT: Final = 1.0  # seconds that an exit waits for the thread that announces it, on a busy machine
+_ANNOUNCEMENT_TIMEOUT: Final = 1.0  # seconds that an exit waits for the threads that announce it, on a busy machine
 _FAULTHANDLER_DELAY: Final = 2.0  # seconds after the deadline
 _MAX_THREADS_NAMED: Final = 3
 _WAKE: Final = b"\0"  # no signal has this number
@@ -111,6 +114,7 @@ class ExitGuard:
         self._repeats_until = 0.0  # until then the same signal again is no second request
         self._resent = 0  # signals that were sent to the main thread again, and not read yet
         self._is_announced = threading.Event()
+        self._has_run_callbacks = threading.Event()  # those of the token
         # One byte for each signal: its number, written by the system. _WAKE for everything else.
         self._reader, self._writer = socket.socketpair()
         self._writer.settimeout(0)  # set_wakeup_fd() requires it
@@ -138,7 +142,9 @@ class ExitGuard:
         self.intend(_exit_code(exc), _description(exc))
         left = self._end_all()
         if self._intent is not None and self._has_raised:
-            self._is_announced.wait(_ANNOUNCEMENT_TIMEOUT)  # a quick exit must not come before its announcement
+            # A quick exit must not come before it is announced, to the user and to the program.
+            self._is_announced.wait(_ANNOUNCEMENT_TIMEOUT)
+            self._has_run_callbacks.wait(_ANNOUNCEMENT_TIMEOUT)
             if not left:
                 raise SystemExit(self._intent.code) from None
         if left:
@@ -254,13 +260,16 @@ class ExitGuard:
                 signals += 1
                 self._start_clock(Intent(128 + number, signal.Signals(number).name, time.monotonic()))
         intent = self._intent
-        self.token.cancel("shutdown", detail=intent.why)
+        try:
+            threading.Thread(target=self._cancel, args=[intent.why], name="halter-exit-cancel", daemon=True).start()
+        except RuntimeError:  # no thread can be started now, for example while the interpreter exits
+            self._cancel(intent.why)
         is_signal = intent.why in signal.Signals.__members__
         if is_signal:
             self._report(announcement(intent.why))
             self._is_announced.set()
-        # This many more signals force the exit. The signal that began the exit may be counted
-        # already, or still be in the socket.
+        # This many more signals force the exit. The signal that began the exit may be counted already, or still be in
+        # the socket.
         self._repeats_until = time.monotonic() + _REPEATED.get(intent.why, 0.0)
         more = 2 - signals if is_signal and intent.why not in _REPEATED else 1
         if is_signal:
@@ -270,6 +279,15 @@ class ExitGuard:
             self._report(f"Shutting down: waiting for {self._waiting_for()}, at most {self._timeout:g} s…")
             more = self._wait_for_signals(more, self.remaining())
         self._force(f"after {self._timeout:g} s" if more > 0 else "after a second signal")
+
+    def _cancel(self, why: str) -> None:
+        """Cancel the token. A boundary: its callbacks are foreign code."""
+        try:
+            self.token.cancel("shutdown", detail=why)
+        except BaseException:  # noqa: BLE001  (a boundary)
+            _log.exception("a callback of %r raised an exception", self.token)
+        finally:
+            self._has_run_callbacks.set()
 
     def _interrupt_main(self, number: signal.Signals) -> None:
         """Send the signal to the main thread again, if its handler has not run yet.
@@ -319,8 +337,10 @@ class ExitGuard:
 
     def _force(self, when: str) -> None:
         self._report(f"Forced exit {when}; still waiting for {self._waiting_for()}.")
-        registry.stop_all(0.0)
-        _leave()
+        try:
+            registry.stop_all(0.0)
+        finally:
+            _leave()
 
     def _report(self, text: str) -> None:
         """Show the user a line. A boundary: a closed terminal must not prevent the exit."""
