@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -275,3 +276,63 @@ def test_a_forked_child_does_not_end_the_parents_families() -> None:
     """
     result = run_python(program)
     assert result.returncode == 0, result.stderr
+
+
+_FEW_DESCRIPTORS = """
+    import os, resource, subprocess, sys
+    from halter.cancel.processes import guardian, registry
+    from halter.cancel.processes.tree import ProcessTree
+    guardian.wait_until_started()
+    children = [subprocess.Popen(["sleep", "60"], start_new_session=True) for _ in range(8)]
+    def use_up_descriptors(free):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        opened = []
+        try:
+            while True:
+                opened.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            for _ in range(free):
+                os.close(opened.pop())
+"""
+
+
+@pytest.mark.parametrize("free", [0, 1, 4])
+def test_without_free_descriptors_the_group_is_ended(free: int) -> None:
+    """A server that had used up its descriptors took every process for gone, so a stop ended none."""
+    program = f"""
+        trees = [ProcessTree([child.pid], session=child.pid, reap=child.poll) for child in children]
+        use_up_descriptors({free})
+        assert registry.stop(ProcessTree.union_of(trees), 10.0) == []
+        assert {{child.returncode for child in children}} == {{-15}}
+    """
+    ended = run_python(textwrap.dedent(_FEW_DESCRIPTORS) + textwrap.dedent(program))
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_without_free_descriptors_and_without_a_group_they_are_left_behind() -> None:
+    """Processes that cannot be looked up are named as survivors, and the exit tries once more."""
+    program = """
+        pids = [child.pid for child in children]
+        tree = ProcessTree(pids)
+        use_up_descriptors(0)
+        assert registry.stop(tree, 0.0) == sorted(pids)
+        assert registry.roots() == set(pids)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        assert registry.stop(tree, 0.0) == []
+    """
+    ended = run_python(textwrap.dedent(_FEW_DESCRIPTORS) + textwrap.dedent(program))
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_tree_that_is_made_without_free_descriptors_is_ended_later() -> None:
+    """Its root is found by its session, once there is a descriptor to look with."""
+    program = """
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        use_up_descriptors(0)
+        trees = [ProcessTree([child.pid], session=child.pid, reap=child.poll) for child in children]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
+        assert ProcessTree.union_of(trees).stop(10.0) == []
+        assert {child.returncode for child in children} == {-15}
+    """
+    ended = run_python(textwrap.dedent(_FEW_DESCRIPTORS) + textwrap.dedent(program))
+    assert ended.returncode == 0, ended.stderr

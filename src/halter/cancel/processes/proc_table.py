@@ -10,6 +10,7 @@ executing another program has no environment for a moment, and the scan waits un
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -30,6 +31,7 @@ _SCAN_TIMEOUT: Final = 0.25
 _PAUSE: Final = 0.001
 _COOKIE: Final = re.compile(rb"HALTER_\w+")
 _NO_ADDRESS: Final = b"0"
+NO_DESCRIPTOR: Final = (errno.EMFILE, errno.ENFILE)  # says nothing about the process
 # A kernel thread (PF_KTHREAD), or exiting (PF_EXITING): neither has a program, nor starts processes.
 _WITHOUT_PROGRAM: Final = 0x200000 | 0x4
 
@@ -141,9 +143,9 @@ def scan() -> ProcessTable:
 
 
 def status_of(pid: int) -> Status | None:
-    """The status of a process; None if there is no such process."""
+    """The status of a process; None if there is no such process. Raises OSError if no descriptor is free to look."""
     # The program's name is in parentheses, and may itself contain any character, also parentheses.
-    fields = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    fields = (_content(f"/proc/{pid}/stat") or b"").rpartition(b")")[2].split()
     if not fields:
         return None
     return Status(
@@ -171,7 +173,10 @@ def children_of_process(pid: int) -> list[int]:
 
 def read(path: str) -> bytes:
     """Read a small file of ``/proc``; empty if the process is gone or belongs to another user."""
-    return _content(path) or b""
+    try:
+        return _content(path) or b""
+    except OSError:  # no descriptor is free
+        return b""
 
 
 def _environment(pid: int) -> bytes | None:
@@ -181,7 +186,9 @@ def _environment(pid: int) -> bytes | None:
 def _content(path: str) -> bytes | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if error.errno in NO_DESCRIPTOR:
+            raise
         return None
     try:
         pieces = []

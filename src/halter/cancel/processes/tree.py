@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from halter.cancel.fork import after_fork
 from halter.cancel.processes import guardian
-from halter.cancel.processes.proc_table import HAS_PROC, children_of_process, scan, status_of
+from halter.cancel.processes.proc_table import HAS_PROC, NO_DESCRIPTOR, children_of_process, scan, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -62,7 +62,8 @@ class ProcessTree:
         self.roots = frozenset(roots)
         # Start times by number, of all members ever found: a member is still known after its parent has died.
         self._known: dict[int, int] = {}
-        self._remember(self.roots, os.getpid())
+        with contextlib.suppress(OSError):  # no descriptor is free: the session and the cookie are known all the same
+            self._remember(self.roots, os.getpid())
 
     @classmethod
     def union_of(cls, trees: Iterable[ProcessTree]) -> ProcessTree:
@@ -101,6 +102,15 @@ class ProcessTree:
         """
         if not HAS_PROC:
             return self._stop_groups(grace)
+        try:
+            return self._stop_members(grace)
+        except OSError:  # no descriptor is free to look into /proc, or to signal a member
+            left = self._stop_groups(grace)
+        with contextlib.suppress(OSError):  # by now one may be free, to find those that are in no group
+            return self._stop_members(0.0)
+        return left if self._sessions else sorted(self._known)
+
+    def _stop_members(self, grace: float) -> list[int]:
         end = time.monotonic() + grace
         with _lock:
             self._remember_descendants()  # before the first of them dies and its children lose their parent
@@ -220,10 +230,12 @@ def _is_alive(pid: int, start: int) -> bool:
 
 @contextlib.contextmanager
 def _descriptor(pid: int, start: int) -> Iterator[int | None]:
-    """A descriptor of this very process, or None if it is gone."""
+    """A descriptor of this very process, or None if it is gone. Raises OSError if no descriptor is free."""
     try:
         process = os.pidfd_open(pid)
-    except OSError:
+    except OSError as error:
+        if error.errno in NO_DESCRIPTOR:
+            raise
         yield None
         return
     try:
@@ -238,12 +250,17 @@ def _send(process: int, number: signal.Signals) -> None:
 
 
 def _wait_until_gone(members: dict[int, int], end: float) -> None:
-    """Block until all have ended, or it is *end*."""
+    """Block until all have ended, or as many as descriptors are free, or it is *end*."""
     with contextlib.ExitStack() as stack:
         poll = select.poll()
         waiting = set()
         for pid, start in members.items():
-            process = stack.enter_context(_descriptor(pid, start))
+            try:
+                process = stack.enter_context(_descriptor(pid, start))
+            except OSError:
+                if not waiting:
+                    raise
+                break
             if process is not None:
                 poll.register(process, select.POLLIN)
                 waiting.add(process)
