@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _MIN_SWEEP: Final = 256  # deadlines; fewer are not swept
-# Seconds, about three years: as good as no limit, and within what every platform can wait for (threading.TIMEOUT_MAX
-# overflows when the current time is added to it).
+# Seconds, about three years: as good as no limit, and within what locks and selectors can wait for; poll() takes less
+# (threading.TIMEOUT_MAX overflows when the current time is added to it).
 MAX_SECONDS: Final = 1e8
 
 

@@ -11,6 +11,7 @@ import textwrap
 
 import pytest
 
+from halter.cancel.deadlines import MAX_SECONDS
 from halter.cancel.processes import registry, tree
 from halter.cancel.processes.tree import ProcessTree
 from halter.testing import deaf_process
@@ -336,3 +337,15 @@ def test_a_tree_that_is_made_without_free_descriptors_is_ended_later() -> None:
     """
     ended = run_python(textwrap.dedent(_FEW_DESCRIPTORS) + textwrap.dedent(program))
     assert ended.returncode == 0, ended.stderr
+
+
+def test_an_unlimited_grace_is_one() -> None:
+    """run_process(grace=math.inf) waited with a number that poll() does not take, and the stop failed."""
+    process = subprocess.Popen(
+        ["sh", "-c", "trap '' TERM; echo; exec sleep 0.5"], stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        process.stdout.readline()
+    assert ProcessTree([process.pid], session=process.pid, reap=process.poll).stop(MAX_SECONDS) == []
+    assert process.returncode == 0

@@ -38,6 +38,7 @@ _TERM_WAIT: Final = 0.02
 # do it one after another, so that a caller that waits for control competes with one thread, not with all of them.
 _lock = threading.Lock()
 _NONE: Final[dict[int, int]] = {}
+_MAX_POLL: Final = 1e6  # seconds; poll() takes its milliseconds as an int of C
 
 
 class ProcessTree:
@@ -265,7 +266,7 @@ def _wait_until_gone(members: dict[int, int], end: float) -> None:
                 poll.register(process, select.POLLIN)
                 waiting.add(process)
         while waiting and (seconds := end - time.monotonic()) > 0:
-            for process, _ in poll.poll(seconds * 1000):
+            for process, _ in poll.poll(min(seconds, _MAX_POLL) * 1000):
                 poll.unregister(process)
                 waiting.discard(process)
 
