@@ -138,7 +138,7 @@ class Guardian:
         self._table[0:1] = DISMISSED
 
     def close_in_fork(self) -> None:
-        """Close our end of its pipe in a forked child: the guardian belongs to the parent."""
+        """Close the forked child's copy of the pipe: the guardian watches the parent, not the child."""
         os.close(self._write_end)
 
 
