@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import time
 from pathlib import Path
@@ -10,7 +12,7 @@ from threading import get_ident
 import pytest
 
 from halter import CancellationToken, ProcessResult, run_process_blocking
-from halter.cancel.processes import registry
+from halter.cancel.processes import guardian, registry
 from halter.testing import deaf_process, interrupt_everywhere
 from tests.support.processes import is_alive, run_python, wait_dead
 from tests.support.waiting import wait_until
@@ -148,3 +150,19 @@ def test_ctrl_c_while_the_process_is_being_started_is_not_lost() -> None:
     """
     result = run_python(program)
     assert result.returncode == 7, result.stderr
+
+
+def test_a_command_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the last descriptors used up just after the start, the caller got the error and the command ran on."""
+    started: list[int] = []
+
+    def refuse(pid: int) -> int:
+        monkeypatch.undo()  # for the stop
+        started.append(pid)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    guardian.wait_until_started()
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        run_process_blocking("trap '' PIPE; sleep 60")
+    wait_dead(started[0])

@@ -223,12 +223,16 @@ class _ProcessRun:
             # A signal that came while the waiter was about to wait, in competition with this thread for the interpreter
             # lock, does not end its wait: Python runs the handler when the waiter runs again. So it has to, once.
             self._call_waiter(_do_nothing)
-            with (
-                self._token._register(Waker(self._token, wakeup.wake)),
-                self._token._register(Waker(self._token, lambda: self._free.put(None))),
-                _closing_pipes(process),
-            ):
-                self._watch(process, tree, wakeup)
+            try:
+                with (
+                    self._token._register(Waker(self._token, wakeup.wake)),
+                    self._token._register(Waker(self._token, lambda: self._free.put(None))),
+                    _closing_pipes(process),
+                ):
+                    self._watch(process, tree, wakeup)
+            except BaseException:  # the caller gets the error, and nobody else would end the command
+                registry.stop(tree, 0.0)
+                raise
         finally:
             wakeup.close()
             if cgroup is not None:
