@@ -418,3 +418,15 @@ def test_a_worker_that_comes_back_to_a_closed_pool_ends() -> None:
         await asyncio.to_thread(wait_dead, gone)  # there is room for none
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_worker_that_never_begins_is_killed_by_the_stop() -> None:
+    """An idle worker that something had frozen could not be killed: the call was abandoned, and the worker lived on."""
+    frozen = run_isolated(functions.pid)
+    os.kill(frozen, signal.SIGSTOP)
+    token = CancellationToken(timeout=0.2)
+    with pytest.raises(Cancelled):
+        run_isolated(functions.add, 1, token=token)
+    wait_dead(frozen)
+    wait_until(lambda: not blocking.running_calls)
+    assert run_isolated(functions.add, 1) == 2

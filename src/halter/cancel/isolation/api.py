@@ -115,9 +115,7 @@ class IsolatedCall:
         """Run the function; blocks until it has ended or its process is dead."""
         token = self._token = current_token()
         try:
-            worker = self._worker = WorkerProcess.take(self, self._payload, token, self._idle)
-            if token.is_cancelled:
-                self.stop()  # the call of stop() came before there was a worker
+            worker = WorkerProcess.take(self, self._payload, token, self._idle)
             try:
                 kind, body = worker.answer()
             except (EOFError, OSError) as error:
@@ -128,6 +126,12 @@ class IsolatedCall:
             self._has_ended.set()
         worker.release()
         return _outcome(kind, body, token)
+
+    def took(self, worker: WorkerProcess) -> None:
+        """Have stop() reach this worker from now on, also before the function has begun in it."""
+        self._worker = worker
+        if self._token.is_cancelled:
+            self.stop()  # the call of stop() came before there was a worker
 
     def stop(self) -> None:
         """Cancel the function's token, and kill its process if it does not end; returns at once."""

@@ -20,6 +20,7 @@ from halter.cancel.processes import guardian, registry
 from halter.cancel.processes.tree import KILL_TIMEOUT, ProcessTree, new_cookie
 
 if TYPE_CHECKING:
+    from halter.cancel.isolation.api import IsolatedCall
     from halter.cancel.token import CancellationToken
 
 _MAX_IDLE: Final = 4
@@ -108,18 +109,21 @@ class WorkerProcess:
 
     @classmethod
     def take(
-        cls, owner: object, payload: bytes, token: CancellationToken, idle: IdleWorkers | None = None
+        cls, owner: IsolatedCall, payload: bytes, token: CancellationToken, idle: IdleWorkers | None = None
     ) -> WorkerProcess:
         """Begin a call in an idle worker, or in a new one."""
         idle_workers = shared_workers if idle is None else idle
         while True:
+            token.raise_if_cancelled()
             worker = idle_workers.pop() or cls()
             worker._owner = owner
             worker._idle_workers = idle_workers
+            owner.took(worker)  # before the wait: a worker that never says "started" can only be killed
             try:
                 worker._begin(payload, token)
             except (EOFError, OSError) as error:
                 how = worker.end()
+                token.raise_if_cancelled()
                 if worker._is_new:
                     raise WorkerCrashed(
                         f"a worker process {how} before it could start; see what it wrote to stderr"
