@@ -7,7 +7,8 @@ import contextlib
 import signal
 import threading
 from asyncio.subprocess import PIPE
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -240,3 +241,34 @@ def test_the_end_of_the_process_closes_it() -> None:
         """
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "told\n", "")
+
+
+def test_a_thread_that_cannot_be_started_is_an_error_of_that_work_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit of threads the first work failed, and each later one waited for ever."""
+    there = LoopThread("there")
+
+    async def one() -> int:
+        return 1
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            there.do_blocking(one, 20.0)
+    assert not there.is_running
+    assert there.do_blocking(one, 20.0) == 1
+    there.close()
+
+
+def test_work_that_cannot_even_be_made_fails() -> None:
+    """An error before there was a coroutine stayed in the loop, and the caller waited for ever."""
+    there = LoopThread("there")
+
+    def fail() -> Coroutine[Any, Any, None]:
+        raise ValueError("no coroutine")
+
+    with pytest.raises(ValueError, match="no coroutine"):
+        there.do_blocking(fail, 20.0)
+    there.close()

@@ -142,14 +142,20 @@ class LoopThread:
         with self._lock:
             if self._is_closed:
                 raise LoopClosed(f"{self._name} was closed")
+            loop = self._started()
             self._jobs.add(job)
-            self._started().call_soon_threadsafe(job.start)
+            loop.call_soon_threadsafe(job.start)
 
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(target=self._run, args=[self._loop], name=self._name, daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError:  # no thread can be started now; the next work tries again
+                self._loop.close()
+                self._loop = self._thread = None
+                raise
         return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -203,8 +209,11 @@ class _Job(Generic[T]):
         if self._is_cancelled:  # the stop came first: nothing starts after it
             self._home.forget(self)
             return
-        self._task = asyncio.get_running_loop().create_task(self._make(), context=self._context)
+        self._task = asyncio.get_running_loop().create_task(self._run(), context=self._context)
         self._task.add_done_callback(self._has_ended)
+
+    async def _run(self) -> T:
+        return await self._make()  # in the task, so that its errors are the task's
 
     def cancel(self) -> None:
         """Cancel it; from any thread."""
