@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import pickle
 import signal
@@ -21,6 +22,7 @@ from halter import CancellationToken, Cancelled, checkpoint, run_isolated, run_i
 from halter.cancel import WorkerCrashed
 from halter.cancel.isolation import worker_main, worker_process
 from halter.cancel.isolation.api import IsolatedCall, Workers
+from halter.cancel.processes import guardian
 from halter.cancel.threads import blocking
 from halter.cancel.threads.blocking import BlockingCall, Late
 from halter.testing import assert_cancels_within
@@ -430,3 +432,22 @@ def test_a_worker_that_never_begins_is_killed_by_the_stop() -> None:
     wait_dead(frozen)
     wait_until(lambda: not blocking.running_calls)
     assert run_isolated(functions.add, 1) == 2
+
+
+def test_a_worker_that_gets_no_second_pipe_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one pipe to go, each call that failed kept that one open."""
+    guardian.wait_until_started()
+    make_pipe, pipes = os.pipe, list[tuple[int, int]]()
+
+    def make_one() -> tuple[int, int]:
+        if pipes:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        pipes.append(make_pipe())
+        return pipes[0]
+
+    monkeypatch.setattr(os, "pipe", make_one)
+    with pytest.raises(OSError, match=os.strerror(errno.EMFILE)):
+        worker_process.WorkerProcess()
+    for descriptor in pipes[0]:
+        with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
+            os.fstat(descriptor)

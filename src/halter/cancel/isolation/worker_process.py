@@ -77,7 +77,12 @@ class WorkerProcess:
         guardian.wait_until_started()
         cookie = new_cookie()
         requests, self_requests = os.pipe()
-        self_answers, answers = os.pipe()
+        try:
+            self_answers, answers = os.pipe()
+        except OSError:
+            os.close(requests)
+            os.close(self_requests)
+            raise
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, str(requests), str(answers), json.dumps(sys.path)],
