@@ -221,3 +221,38 @@ def test_a_socket_is_shut_down_and_not_closed(monkeypatch: pytest.MonkeyPatch) -
     ours.close()
     theirs.close()
     assert ssl.SSLSocket.shutdown is not socket.socket.shutdown  # which is why the plain one is called
+
+
+def test_a_child_that_was_started_during_the_grace_is_ended() -> None:
+    """A call without a grace that was stopped together with it had found no child; that answer was used for both."""
+    token = CancellationToken()
+    gate = threading.Event()
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def deaf() -> None:
+        both_run.wait()
+        gate.wait()
+
+    def clean_up() -> None:
+        both_run.wait()
+        deaf_caller.join()  # it has left, and so has looked for children
+        processes.append(subprocess.Popen(["sleep", "60"]))
+        has_child.set()
+        processes[0].wait()
+
+    def call() -> None:
+        with contextlib.suppress(Cancelled):
+            run_blocking(clean_up, token=token, grace=2.0)
+
+    has_child = threading.Event()
+    both_run = threading.Barrier(3, timeout=30)
+    deaf_caller = call_in_thread(deaf, token)
+    caller = threading.Thread(target=call)
+    caller.start()
+    both_run.wait()
+    token.cancel()
+    assert has_child.wait(30)
+    caller.join()
+    assert processes[0].wait(30) < 0
+    gate.set()
+    wait_until(lambda: len(abandoned) == 0)

@@ -213,7 +213,7 @@ class BlockingCall:
         grace_seconds = grace()
         while (seconds := self._remaining_grace(start, grace_seconds)) > 0:
             yield seconds
-        if self._start_unblock():
+        if self._start_unblock(start + grace_seconds):
             end = time.monotonic() + unblock_timeout
             while not self.has_ended and (seconds := end - time.monotonic()) > 0:
                 yield seconds
@@ -293,16 +293,18 @@ class BlockingCall:
         self._stopped_at = self._stopped_at or time.monotonic()
         self._call_abort()
         if self.leave():
-            self._start_unblock()
+            self._start_unblock(self._stopped_at)
 
-    def _start_unblock(self) -> bool:
+    def _start_unblock(self, since: float) -> bool:
         """Unblock the function, on another worker thread. False if it waits for nothing that can be ended.
+
+        Its grace has ended at *since*: what it waits for then may have begun after the stop.
 
         That is checked here, by a few system calls: starting a thread for it would take far longer while other
         functions hold the interpreter lock.
         """
         waits = self.waits
-        if waits is None or self.has_ended or not waits.can_unblock(self._stopped_at) or not _try_submit(waits.unblock):
+        if waits is None or self.has_ended or not waits.can_unblock(since) or not _try_submit(waits.unblock):
             return False
         self.was_unblocked = True
         return True

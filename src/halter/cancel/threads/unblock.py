@@ -46,9 +46,9 @@ class ThreadWaits:
         self.is_over = False  # the call has ended, and its thread may run the next one
         _here.waits = self
 
-    def can_unblock(self, stopped_at: float) -> bool:
-        """Whether the call may wait for something that can be ended. *stopped_at*: its stop, by time.monotonic()."""
-        return bool(self._open_sockets() or (_process_has_children(stopped_at) and self.children()))
+    def can_unblock(self, since: float) -> bool:
+        """Whether the call waits, some time after *since* by time.monotonic(), for something that can be ended."""
+        return bool(self._open_sockets() or (_process_has_children(since) and self.children()))
 
     def unblock(self) -> None:
         """Shut down the sockets and end the children of the call; blocks until they have ended."""
@@ -109,7 +109,7 @@ def _shut_down(connection: socket.socket) -> None:
 
 
 def _process_has_children(since: float) -> bool:
-    """Whether any thread of this process had a child at some time after *since*.
+    """Whether this process had a child when this was last checked, which was after *since*.
 
     Calls that are stopped together share one check: while they hold the interpreter lock, each system call may take
     milliseconds.
