@@ -254,7 +254,7 @@ def _wait_until_gone(members: dict[int, int], end: float) -> None:
     """Block until all have ended, or as many as descriptors are free, or it is *end*."""
     with contextlib.ExitStack() as stack:
         poll = select.poll()
-        waiting = set()
+        waiting: set[int] = set()
         for pid, start in members.items():
             try:
                 process = stack.enter_context(_descriptor(pid, start))
