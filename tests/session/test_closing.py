@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,12 +23,50 @@ from tests.support.hooked_store import HookedStore
 from tests.support.looped import looped
 from tests.support.sessions import AT_MOST, agent_of, call, data_of, said, session_of
 from tests.support.valid_history import judge_session
+from tests.support.waiting import wait_until
 
 
 @tool
 def look() -> str:
     """Look."""
     return "seen"
+
+
+class Kept:
+    """Something that a tool keeps in the session."""
+
+    closed = 0
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+@tool
+async def keeps(ctx: ToolContext) -> str:
+    """Keep something."""
+    ctx.keep(Kept)
+    return "kept"
+
+
+class SlowEnd:
+    """A tool that keeps something, and takes its time to end when it is stopped."""
+
+    def __init__(self) -> None:
+        self.started, self.stopped, self.may_end = threading.Event(), threading.Event(), threading.Event()
+
+    def tool(self) -> Any:
+        @tool(grace=AT_MOST)
+        async def work(ctx: ToolContext) -> str:
+            ctx.keep(Kept)
+            self.started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.stopped.set()
+                await asyncio.to_thread(self.may_end.wait, AT_MOST)
+            return "never"
+
+        return work
 
 
 # -- closing -------------------------------------------------------------------------------------------------------
@@ -122,6 +163,53 @@ async def test_a_tool_may_close_its_own_session() -> None:
     session = session_of(call("leave"), tools=[leave])
     turn = await session.arun("x")
     assert (turn.status, turn.reason) == ("interrupted", "shutdown")
+
+
+@looped
+async def test_a_cancelled_aclose_closes_the_rest_without_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was a defect: who cancelled aclose() while it waited for the turn kept the lease, the browser and the jobs."""
+    monkeypatch.setattr(Kept, "closed", 0)
+    slow = SlowEnd()
+    agent = agent_of(call("work"), "two", tools=[slow.tool()])
+    session = agent.session("s", store)
+    turn = asyncio.create_task(session.arun("x"))
+    await asyncio.to_thread(slow.started.wait, AT_MOST)
+    closing = asyncio.create_task(session.aclose(AT_MOST))
+    await asyncio.to_thread(slow.stopped.wait, AT_MOST)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asyncio.to_thread(wait_until, lambda: Kept.closed == 1)
+    assert not turn.done()
+    slow.may_end.set()
+    assert (await turn).reason == "shutdown"
+    async with agent.session("s", store) as again:  # the lease was released with the end of the turn
+        judge_session(again)
+
+
+def test_ctrl_c_in_close_closes_the_rest_without_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was a defect: after Ctrl+C in a close() that waited for the turn, the session could not be opened again."""
+    monkeypatch.setattr(Kept, "closed", 0)
+    slow = SlowEnd()
+    agent = agent_of(call("work"), "two", tools=[slow.tool()])
+    session = agent.session("s", store)
+    running = RunningTurn(session)
+    assert slow.started.wait(AT_MOST)
+    main = threading.main_thread().ident or 0
+
+    def press() -> None:
+        assert slow.stopped.wait(AT_MOST)
+        wait_until(lambda: "WakeSignal" in sys._current_frames()[main].f_code.co_qualname)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    pressing = Background(press)
+    with pytest.raises(KeyboardInterrupt):
+        session.close(AT_MOST)
+    pressing.result()
+    wait_until(lambda: Kept.closed == 1)
+    slow.may_end.set()
+    assert running.end().reason == "shutdown"
+    agent.session("s", store).close()
 
 
 def test_an_idle_session_that_is_closed_ends_its_listeners() -> None:
@@ -233,22 +321,6 @@ def test_a_call_whose_start_cannot_be_written_does_not_start(kind: str, tmp_path
         assert session.run("y").text == "done"
         assert [each.outcome.status for each in data_of(session, "tool.finished")] == ["not_started"]
         judge_session(session)
-
-
-class Kept:
-    """Something that a tool keeps in the session."""
-
-    closed = 0
-
-    def close(self) -> None:
-        type(self).closed += 1
-
-
-@tool
-async def keeps(ctx: ToolContext) -> str:
-    """Keep something."""
-    ctx.keep(Kept)
-    return "kept"
 
 
 def test_close_at_the_limit_of_abandoned_threads(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

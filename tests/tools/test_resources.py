@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -140,3 +141,30 @@ def test_an_object_whose_close_exits_its_thread_does_not_hold_up_the_others() ->
     resources.keep(Bad)
     resources.close(timeout=20)
     assert closed == ["closed"]
+
+
+def test_what_is_left_is_closed_when_the_wait_is_interrupted() -> None:
+    """Was a defect: who cancelled aclose() while the browser closed slowly left the jobs running, for ever."""
+
+    async def interrupted() -> None:
+        closing, go = threading.Event(), threading.Event()
+
+        class Slow(Thing):
+            def close(self) -> None:
+                closing.set()
+                go.wait(10)
+
+        resources = SessionResources()
+        thing = resources.keep(Thing)
+        resources.keep(Slow)
+        task = asyncio.create_task(resources.aclose(timeout=20))
+        await asyncio.to_thread(closing.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.to_thread(wait_until, lambda: thing.closed == 1)
+        go.set()
+        with pytest.raises(RuntimeError, match="session was closed"):
+            resources.keep(Thing)
+
+    asyncio.run(interrupted())

@@ -26,13 +26,18 @@ def close(session: Session, timeout: float) -> None:
     end = time.monotonic() + timeout
     control = _stop_work(session)
     can_wait = control is None or control.loop is not running_loop()
-    if control is not None and can_wait:
-        control.turn.ended.wait(timeout)
     try:
-        session._resources.close(max(end - time.monotonic(), 0.0))
-        session._files.close(max(end - time.monotonic(), 0.0))
+        if control is not None and can_wait:
+            control.turn.ended.wait(timeout)
+    except BaseException:
+        end, can_wait = 0.0, False  # interrupted: no more waiting, and the turn releases the lease when it ends
+        raise
     finally:
-        done = _seal_and_release(session, control, by_force=can_wait)
+        try:
+            session._resources.close(max(end - time.monotonic(), 0.0))
+            session._files.close(max(end - time.monotonic(), 0.0))
+        finally:
+            done = _seal_and_release(session, control, by_force=can_wait)
     if done is not None and not session._log.writer.is_interrupted_here:
         done.wait(max(end - time.monotonic(), 0.0))
 
@@ -41,13 +46,19 @@ async def aclose(session: Session, timeout: float) -> None:  # noqa: ASYNC109  (
     """Close a session; waits for at most *timeout* seconds, without blocking the loop."""
     end = time.monotonic() + timeout
     control = _stop_work(session)
-    if control is not None:
-        await control.turn.ended.wait_async(timeout)
+    can_wait = True
     try:
-        await session._resources.aclose(max(end - time.monotonic(), 0.0))
-        await session._files.aclose(max(end - time.monotonic(), 0.0))
+        if control is not None:
+            await control.turn.ended.wait_async(timeout)
+    except BaseException:
+        end, can_wait = 0.0, False
+        raise
     finally:
-        done = _seal_and_release(session, control, by_force=True)
+        try:
+            await session._resources.aclose(max(end - time.monotonic(), 0.0))
+            await session._files.aclose(max(end - time.monotonic(), 0.0))
+        finally:
+            done = _seal_and_release(session, control, by_force=can_wait)
     if done is not None:
         await done.wait_async(max(end - time.monotonic(), 0.0))
 

@@ -22,7 +22,7 @@ from halter.cancel.one_shot_event import OneShotEvent
 from halter.cancel.threads import pool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
 T = TypeVar("T")
 
@@ -71,22 +71,38 @@ class SessionResources:
     def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
         """Close what is kept, the newest first. Bounded, and nothing is raised."""
         end = time.monotonic() + timeout
-        for resource in self._take_all():
-            if not _begin_close(resource).wait(max(end - time.monotonic(), _MIN_TIMEOUT)):
-                _log_left_behind(resource)
+        try:
+            for resource in self._take():
+                if not _begin_close(resource).wait(max(end - time.monotonic(), _MIN_TIMEOUT)):
+                    _log_left_behind(resource)
+        finally:
+            self._begin_close_all()  # if the wait was interrupted
 
     async def aclose(self, timeout: float = _CLOSE_TIMEOUT) -> None:  # noqa: ASYNC109  (as its twin)
         """Close as `close` does, without blocking the loop."""
         end = time.monotonic() + timeout
-        for resource in self._take_all():
-            if not await _begin_close(resource).wait_async(max(end - time.monotonic(), _MIN_TIMEOUT)):
-                _log_left_behind(resource)
+        try:
+            for resource in self._take():
+                if not await _begin_close(resource).wait_async(max(end - time.monotonic(), _MIN_TIMEOUT)):
+                    _log_left_behind(resource)
+        finally:
+            self._begin_close_all()
 
-    def _take_all(self) -> list[Any]:
-        with _lock:
-            self._is_closed = True
-            kept, self._kept = list(self._kept.values()), {}
-        return [each for each in reversed(kept) if callable(getattr(each, "close", None))]
+    def _begin_close_all(self) -> None:
+        """Close what is left, without waiting."""
+        for resource in self._take():
+            _begin_close(resource)
+
+    def _take(self) -> Iterator[Any]:
+        """Take out what is kept, one at a time, the newest first. From now on nothing is kept."""
+        while True:
+            with _lock:
+                self._is_closed = True
+                if not self._kept:
+                    return
+                _, kept = self._kept.popitem()
+            if callable(getattr(kept, "close", None)):
+                yield kept
 
 
 def _begin_close(resource: Any) -> OneShotEvent:
