@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from halter import Agent, ToolContext, tool
+from halter import Agent, Session, ToolContext, tool
 from halter.cancel import abandoned
 from halter.events import ChildStarted
 from halter.events.tools import ApprovalAsked, ToolFinished
@@ -270,6 +270,33 @@ async def test_a_delegated_child_is_closed_with_time() -> None:
         assert turn.outcomes[0].content == "done: child's answer"
         assert len(Kept.closed) == 5
         assert len(abandoned) == 0
+
+
+@looped
+async def test_a_stopped_child_whose_tools_close_slowly_gives_back_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Was a defect: a stop lost the answer of a child whose browser closed slowly, and called the work abandoned."""
+    monkeypatch.setattr(Session.aclose, "__defaults__", (10 * AT_MOST,))  # longer than the grace of the call
+    gate, may_close = Gate(), threading.Event()
+
+    class Slow:
+        def close(self) -> None:
+            may_close.wait(AT_MOST)
+
+    @tool
+    async def keep_it(ctx: ToolContext) -> str:
+        ctx.keep(Slow)
+        return "kept"
+
+    child = agent_of(call("keep_it"), ["half of ", gate], tools=[keep_it])
+    async with session_of(call("hand_over"), "ok", tools=[delegating(child, grace=10.0)]) as session:
+        running = asyncio.create_task(session.arun("x"))
+        await gate.await_reached()
+        session.interrupt()
+        turn = await running
+        assert not may_close.is_set()
+        outcome = turn.outcomes[0]
+        assert (outcome.status, outcome.content) == ("partial", "interrupted: half of ")
+        may_close.set()
 
 
 def test_usage_of_children_counts() -> None:

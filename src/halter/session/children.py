@@ -43,6 +43,9 @@ class ParentTurn(NamedTuple):
 NO_PARENT: Final = ParentTurn()
 
 
+_closing: set[asyncio.Task[None]] = set()  # asyncio refers to tasks weakly
+
+
 class Child:
     """A running or ended child session."""
 
@@ -84,7 +87,7 @@ class Children:
         try:
             return await self._run(child, turn_id, text)
         finally:
-            await child.aclose()
+            await _close(child, token)
 
     async def begin(
         self,
@@ -160,3 +163,13 @@ class Children:
                 tx.write(turn_id, data)
 
         self._session._log.submit(decide)
+
+
+async def _close(child: Session, token: CancellationToken) -> None:
+    """Close a child. A call that was stopped does not wait for it: it returns the child's answer within its grace."""
+    closed = OneShotEvent()
+    closing = asyncio.ensure_future(child.aclose())
+    _closing.add(closing)
+    closing.add_done_callback(_closing.discard)
+    closing.add_done_callback(lambda _: closed.set())
+    await closed.wait_async(token=token)
