@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,13 +20,16 @@ from halter.errors import LeaseLost, StoreError, StoreFull
 from halter.events import Event, TurnFinished
 from halter.models import ReasoningDelta, TextDelta
 from halter.models.errors import ProviderError
+from halter.session import background_loop
 from halter.stores import MemoryStore, SQLiteStore
 from halter.testing import Gate
+from tests.support.background import Background
 from tests.support.hooked_store import HookedStore, waiting_in
 from tests.support.looped import looped
 from tests.support.paused_writer import WriterPaused
 from tests.support.sessions import agent_of, data_of, kinds, next_event, said, session_of
 from tests.support.valid_history import judge_session
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -370,6 +376,42 @@ def test_leaving_stream_sync_stops_its_turn() -> None:
         assert (session.turn.status, session.turn.reason, session.turn.text) == ("interrupted", "disconnect", "one ")
         assert session.run("y").text == "next"
         judge_session(session)
+
+
+def _waiting_in() -> FrameType | None:
+    """The call of `background_loop.run()` in which the main thread waits."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code is not background_loop.run.__code__:
+        frame = frame.f_back
+    return frame
+
+
+def test_ctrl_c_in_stream_sync_waits_for_the_end_of_its_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Was a defect: with a busy store, Ctrl+C became a RuntimeError about asyncio, and the session stayed busy."""
+    monkeypatch.setattr(background_loop, "_SECONDS_TO_STOP", 0.0)
+    gate = Gate()
+    with SQLiteStore(tmp_path / "store.db") as store, agent_of(["one ", gate], "next").session("s", store) as session:
+        left = threading.Event()
+
+        def press() -> None:
+            gate.wait_reached()
+            with WriterPaused(session):
+                wait_until(lambda: "WakeSignal" in sys._current_frames()[main].f_code.co_qualname)
+                step = _waiting_in()
+                signal.pthread_kill(main, signal.SIGINT)
+                wait_until(lambda: _waiting_in() not in (None, step) or left.is_set())
+
+        main = threading.main_thread().ident or 0
+        pressing = Background(press)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                list(session.stream_sync("x"))
+        finally:
+            left.set()
+            pressing.result()
+        assert session.turn is not None
+        assert (session.turn.status, session.turn.reason) == ("interrupted", "interrupt")
+        assert session.run("y").text == "next"
 
 
 def test_a_token_stops_stream_sync() -> None:

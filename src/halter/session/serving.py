@@ -53,19 +53,28 @@ def stream_sync(session: Session, text: Content | None) -> Generator[Event, None
     """Run one turn on Halter's own event loop, and yield its events to this thread. Leaving early stops the turn."""
     caller = current_token().child("stream_sync")
     events = session.stream(text)
+    lock = asyncio.Lock()  # a step whose caller was interrupted may still run: the close waits for it
 
     def leave(exc: BaseException) -> None:
         caller.cancel("interrupt", detail=type(exc).__name__)
 
+    async def step() -> Event | None:
+        async with lock:
+            return await anext(events, None)
+
+    async def close() -> None:
+        async with lock:
+            await events.aclose()
+
     try:
         while True:
             with caller.bind():  # not across the yield: it is the caller's context
-                event = background_loop.run(lambda: anext(events, None), leave)
+                event = background_loop.run(step, leave)
             if event is None:
                 return
             yield event
     finally:
-        background_loop.run(events.aclose, leave)
+        background_loop.run(close, leave)
 
 
 async def _read_missed(session: Session, missed: Missed) -> list[Event]:
@@ -77,7 +86,7 @@ async def _read_missed(session: Session, missed: Missed) -> list[Event]:
 async def _stop_unread(session: Session, task: asyncio.Task[Turn]) -> None:
     """Stop a turn whose events nobody reads any more, and wait for its end."""
     if not task.done() and not session.interrupt(reason="disconnect", detail=_NO_READER, by="stream()").stopped:
-        task.cancel()  # it has not begun
+        task.cancel()  # it has not begun; or it was stopped before, or is about to end, and then this changes nothing in how it ends
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
