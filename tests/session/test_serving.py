@@ -21,7 +21,7 @@ from halter.events import Event, TurnFinished
 from halter.models import ReasoningDelta, TextDelta
 from halter.models.errors import ProviderError
 from halter.session import background_loop
-from halter.stores import MemoryStore, SQLiteStore
+from halter.stores import Lease, MemoryStore, SQLiteStore
 from halter.testing import Gate
 from tests.support.background import Background
 from tests.support.hooked_store import HookedStore, waiting_in
@@ -350,6 +350,31 @@ async def test_serve_ends_when_another_has_taken_the_session() -> None:
     with pytest.raises(LeaseLost):
         await serving
     await session.aclose()
+
+
+class ExpiringStore(MemoryStore):
+    """A store that finds out by itself that it has lost its sessions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = CancellationToken()
+
+    def expiry(self, lease: Lease) -> CancellationToken:
+        return self.lost
+
+
+@looped
+async def test_serve_says_that_the_store_has_lost_the_session() -> None:
+    """Was a defect: serve() returned as if the session had been closed when the node had lost its connection."""
+    store = ExpiringStore()
+    async with agent_of("one").session("s", store) as session:
+        listener = session.subscribe()
+        serving = asyncio.create_task(session.serve())
+        session.post("a")
+        await next_event(listener, "turn.finished")
+        store.lost.cancel("lease_lost")
+        with pytest.raises(LeaseLost):
+            await serving
 
 
 def test_stream_sync_gives_the_events_of_one_turn_to_a_thread() -> None:

@@ -15,6 +15,7 @@ from halter.models.backoff import Backoff
 from halter.session import background_loop
 from halter.session.running import run_turn
 from halter.session.turn_writer import seal_open_turn
+from halter.stores.refusals import lease_lost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -122,6 +123,8 @@ async def serve(session: Session) -> None:
             await CancellationToken.any_of(session.token, CancellationToken(timeout=delay)).wait_async()
         else:
             failures = 0
+    if session.token.reason == "lease_lost":  # found by the store's own clock, before any write was refused
+        raise lease_lost(session._log.lease)
 
 
 async def _has_work(session: Session) -> bool:

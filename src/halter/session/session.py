@@ -254,7 +254,10 @@ class Session:
         return serving.stream_sync(self, text)
 
     async def serve(self) -> None:
-        """Run turn after turn, as messages arrive, until `close()`. Errors of the store are retried."""
+        """Run turn after turn, as messages arrive, until `close()`.
+
+        Errors of the store are retried; raises `LeaseLost` if another process has the session.
+        """
         with running.permit(self):
             await serving.serve(self)
 
