@@ -27,6 +27,7 @@ from halter.tools.file_history import CheckpointState, FileDiff, RestoredFiles
 from halter.tools.tool import Tool
 from tests.support.background import Background, RunningTurn
 from tests.support.looped import looped
+from tests.support.paused_writer import WriterPaused
 
 
 @pytest.fixture
@@ -280,6 +281,19 @@ def test_no_turn_begins_while_files_are_restored() -> None:
         rolling.result()
         assert next_turn.end().text == "Two."
         assert len(session.history) == 2
+
+
+def test_a_rollback_is_not_undone_while_a_turn_is_starting() -> None:
+    """Was a defect: undo_rollback() restored files while a turn that was just beginning changed them."""
+    with Agent(ScriptedModel("One.", "Two."), [doing(History())]).session() as session:
+        session.run("Go.")
+        with WriterPaused(session) as paused:
+            running = paused.start(lambda: session.run("Again."))
+            assert not session.is_running
+            with pytest.raises(SessionBusy, match="stop it first"):
+                session.undo_rollback()
+        assert running.result().text == "Two."
+        assert session.undo_rollback().restored == []
 
 
 def test_closing_the_session_stops_a_restore() -> None:

@@ -87,7 +87,10 @@ class SessionFiles:
         self._shown_notes = _NONE
 
     async def begin(self, turn: Turn) -> TurnFiles:
-        """Begin a turn, which a stop can already find. Waits while files are being restored, until a stop at most."""
+        """Begin the files of a turn.
+
+        Waits while files are being restored, or until the turn is stopped: a stop finds it already.
+        """
         while (restoring := self._restoring) is not None and not turn.token.is_cancelled:
             await restoring.wait_async(token=turn.token)
         self.running = self._above or TurnFiles(self, turn.id)
@@ -108,7 +111,10 @@ class SessionFiles:
             await self._ending.done.wait_async(token=token)
 
     def wait_blocking(self) -> None:
-        """Wait as `wait_for_end()` does, blocking, until the current token is cancelled. The turn's end is durable."""
+        """Wait as `wait_for_end()` does, blocking, until the current token is cancelled.
+
+        Call it only once the end of the turn is durable.
+        """
         turn = self.running  # its task may not have noticed the end yet
         if turn is not None and turn is not self._above:
             run_blocking(turn.over.wait, _STOP_TIMEOUT)
@@ -220,9 +226,10 @@ def roll_back(session: Session, expect_turn: str | None = None) -> Receipt:
 def undo_rollback(session: Session) -> RestoredFiles:
     """Bring the files back that the last rollback has restored."""
     _check_thread(session)
-    if session.is_running:
-        raise SessionBusy("a turn is running; stop it first")
     with session._files.restoring():
+        control = session._log.control  # also of a turn that is about to begin
+        if control is not None and control.turn.id and not control.turn.ended.is_set:
+            raise SessionBusy("a turn is running; stop it first")
         return _restore(session, lambda history: history.undo_restore(session.id))
 
 
