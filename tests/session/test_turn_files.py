@@ -19,7 +19,7 @@ from halter.errors import SessionBusy, SessionClosed
 from halter.events import ToolProgress, TurnRolledBack
 from halter.models.types import ToolCall
 from halter.session import turn_files
-from halter.stores import SQLiteStore
+from halter.stores import SQLiteStore, Store
 from halter.testing import Gate, ScriptedModel
 from halter.toolbox.files.checkpoints.checkpoints import Checkpoints
 from halter.toolbox.files.checkpoints.records import TurnRecord
@@ -28,6 +28,7 @@ from halter.tools.tool import Tool
 from tests.support.background import Background, RunningTurn
 from tests.support.looped import looped
 from tests.support.paused_writer import WriterPaused
+from tests.support.sessions import AT_MOST
 
 
 @pytest.fixture
@@ -294,6 +295,27 @@ def test_a_rollback_is_not_undone_while_a_turn_is_starting() -> None:
                 session.undo_rollback()
         assert running.result().text == "Two."
         assert session.undo_rollback().restored == []
+
+
+def test_a_rollback_with_files_of_the_last_turn_ends_a_compaction(store: Store) -> None:
+    """Was a defect: while compact() ran, the last turn was said not to be the last one any more."""
+    asked, go = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        asked.set()
+        go.wait(AT_MOST)
+        return "be short"
+
+    with Agent(ScriptedModel("One."), [doing(History())]).session("s", store) as session:
+        last = session.run("Go.").id
+    with Agent(ScriptedModel(), [doing(History())], instructions=slow).session("s", store) as session:
+        compacting = Background(session.compact)
+        assert asked.wait(AT_MOST)
+        receipt = session.rollback(files=True, expect_turn=last)
+        go.set()
+        assert receipt.note == ""
+        assert session.history == []
+        assert compacting.result() is None
 
 
 def test_closing_the_session_stops_a_restore() -> None:

@@ -198,7 +198,7 @@ def roll_back(session: Session, expect_turn: str | None = None) -> Receipt:
     log = session._log
     with session._files.restoring():
         control = log.control
-        if control is not None and expect_turn not in (None, control.turn.id):
+        if control is not None and control.turn.id and expect_turn not in (None, control.turn.id):
             return Receipt(log, "", "rollback", not_last(expect_turn), stopped=False, turn=None)
         stopped = control is not None and control.cancel(
             "stop", detail="to roll it back with its files", by="rollback()"
@@ -206,7 +206,7 @@ def roll_back(session: Session, expect_turn: str | None = None) -> Receipt:
         if control is not None and not control.turn.ended.wait(_STOP_TIMEOUT):
             raise SessionBusy("the turn was stopped and has not ended; nothing was rolled back")
         session._files.wait_blocking()
-        turn = control.turn if control is not None else None
+        turn = control.turn if control is not None and control.turn.id else None  # a compaction has no id
         last = log.view.history.last
         if last is None or not is_last(log.view.history, expect_turn):
             return Receipt(log, "", "rollback", not_last(expect_turn), stopped=stopped, turn=turn)
