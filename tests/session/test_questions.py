@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from pathlib import Path
@@ -13,11 +14,23 @@ from halter import Session, ToolContext, tool
 from halter.events import QuestionAsked
 from halter.events.tools import ApprovalAsked
 from halter.stores import SQLiteStore, Store
+from halter.testing import Gate
 from halter.toolbox.sandbox.sandbox import Sandbox, why_unavailable
 from halter.toolbox.terminal.terminal import Terminal
 from tests.support.background import Background, RunningTurn
 from tests.support.hooked_store import HookedStore
-from tests.support.sessions import AT_MOST, agent_of, call, data_of, model_of, said, session_of, wait_for
+from tests.support.looped import looped
+from tests.support.sessions import (
+    AT_MOST,
+    agent_of,
+    call,
+    data_of,
+    model_of,
+    next_event,
+    said,
+    session_of,
+    wait_for,
+)
 from tests.support.valid_history import judge_session
 
 
@@ -290,3 +303,27 @@ def test_an_answer_against_a_stop(store: Store, how: str) -> None:
             wins += accepted
             judge_session(session, model_of(session).requests)
     assert wins
+
+
+@looped
+async def test_a_steer_does_not_answer_a_question_of_an_earlier_turn() -> None:
+    """Was a defect: a correction of the running turn was taken as the answer to a child of an earlier turn."""
+    gate = Gate()
+    child = agent_of(call("asks"), "child done", tools=[asks])
+
+    @tool
+    async def start(ctx: ToolContext) -> str:
+        await ctx.begin(child, "work", lasts=True)
+        return "started"
+
+    script = [call("start"), "ok", ["The capital is ", gate], "Lyon it is"]
+    async with session_of(*script, tools=[start]) as session:
+        listener = session.subscribe()
+        await session.arun("one")
+        await next_event(listener, "question.asked")
+        running = asyncio.create_task(session.arun("two"))
+        await gate.await_reached()
+        receipt = await session.apost("No, about Lyon.", "steer")
+        assert "answered" not in receipt.note
+        assert (await running).text.endswith("Lyon it is")
+        assert len(session.questions) == 1

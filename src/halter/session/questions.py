@@ -108,18 +108,24 @@ class Questions:
         """Make a steer the answer to the oldest open question of the running turn; False if there is none."""
         turn = tx.history.turn
         content = message.message
-        open_questions = [
-            (of_turn, asked) for of_turn, asked in tx.state.questions.values() if isinstance(asked, QuestionAsked)
-        ]
-        if turn is None or content is None or not open_questions:
+        if turn is None or content is None:
             return False
-        of_turn, asked = open_questions[0]
+        asked = next(
+            (
+                asked
+                for of_turn, asked in tx.state.questions.values()
+                if of_turn == turn.id and isinstance(asked, QuestionAsked)
+            ),
+            None,
+        )
+        if asked is None:
+            return False
         applied = MessageApplied(message.id, "steer", f"it answered question {asked.id}", question=asked.id)
-        tx.write(turn.id, applied)
-        tx.write(_open_turn(tx, of_turn), QuestionAnswered(asked.id, content.text))
+        tx.write(turn.id, applied, QuestionAnswered(asked.id, content.text))
         is_text = all(isinstance(part, Text) for part in content.parts)
         value = content.text if is_text else list(content.parts)
-        tx.after_commit(lambda: self._deliver(asked.id, value))
+        question = asked.id
+        tx.after_commit(lambda: self._deliver(question, value))
         return True
 
     def _deliver(self, question_id: str, value: Any) -> None:
