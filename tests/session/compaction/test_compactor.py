@@ -12,7 +12,7 @@ import pytest
 
 from halter import Agent, Compaction, Limits, Session, tool
 from halter.events import ContextCompacted, RequestFinished
-from halter.models import Message, ProviderError, ToolMessage, Usage, UserMessage
+from halter.models import Message, ProviderError, ToolCall, ToolMessage, Usage, UserMessage
 from halter.session.compaction.prefix import shorten
 from halter.session.log import SessionSnapshot, SessionState
 from halter.stores import MemoryStore, SQLiteStore, Store
@@ -493,3 +493,29 @@ def test_summaries_count_for_the_limit_of_the_turn() -> None:
         assert summaries.input_tokens > 0
         assert turn.usage.input_tokens == requests.input_tokens + summaries.input_tokens
         assert turn.usage.input_tokens + turn.usage.output_tokens >= 20_000
+
+
+@looped
+async def test_a_steer_does_not_drop_a_compaction_that_was_asked_for() -> None:
+    """Was a defect: a steer that came while the summary was written dropped what compact() had asked for."""
+    first, second = Gate(), Gate()
+    long = "word " * 3000
+
+    @tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    answer: list[Any] = ["a ", first, ToolCall("c1", "look", "{}")]
+    model = ScriptedModel(long, long, long, answer, ["half a summary ", second], "a summary", "done")
+    async with Agent(model, tools=[look], compaction=Compaction(window=200_000)).session() as session:
+        for number in range(3):
+            await session.arun(f"{number} {long}")
+        running = asyncio.create_task(session.arun("go"))
+        await first.await_reached()
+        assert await session.acompact() is None
+        first.open()
+        await second.await_reached()
+        await session.apost("be quick", "steer")
+        assert (await running).text.endswith("done")
+        assert [record.why for record in compactions(session)] == ["asked"]

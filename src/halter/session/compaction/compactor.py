@@ -98,7 +98,12 @@ class Compactor:
         window = await self._find_window(view, tokens, token)
         if self._log.compaction_requested:
             self._log.compaction_requested = False
-            await self._compact(view, "asked", window, token)
+            done = None
+            try:
+                done = await self._compact(view, "asked", window, token)
+            finally:
+                if done is None and token.reason == "steer":  # the next step does it
+                    self._log.compaction_requested = True
             return
         size = window.size
         if size is None or tokens < self._trigger(view, size):
