@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import threading
 
 import pytest
 
-from halter.events import MessageAccepted, MessageHeld, Missed, TurnFinished, TurnStarted
+from halter.events import Event, MessageAccepted, MessageHeld, Missed, TurnFinished, TurnStarted
 from halter.session.subscription import Subscription
 from halter.testing import Gate
 from tests.support.background import Background, RunningTurn
@@ -215,3 +216,24 @@ def test_leaving_a_listener_never_stops_a_turn() -> None:
             wait_for(listener, "text.delta")
         gate.open()
         assert running.end().text == "one two"
+
+
+def test_nothing_comes_twice_after_a_notice_of_what_was_missed() -> None:
+    """Was a defect: what was written just as the queue became empty could be told of as missed, and come as well."""
+
+    class Refilled(collections.deque[Event]):
+        """A queue that the writer fills, and more than fills, just after the reader found it empty."""
+
+        def __len__(self) -> int:
+            count = super().__len__()
+            if count == 0 and events:
+                now, events[:] = events[:], []
+                listener.put(now)
+            return count
+
+    with session_of("one") as session:
+        session.run("x")
+        events = session.events()[:3]
+        listener = Subscription(lambda _: None, 0, max_queued=2)
+        listener._events = Refilled()
+        assert drain(listener) + drain(listener) == [1, 2, 3]

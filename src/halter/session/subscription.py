@@ -122,11 +122,12 @@ class Subscription:
 
     def get_nowait(self) -> Event | None:
         """The next event, or None if there is none yet."""
+        has_missed = self._has_missed  # read first: once it is set, nothing is queued until it is cleared
         if self._events:
             event = self._events.popleft()
             self._read = event.seq
             return event
-        if not self._has_missed:
+        if not has_missed:
             return None
         self._has_missed = False
         first, last = self._read + 1, self._last_missed
