@@ -441,3 +441,17 @@ def test_a_session_that_nobody_has_open_can_be_erased(watched: Watched) -> None:
     erase_session(watched.store, "a")
     assert watched.store.read("a") == []
     assert ids(watched.log("a")) == []
+
+
+def test_sessions_that_share_a_failed_commit_share_no_frames(watched: Watched) -> None:
+    """Was a defect: each caller's frames were added to the one error, so the last of 200 logged a thousand lines."""
+    logs = [watched.log(str(number)) for number in range(5)]
+    watched.error = StoreFull("full")
+    with WriterPaused(logs[0]):
+        commands = [log.submit(says("m")) for log in logs]
+    lengths = set()
+    for command in commands:
+        with pytest.raises(StoreFull) as caught:
+            logs[0].writer.wait(command)
+        lengths.add(len(caught.traceback))
+    assert len(lengths) == 1

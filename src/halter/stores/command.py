@@ -15,6 +15,7 @@ from halter.cancel.wake_signal import WakeSignal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from halter.events import Event
     from halter.stores.base import Lease, Store
@@ -55,7 +56,7 @@ class Log(Protocol):
 class Command(Generic[R]):
     """A decision about one session, or a job for the store alone. It runs once, in the order of submission."""
 
-    __slots__ = ("_future", "_loop", "_woken", "decide", "error", "is_done", "log", "on_error", "result")
+    __slots__ = ("_future", "_loop", "_traceback", "_woken", "decide", "error", "is_done", "log", "on_error", "result")
 
     def __init__(
         self, log: Log | None, decide: Callable[[Any], R], on_error: Callable[[Exception], object] | None = None
@@ -69,6 +70,7 @@ class Command(Generic[R]):
         self._woken: WakeSignal | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._future: asyncio.Future[None] | None = None
+        self._traceback: TracebackType | None = None
 
     def block(self) -> None:
         """Block this thread until it is done."""
@@ -89,14 +91,16 @@ class Command(Generic[R]):
         """Return the result, or raise the error."""
         if self.error is not None:
             try:
-                raise self.error
+                raise self.error.with_traceback(self._traceback)
             finally:
-                self.error = None  # it refers to this frame
+                self.error = self._traceback = None  # they refer to this frame
         return self.result
 
 
 def settle(commands: list[Command[Any]]) -> None:
     """Mark commands as done and wake their callers, each event loop once."""
+    for command in commands:  # a whole batch may share one error, and each raise adds to its traceback
+        command._traceback = command.error.__traceback__ if command.error is not None else None
     by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for command in commands:
         command.is_done = True
@@ -107,7 +111,7 @@ def settle(commands: list[Command[Any]]) -> None:
             by_loop.setdefault(loop, []).append(future)
         if command.error is not None and command.on_error is not None:
             run_effect(functools.partial(command.on_error, command.error))
-            command.error = None  # it refers to this frame
+            command.error = command._traceback = None  # they refer to this frame
     for loop, futures in by_loop.items():
         try:
             loop.call_soon_threadsafe(_wake_all, futures)
