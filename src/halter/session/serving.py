@@ -87,7 +87,8 @@ async def _read_missed(session: Session, missed: Missed) -> list[Event]:
 async def _stop_unread(session: Session, task: asyncio.Task[Turn]) -> None:
     """Stop a turn whose events nobody reads any more, and wait for its end."""
     if not task.done() and not session.interrupt(reason="disconnect", detail=_NO_READER, by="stream()").stopped:
-        task.cancel()  # it has not begun; or it was stopped before, or is about to end, and then this changes nothing in how it ends
+        # It has not begun; or it was stopped before, or is about to end, and then this changes nothing in how it ends.
+        task.cancel()
     cancellation: asyncio.CancelledError | None = None
     while not task.done():
         try:
