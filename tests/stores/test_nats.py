@@ -348,6 +348,31 @@ def test_a_server_that_is_killed_and_comes_back(own_server: NATSServer) -> None:
         assert texts(store) == ["before", "after"]
 
 
+def test_without_a_server_only_the_first_request_is_waited_for(own_server: NATSServer) -> None:
+    """Was a defect: with NATS gone, each session waited out the patience in turn, and a stop took a minute."""
+
+    def is_answered() -> bool:
+        with contextlib.suppress(StoreError):
+            return store.last_number("s") == 0
+        return False
+
+    with NATSStore(own_server.url, patience=20) as store:
+        own_server.kill()
+        with impatient(store), pytest.raises(StoreError):
+            store.last_number("s")
+        began = time.monotonic()
+        for _ in range(10):
+            assert not is_answered()
+        assert time.monotonic() - began < 15
+        own_server.start()
+        wait_until(is_answered)
+        own_server.kill()  # and from here on a request is patient again
+        back = threading.Timer(0.3, own_server.start)
+        back.start()
+        assert is_answered()
+        back.join()
+
+
 def test_a_node_that_cannot_reach_the_server_stops_in_time(own_server: NATSServer) -> None:
     """The running turn is stopped before its lease can end, and the session goes on when the server is back."""
     with NATSStore(own_server.url, lease_seconds=3.0) as store:

@@ -97,6 +97,7 @@ class NATSStore:
         self._node: Node | None = None
         self._count = 0  # of nodes that this process was
         self._former: set[str] = set()  # nodes of this store that lost their sessions
+        self._has_given_up = False  # a request, and since then none has succeeded
         self._is_closed = False
         try:
             self._run(self._open)
@@ -270,7 +271,20 @@ class NATSStore:
         self._leases = Leases(self._client, names, leases, self._nodes)
 
     async def _retry(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        return await retry_unanswered(make, self.patience)
+        """Make a request, and again while the servers do not answer, for `patience` seconds.
+
+        Once one was given up, each is tried only once until one succeeds, and not at all without a connection: the
+        sessions read one after the other, and each stop would wait for all that are before it.
+        """
+        if self._has_given_up and not self._client.is_connected:
+            raise nats.errors.ConnectionReconnectingError
+        try:
+            result = await retry_unanswered(make, 0.0 if self._has_given_up else self.patience)
+        except (nats.errors.Error, OSError, asyncio.CancelledError):  # the last one is the time limit of _run()
+            self._has_given_up = True
+            raise
+        self._has_given_up = False
+        return result
 
     async def _close(self) -> None:
         # Each has a time of its own: the end of the node frees what was not released in time.
