@@ -28,6 +28,7 @@ from halter.models.types import Audio, UserMessage
 from halter.stores import NATSStore, Write
 from halter.stores.nats import streams
 from halter.stores.nats.names import Names, session_of, token_of
+from halter.stores.nats.node import Node
 from halter.testing import Gate, ScriptedModel
 from tests.support.nats_server import NATSServer, signal_server
 from tests.support.ports import held_ports
@@ -371,6 +372,17 @@ def test_without_a_server_only_the_first_request_is_waited_for(own_server: NATSS
         back.start()
         assert is_answered()
         back.join()
+
+
+def test_two_who_need_a_node_at_once_get_the_same(nats_server: NATSServer, tmp_path: Path) -> None:
+    """Was a defect: join() and acquire() at the same time made two nodes, and one of them was never ended."""
+    with NATSStore(nats_server.url, prefix=tmp_path.name) as store:
+
+        async def both() -> tuple[Node, Node]:
+            return await asyncio.gather(store._living_node(), store._living_node())
+
+        one, other = store._run(both)
+        assert one is other
 
 
 def test_a_node_that_cannot_reach_the_server_stops_in_time(own_server: NATSServer) -> None:

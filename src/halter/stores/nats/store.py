@@ -99,6 +99,7 @@ class NATSStore:
         self._former: set[str] = set()  # nodes of this store that lost their sessions
         self._has_given_up = False  # a request, and since then none has succeeded
         self._is_closed = False
+        self._joining = asyncio.Lock()  # or two who need a node at once would make two
         try:
             self._run(self._open)
         except BaseException:
@@ -323,16 +324,17 @@ class NATSStore:
                 return lease
 
     async def _living_node(self) -> Node:
-        if self._node is None or not self._node.is_alive:
-            self._writer.held.clear()
-            if self._node is not None:
-                self._former.add(self._node.id)
-                await self._node.end()
-            self._count += 1
-            node = Node(f"{self.process}-{self._count}", self._nodes, self.lease_seconds)
-            await node.start()
-            self._node = node
-        return self._node
+        async with self._joining:
+            if self._node is None or not self._node.is_alive:
+                self._writer.held.clear()
+                if self._node is not None:
+                    self._former.add(self._node.id)
+                    await self._node.end()
+                self._count += 1
+                node = Node(f"{self.process}-{self._count}", self._nodes, self.lease_seconds)
+                await node.start()
+                self._node = node
+            return self._node
 
     async def _release(self, lease: Lease) -> None:
         held = self._writer.held.pop(lease, None)
