@@ -73,7 +73,8 @@ class InboxMessage(Struct, frozen=True, gc=False):
     preparing: str = ""  # what must be done before it can be applied, such as "transcribing"
     state: State = "accepted"
     turn_id: str = ""  # the turn in which it was applied
-    against: str = ""  # the turn that it is meant to stop
+    # Of a rollback: the turn that it takes out. An interrupt stops whatever turn runs once it is complete.
+    against: str = ""
 
     @property
     def text(self) -> str:
@@ -145,7 +146,7 @@ class WaitingMessages:
         """Apply one event of a message; *turn* is the id of the open turn."""
         data: Any = event.data
         if isinstance(data, MessageAccepted):
-            against = turn if data.mode in ("interrupt", "rollback") else ""
+            against = turn if data.mode == "rollback" else ""
             self._put(
                 InboxMessage(
                     data.id, data.mode, data.message, data.note, event.time, event.seq, data.preparing, against=against

@@ -23,7 +23,10 @@ __all__ = ["TurnStop", "interrupt", "is_last", "not_last", "roll_back", "roll_ba
 
 
 class TurnStop:
-    """A stop of the running turn: done when this is made. Its receipt says whether the inbox could be held."""
+    """A stop of the running turn.
+
+    The turn is stopped as soon as this object exists; `wait()` says whether the inbox could be held.
+    """
 
     __slots__ = ("_control", "_hold", "_log", "_stopped")
 

@@ -64,9 +64,8 @@ class Writer:
         """Begin with nothing to do: at first, and in a forked child, where the thread that drained does not exist."""
         self.claim = CurrentClaim()
         self._commands: deque[Command[Any]] = deque()
-        self._unfinished: list[
-            CommandBatch
-        ] = []  # the batches that are being run, each within an effect of the one before
+        # The batches that are being run: the second was begun by an effect of the first, and so on.
+        self._unfinished: list[CommandBatch] = []
         self._may_nest = False  # effects are running: commands that those wait for may run in between
         self._batch_seconds = 0.0  # that the last batches took
         self._woken_next: asyncio.AbstractEventLoop | None = None  # the loop that calls wake() in its next iteration

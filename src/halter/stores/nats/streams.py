@@ -138,16 +138,16 @@ class Stream:
 
     async def next(self, subject: str, sequence: int) -> Stored | None:
         """The first message of a subject that has at least this sequence."""
-        found = await self._page(subject, sequence, 1)
+        found = await self.read(subject, sequence, 1)
         return found[0] if found else None
 
     async def read(self, subject: str, sequence: int, limit: int | None = None) -> list[Stored]:
-        """The next messages of a subject from this sequence on, at most a page; none if there are no more."""
-        return await self._page(subject, sequence, _PAGE if limit is None else min(limit, _PAGE))
+        """The next messages of a subject from this sequence on, at most a page; none if there are no more.
 
-    async def _page(self, subject: str, sequence: int, limit: int) -> list[Stored]:
-        """Ask for several messages at once: they come one by one, and then a message with a status."""
-        asked = {"next_by_subj": subject, "seq": max(sequence, 1), "batch": limit, "max_bytes": _PAGE_BYTES}
+        They come one by one, and then a message with a status.
+        """
+        batch = _PAGE if limit is None else min(limit, _PAGE)
+        asked = {"next_by_subj": subject, "seq": max(sequence, 1), "batch": batch, "max_bytes": _PAGE_BYTES}
         inbox = self._client.new_inbox()
         found: list[Stored] = []
         subscription = await self._client.subscribe(inbox)
