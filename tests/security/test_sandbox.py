@@ -27,7 +27,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 def run(sandbox: Sandbox, command: str) -> tuple[int, str]:
     process = sandbox.popen(
         ["bash", "-c", command],
-        cwd=str(sandbox.policy.workspace),
+        cwd=str(sandbox.workspace),
         env={**os.environ, **sandbox.environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -45,7 +45,7 @@ def test_a_server_is_reached_by_its_own_sandbox_only(sandbox: Sandbox) -> None:
         )
         process = sandbox.popen(
             [sys.executable, "-c", server],
-            cwd=str(sandbox.policy.workspace),
+            cwd=str(sandbox.workspace),
             stdout=subprocess.PIPE,
             env=dict(os.environ),
         )
@@ -176,4 +176,87 @@ def test_a_worktree_can_be_committed_to(tmp_path: Path) -> None:
     assert run(sandbox, " ".join(commit)) == (0, "")
     assert run(sandbox, f"echo evil > {repository}/.git/hooks/pre-commit")[0] != 0
     assert run(sandbox, f"echo evil > {repository}/file")[0] != 0
+    sandbox.close()
+
+
+# What a command may leave as `.git` so that the next session could write the folder {home}.
+_PLANTED = {
+    "a link": "ln -s {home} .git",
+    "a pointer": "mkdir -p a/b && echo $PWD/.git > a/b/gitdir && echo {home} > a/b/commondir && echo gitdir: a/b > .git",
+    "a pointer to a link": (
+        "mkdir a && ln -s {home} a/home && mkdir -p worktrees/b && echo $PWD/.git > worktrees/b/gitdir && "
+        "echo ../../a/home > worktrees/b/commondir && echo gitdir: worktrees/b > .git"
+    ),
+    "a linked worktrees": (
+        "mkdir -p a b/c && ln -s {home} a/.git && ln -s $PWD/b a/worktrees && echo $PWD/.git > b/c/gitdir && "
+        "echo ../../a/.git > b/c/commondir && echo gitdir: a/worktrees/c > .git"
+    ),
+    "the workspace itself": "echo $PWD/.git > gitdir && echo ../.. > commondir && echo gitdir: . > .git",
+    "a pipe": "mkfifo .git",
+    "a loop": "ln -s loop loop && echo gitdir: loop > .git",
+    "a pipe that it points to": "mkdir a && mkfifo a/gitdir a/commondir && echo gitdir: a > .git",
+}
+
+
+@pytest.mark.parametrize("planted", _PLANTED.values(), ids=_PLANTED)
+def test_no_git_folder_makes_more_writable(tmp_path: Path, planted: str) -> None:
+    """A command could write a `.git` that made any folder of the user's writable for the next session."""
+    home = tmp_path / "home"
+    workspace = home / "worktrees" / "feature"  # where many keep them: each then looks like Git's own folder
+    workspace.mkdir(parents=True)
+    first = Sandbox(workspace)
+    assert run(first, planted.format(home=home)) == (0, "")
+    second = first.for_session()
+    assert run(second, "echo fine > file") == (0, "")
+    assert run(second, f"echo evil > {home}/evil")[0] != 0
+    assert not (home / "evil").exists()
+    for each in (first, second):
+        each.close()
+
+
+def test_a_folder_of_git_in_the_workspace_is_exchanged_in_vain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it cannot be pinned, a command exchanged `.git` for a link to the user's files and asked for the network.
+
+    The rules with the network are made later, and were for what the link points to.
+    """
+
+    def refuse(_: object) -> None:
+        raise NamespacesUnavailable("as on a system that allows none")
+
+    monkeypatch.setattr(module, "Namespaces", refuse)
+    home, workspace = tmp_path / "home", tmp_path / "workspace"
+    home.mkdir()
+    (workspace / ".git").mkdir(parents=True)
+    sandbox = Sandbox(workspace)
+    assert run(sandbox, f"mv .git away && ln -s {home} .git") == (0, "")
+    assert run(sandbox.with_network(), f"echo evil > {home}/evil")[0] != 0
+    assert not (home / "evil").exists()
+    sandbox.close()
+
+
+def test_the_pointer_of_a_worktree_stays_as_it_is(tmp_path: Path) -> None:
+    """A command let `.git` point to a repository of its own, and the user's `git status` ran its programs."""
+    repository, tree = tmp_path / "repository", tmp_path / "tree"
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=b", "commit", "-q", "--allow-empty", "-m", "x"]
+    subprocess.run(["git", "init", "-q", str(repository)], check=True)
+    subprocess.run(commit, cwd=repository, check=True)
+    subprocess.run(["git", "worktree", "add", "-q", str(tree)], cwd=repository, check=True)
+    pointer = (tree / ".git").read_text()
+    sandbox = Sandbox(tree)
+    for command in ("echo gitdir: evil > .git", "echo gitdir: evil > a && mv -f a .git", "rm -f .git", "mv .git a"):
+        assert run(sandbox, command)[0] != 0, command
+    assert (tree / ".git").read_text() == pointer
+    sandbox.close()
+
+
+def test_hooks_that_cannot_be_made_leave_the_rest_protected(tmp_path: Path) -> None:
+    """If `hooks` was a dangling link, Git's configuration could be written, too."""
+    git = tmp_path / ".git"
+    git.mkdir()
+    (git / "config").write_text("")
+    (git / "hooks").symlink_to("missing")
+    sandbox = Sandbox(tmp_path)
+    assert run(sandbox, "echo evil > .git/config")[0] != 0
     sandbox.close()

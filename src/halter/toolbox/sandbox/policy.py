@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,7 @@ _BOUND_SOCKETS: Final = "/proc/self/net/unix"
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty", "shm")
 _TERMINALS: Final = (Path("/dev/pts"), Path("/dev/ptmx"))
 _OUR_SETTINGS: Final = ".halter"  # in the workspace
+_MAX_PATH: Final = 8192  # bytes of a path in a file of Git
 _PROTECTED_IN_GIT: Final = ("hooks", "config", "config.worktree")  # they name programs that Git runs
 
 
@@ -76,7 +78,6 @@ _PROTECTED_IN_GIT: Final = ("hooks", "config", "config.worktree")  # they name p
 class Policy:
     """Paths and network of a sandbox."""
 
-    workspace: Path
     temporary: Path
     writable: tuple[Path, ...]
     terminals: tuple[Path, ...]  # writable too, but in namespaces there are others in their place
@@ -107,13 +108,15 @@ def policy_for(mode: Mode, workspace: Path, temporary: Path, *, network: bool, h
         writable.append(Path(cgroup))
     protected: list[Path] = []
     if mode == "workspace":
-        writable += [workspace, *git]
+        # A folder inside gets no rule of its own: a process could put a link in its place before the rule is made.
+        writable += [workspace, *(each for each in git if not each.is_relative_to(workspace))]
         protected = [workspace / _OUR_SETTINGS]
+        if (workspace / ".git").is_file():  # of a worktree: it names the repository, whose configuration names programs
+            protected.append(workspace / ".git")
         repositories = [each for folder in git for each in (folder, *_submodules(folder / "modules"))]
         protected += [folder / name for folder in repositories for name in _PROTECTED_IN_GIT]
     hidden_paths = {each.resolve() for each in places if os.path.exists(each)}  # noqa: PTH110  (raises nothing)
     return Policy(
-        workspace,
         temporary.resolve(),
         tuple(writable),
         _TERMINALS,
@@ -145,17 +148,31 @@ def _git_folders(workspace: Path) -> list[Path]:
     """The folders of Git that belong to the workspace. Those of a worktree are somewhere else."""
     place = workspace / ".git"
     try:
-        if place.is_dir():
-            (place / "hooks").mkdir(exist_ok=True)  # one that does not exist cannot be made read-only
-            return [place.resolve()]
-        pointer = place.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
-        folder = (workspace / pointer).resolve()
-        # It points back. Otherwise a process could give itself the right to write to any repository.
-        if Path((folder / "gitdir").read_text(encoding="utf-8").strip()) != place:
+        if place.is_symlink():
             return []
-        return [(folder / (folder / "commondir").read_text(encoding="utf-8").strip()).resolve()]
-    except (OSError, ValueError):
+        if place.is_dir():
+            with contextlib.suppress(OSError):
+                (place / "hooks").mkdir(exist_ok=True)  # one that does not exist cannot be made read-only
+            return [place]
+        # Only a folder that Git itself made for this worktree counts. Whatever else `.git` says, a process may have
+        # written it.
+        folder = (workspace / _read_line(place).removeprefix("gitdir:").strip()).resolve()
+        if folder.is_relative_to(workspace):
+            return []
+        common = (folder / _read_line(folder / "commondir")).resolve()
+        points_back = Path(_read_line(folder / "gitdir")) == place
+        return [common] if points_back and folder.parent == common / "worktrees" else []
+    except (OSError, ValueError, RuntimeError):  # the last: a loop of links, before Python 3.13
         return []
+
+
+def _read_line(path: Path) -> str:
+    """The path that a file of Git has. Blocks on nothing, even if a process put a pipe there."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        return os.fsdecode(os.read(descriptor, _MAX_PATH)).strip()
+    finally:
+        os.close(descriptor)
 
 
 def _submodules(folder: Path) -> Iterator[Path]:
