@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import asyncssh
 import pytest
 
 from halter import CancellationToken
@@ -250,3 +251,26 @@ def test_more_commands_than_a_server_allows_take_turns(
     asyncio.run(asyncio.wait_for(main(), 40))
     judge_dead(server.home / "pids")
     assert len(pids_in(server.home / "pids")) == 4
+
+
+def test_a_command_is_not_started_after_its_stop(server: SSHServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that came while the channel was opened was overtaken by the command: it ran, for a moment at least."""
+    opens, is_stopped = threading.Event(), threading.Event()
+    create_session = asyncssh.SSHClientConnection.create_session
+
+    async def late(self: Any, *args: Any, **options: Any) -> Any:
+        opens.set()
+        await asyncio.to_thread(is_stopped.wait, 30)
+        return await create_session(self, *args, **options)
+
+    monkeypatch.setattr(asyncssh.SSHClientConnection, "create_session", late)
+    connection = machine_of(server).open()
+    process = connection.start(RemoteCommand("touch mark"), lambda _: None)
+    assert opens.wait(30)
+    process.stop(0.3)
+    is_stopped.set()
+    assert process.wait_over(timeout=30)
+    assert process.pid is None  # which the other side reports as soon as it has started the command
+    assert process.is_gone
+    assert not (server.home / "mark").exists()
+    connection.close()

@@ -111,10 +111,12 @@ class SSHProcess(RemoteProcess):
             if self.was_stopped:
                 self._send_stop()
             raise
+        if self.was_stopped:  # while the channel was opened
+            self.survivors = []
+            self._channel.close()
+            return
         self._write(header + b"".join(self._unsent))
         self._unsent.clear()
-        if self.was_stopped:
-            self._send_stop()
         while not self._closed.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closed.wait(), self._heartbeat)
@@ -141,7 +143,7 @@ class SSHProcess(RemoteProcess):
             self._write(data)
 
     def _send_stop(self) -> None:
-        if not self._is_starting:  # it waits for its turn, or for the connection
+        if not self._is_starting:  # nothing was sent yet, so nothing is left to end
             self.survivors = []
             self.end(None)
         self._write(f"k{self._grace:g}\n".encode())
