@@ -226,6 +226,21 @@ def test_a_machine_without_python_says_so(server: SSHServer, python: str) -> Non
         assert ("no-such-python: not found" if python.startswith("no") else "exit code 1") in outcome.detail
 
 
+@pytest.mark.parametrize("kind", ["hangs", "paused"])
+def test_a_supervisor_that_does_not_read_is_ended(server: SSHServer, tmp_path: Path, kind: str) -> None:
+    """Nothing ended a Python that hung at its start, or whose supervisor the code had paused, not even the close."""
+    hung = tmp_path / "hung"
+    hung.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pids\nexec sleep 1000\n")
+    hung.chmod(0o755)
+    code = "import os, signal, time\nprint(os.getpid(), os.getppid(), file=open('pids', 'w'), flush=True)\n"
+    code += "os.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(1000)"
+    python = str(hung) if kind == "hangs" else sys.executable
+    with ToolCalls(*remote_of(server, python=python).tools, approve=allow) as calls:
+        wait = Stop("stop", wait=lambda: wait_until(lambda: pids_in(tmp_path / "pids")))
+        assert calls.call_stopped(wait, "execute_code", code=code).status in ("partial", "cancelled")
+        judge_dead(tmp_path / "pids")
+
+
 @pytest.mark.parametrize("program", [interpreter_supervisor, interpreter_main])
 def test_what_is_sent_is_written_for_an_old_python(program: ModuleType) -> None:
     """Machines have older interpreters than we do: nothing in these programs is newer than Python 3.8."""

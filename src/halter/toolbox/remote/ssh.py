@@ -210,6 +210,10 @@ class SSHConnection:
             await asyncio.shield(self._connecting)
         return self._connection
 
+    async def check(self, process: SSHProcess) -> bool:
+        """End what is left of a command; False if the machine did not report what became of it."""
+        return await self._with_connection(process.check)
+
     async def _with_connection(self, work: Callable[[asyncssh.SSHClientConnection], Awaitable[T]]) -> T:
         """Do *work*, which opens one session: on the shared connection or, if the server refuses that, on a new one."""
         try:
@@ -263,7 +267,7 @@ class SSHConnection:
         for pause in _RETRY_PAUSES:
             await asyncio.sleep(pause)
             with contextlib.suppress(Exception):
-                if await self._with_connection(process.check):
+                if await self.check(process):
                     return
         _log.warning("could not ask %s what became of a command after its connection was lost", self._machine)
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from halter.toolbox.remote.ssh import SSHConnection
 
 _MAX_MISSED: Final = 4  # heartbeats
+_ENFORCE_AFTER: Final = 0.5  # seconds
+_ENFORCE_TIMEOUT: Final = 15.0  # seconds
 _MAX_OUTPUT: Final = 12_000_000  # bytes of one of our scripts
 
 
@@ -44,6 +46,7 @@ class SSHProcess(RemoteProcess):
         self._closed = asyncio.Event()
         self._grace = command.grace
         self._is_starting = False
+        self._enforcing: asyncio.Task[None] | None = None  # the stop of one that supervises itself
         self._heartbeat = connection.heartbeat
         self._pipe = ""  # of one that takes input
         self._has_ended_input = False
@@ -147,6 +150,20 @@ class SSHProcess(RemoteProcess):
             self.survivors = []
             self.end(None)
         self._write(f"k{self._grace:g}\n".encode())
+        if self._command.supervises_itself and self._channel is not None and self._enforcing is None:
+            self._enforcing = asyncio.ensure_future(self._enforce_stop())
+
+    async def _enforce_stop(self) -> None:
+        """End it from outside if it does not read its input: it hangs, or was paused by the code that it runs.
+
+        A boundary: after an error it still ends with the connection, if it can. Ended with the loop, too.
+        """
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_ENFORCE_TIMEOUT):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._closed.wait(), _ENFORCE_AFTER)
+                if not self._closed.is_set():
+                    await self._connection.check(self)
 
     def on_data(self, data: bytes, *, is_output: bool) -> None:
         """Handle data: output of the command, or reports of the script that supervises it."""
