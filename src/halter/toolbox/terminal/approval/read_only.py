@@ -1,4 +1,4 @@
-"""Which simple commands only read: programs that write no file and start no other program, with these options.
+"""Which simple commands only read: programs that, with these options, write no file and start no other program.
 
 A program is on the list with everything that it may be given, or with a rule about its words. A word that is not known
 before bash has expanded it may become an option, so programs with options that write or start something need to know
@@ -62,10 +62,10 @@ _ANY_WORDS: Final = frozenset(
     | {"strings", "sum", "tac", "tail", "tr", "true", "tty", "type", "uname", "unexpand", "uptime", "wc", "which"}
     | {"whoami", "yes"}
 )
+# With --version alone they print it, and read nothing of the workspace before that.
 _PRINT_VERSION: Final = frozenset(
     {
         "bash",
-        "cargo",
         "cc",
         "clang",
         "cmake",
@@ -84,17 +84,14 @@ _PRINT_VERSION: Final = frozenset(
         "perl",
         "pip",
         "pip3",
-        "pytest",
         "python",
         "python3",
         "rg",
         "ruby",
         "ruff",
-        "rustc",
         "sqlite3",
         "tar",
         "uv",
-        "yarn",
     }
 )
 _VERSION: Final = Word("--version")
@@ -110,6 +107,7 @@ _AWK_ACTS: Final = re.compile(r"[|>@`]|system|getline|close|fflush")
 _DATE_READS: Final = re.compile(
     r"\+.*|-u|-R|-I\w*|--utc|--universal|--rfc-email|--(?:iso-8601|rfc-3339)(?:=\w+)?", re.DOTALL
 )
+_PRINTF_ASSIGNS: Final = re.compile(r"%[^a-zA-Z%]*[hlLjtzq]*n")
 _NUMBER: Final = re.compile(r"\d{1,3}")
 
 
@@ -201,6 +199,8 @@ def _awk(words: list[Word]) -> bool:
     """A program without pipes, redirections and calls that run something; then files."""
     rest = list(words)
     while rest and rest[0].is_fixed and rest[0].text.startswith("-F"):
+        if rest[0].text == "-F" and not all(each.is_fixed for each in rest[1:2]):
+            return False  # it may become several words, and the program is another then
         rest = rest[2 if rest[0].text == "-F" else 1 :]
     if not rest or not rest[0].is_fixed or rest[0].text.startswith("-") or _AWK_ACTS.search(rest[0].text):
         return False
@@ -231,8 +231,8 @@ def _test(words: list[Word]) -> bool:
 
 
 def _printf(words: list[Word]) -> bool:
-    """`-v` writes a variable, and evaluates its subscript."""
-    return bool(words) and words[0].is_no_option
+    """`-v` writes a variable, and evaluates its subscript; so does `%n` in a format."""
+    return bool(words) and words[0].is_fixed and words[0].is_no_option and not _PRINTF_ASSIGNS.search(words[0].text)
 
 
 _RULES: Final[dict[str, Callable[[list[Word]], bool]]] = {
