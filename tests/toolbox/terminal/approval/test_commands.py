@@ -72,6 +72,17 @@ DESTROY: list[list[str]] = [
 ]
 # As text, because the shell's own signs are in them.
 DESTROY_TEXT = [
+    "# clean up \\\nrm -rf build",
+    "echo a\\\\\nrm -rf x",
+    "echo $\\\n(rm -rf x)",
+    "rm -r\\\nf x",
+    "echo a\r# ; rm -rf x",
+    "time -p rm -rf x",
+    "ssh h -- rm -rf x",
+    "ssh h -t 'rm -rf x'",
+    "ssh h -p 22 rm -rf x",
+    "function f { rm -rf x; }; f",
+    "coproc N { rm -rf x; }",
     "echo x > /dev/sda",
     "cat image >/dev/nvme0n1",
     "echo x >> /etc/passwd",

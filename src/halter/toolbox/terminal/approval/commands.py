@@ -152,11 +152,16 @@ def _script_of(args: list[str]) -> str | None:
 
 
 def _after_host(args: list[str]) -> list[str]:
+    """The command: options may stand before and after the host."""
+    return _after_ssh_options(_after_ssh_options(args)[1:])
+
+
+def _after_ssh_options(args: list[str]) -> list[str]:
     takes_value = set("bcDEeFIiJLlmOopQRSWw")
     at = 0
     while at < len(args) and args[at].startswith("-"):
         at += 2 if args[at][1:2] in takes_value and len(args[at]) == 2 else 1  # noqa: PLR2004  (-i FILE, not -iFILE)
-    return args[at + 1 :]
+    return args[at:]
 
 
 def _reads_input(name: str, args: list[str]) -> bool:

@@ -7,11 +7,12 @@ written.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from dataclasses import dataclass, field
 from typing import Final
 
-_BLANK: Final = " \t\r"
+_BLANK: Final = " \t"
 _ENDS: Final = frozenset(";&|\n()")
 _ESCAPES: Final = {"a": "\a", "b": "\b", "e": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _CODE: Final = re.compile(r"x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})")
@@ -39,10 +40,13 @@ class Simple:
 
 
 def read_commands(text: str, depth: int = 0) -> list[Simple]:
-    """All simple commands of *text* in order, those inside substitutions among them. Raises Unreadable."""
+    """All simple commands of *text* in order, those inside substitutions among them. Raises `UnparsableCommand`."""
     if depth > _MAX_DEPTH:
         raise UnparsableCommand("it is nested too deeply to be checked")
-    commands = _ShellReader(text.replace("\\\n", "")).read()
+    commands = _ShellReader(text).read()
+    if "\\\n" in text:  # bash may also join lines in the middle of a sign, such as $(
+        with contextlib.suppress(UnparsableCommand):
+            commands += _ShellReader(text.replace("\\\n", "")).read()
     return [*commands, *(one for each in commands for inner in each.inner for one in read_commands(inner, depth + 1))]
 
 
@@ -64,6 +68,8 @@ class _ShellReader:
             char = text[self._at]
             if char in _BLANK:
                 self._at += 1
+            elif text.startswith("\\\n", self._at):
+                self._at += 2
             elif char == "#":
                 self._skip_comment()
             elif char in "<>" or (char == "&" and text[self._at + 1 : self._at + 2] == ">"):
@@ -163,7 +169,8 @@ class _ShellReader:
         while self._at < len(text):
             char = text[self._at]
             if char == "\\":
-                word.append(text[self._at + 1 : self._at + 2])
+                following = text[self._at + 1 : self._at + 2]
+                word.append("" if following == "\n" else following)
                 self._at += 2
             elif char == "'":
                 word.append(self._until_quote(self._at + 1))
@@ -201,7 +208,7 @@ class _ShellReader:
                 return
             if char == "\\":
                 following = text[self._at + 1 : self._at + 2]
-                word.append(following if following in '$`"\\' else char + following)
+                word.append("" if following == "\n" else following if following in '$`"\\' else char + following)
                 self._at += 2
             elif char == "`":
                 self._now.inner.append(self._until_backquote())

@@ -10,7 +10,7 @@ SHELLS: Final = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "f
 
 # Words of the shell's own grammar that stand before a command.
 _KEYWORDS: Final = frozenset(
-    {"!", "{", "}", "then", "do", "else", "elif", "if", "while", "until", "time"}
+    {"!", "{", "}", "then", "do", "else", "elif", "if", "while", "until"}
     | {"in", "function", "coproc", "case", "[[", "fi"}
 )
 # Programs that run their arguments, and their own options that take a value.
@@ -82,7 +82,8 @@ def unwrap(words: list[str]) -> list[list[str]]:
 def _without_grammar(words: list[str]) -> list[str]:
     at = 0
     while at < len(words) and (words[at] in _KEYWORDS or _ASSIGNMENT.match(words[at]) or not words[at]):
-        at += 1
+        has_name = words[at] in ("function", "coproc") and words[at + 2 : at + 3] == ["{"]  # function NAME {
+        at += 2 if has_name else 1
     return words[at:]
 
 
