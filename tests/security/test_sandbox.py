@@ -182,7 +182,9 @@ def test_a_worktree_can_be_committed_to(tmp_path: Path) -> None:
 # What a command may leave as `.git` so that the next session could write the folder {home}.
 _PLANTED = {
     "a link": "ln -s {home} .git",
-    "a pointer": "mkdir -p a/b && echo $PWD/.git > a/b/gitdir && echo {home} > a/b/commondir && echo gitdir: a/b > .git",
+    "a pointer": (
+        "mkdir -p a/b && echo $PWD/.git > a/b/gitdir && echo {home} > a/b/commondir && echo gitdir: a/b > .git"
+    ),
     "a pointer to a link": (
         "mkdir a && ln -s {home} a/home && mkdir -p worktrees/b && echo $PWD/.git > worktrees/b/gitdir && "
         "echo ../../a/home > worktrees/b/commondir && echo gitdir: worktrees/b > .git"
@@ -214,9 +216,7 @@ def test_no_git_folder_makes_more_writable(tmp_path: Path, planted: str) -> None
         each.close()
 
 
-def test_a_folder_of_git_in_the_workspace_is_exchanged_in_vain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_git_in_the_workspace_is_exchanged_in_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it cannot be pinned, a command exchanged `.git` for a link to the user's files and asked for the network.
 
     The rules with the network are made later, and were for what the link points to.
