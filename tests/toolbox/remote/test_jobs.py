@@ -25,7 +25,7 @@ def test_a_job_is_looked_after(work: Work, tmp_path: Path) -> None:
     command = 'echo ready; while read -r x; do echo "got $x"; done; echo bye'
     started = work.text("terminal", command=command, background=True)
     assert started.startswith("[job 1 started, process ")
-    assert "4 bytes written to job 1" in work.text("process", action="write", job=1, text="a b\n")
+    assert "4 bytes sent to job 1" in work.text("process", action="write", job=1, text="a b\n")
     assert "job 1 has been running for" in work.text("process", action="list")
     assert "its input is closed" in work.text("process", action="write", job=1, text="c\n", end_input=True)
     waited = work.text("process", action="wait", job=1)

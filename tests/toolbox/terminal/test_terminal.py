@@ -176,6 +176,29 @@ def test_a_background_job(tmp_path: Path) -> None:
         assert "no job 7; existing jobs: 1" in calls.call("process", action="poll", job=7).detail
 
 
+def test_a_kill_of_a_job_that_has_ended_changes_nothing(tmp_path: Path) -> None:
+    """The model was told that the job was stopped, and its exit code was gone."""
+    with calls_in(tmp_path) as calls:
+        calls.call("terminal", command="exit 3", background=True)
+        jobs = kept_by(calls)
+        wait_until(lambda: not jobs.get(1).is_running)
+        for action in ("kill", "list"):
+            assert "job 1 ended with exit code 3" in str(calls.call("process", action=action, job=1).content)
+
+
+def test_a_character_that_comes_in_two_parts_is_shown_whole(tmp_path: Path) -> None:
+    """A poll between the two destroyed it: programs write full blocks, wherever a character ends."""
+    with calls_in(tmp_path) as calls:
+        command = r"printf 'a\350\257'; read x; printf '\255b'"
+        calls.call("terminal", command=command, background=True)
+        jobs = kept_by(calls)
+        wait_until(lambda: jobs.get(1).output.size == 3)
+        assert str(calls.call("process", action="poll", job=1).content).startswith("a\n[job 1 has been")
+        calls.call("process", action="write", job=1, text="\n")
+        wait_until(lambda: not jobs.get(1).is_running)
+        assert str(calls.call("process", action="poll", job=1).content).startswith("语b\n[job 1 ended")
+
+
 @pytest.mark.parametrize("reason", REASONS)
 @pytest.mark.parametrize("moment", BEFORE_THE_END)
 def test_a_stop_of_a_wait_leaves_the_job_alone(tmp_path: Path, reason: str, moment: Moment) -> None:

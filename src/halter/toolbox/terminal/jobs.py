@@ -52,8 +52,8 @@ class Job:
 
     def new_output(self) -> str:
         """The output since the last call."""
-        since, self._shown = self._shown, self.output.size
-        return self.output.text(since)
+        text, self._shown = self.output.text_and_position(self._shown, is_complete=not self.is_running)
+        return text
 
     @property
     def is_running(self) -> bool:

@@ -29,12 +29,21 @@ class CommandOutput(OutputBuffer):
 
     def text(self, since: int = 0) -> str:
         """The output after the first *since* bytes, as far as it is kept, with a note about what is missing."""
+        return self.text_and_position(since, is_complete=True)[0]
+
+    def text_and_position(self, since: int, *, is_complete: bool) -> tuple[str, int]:
+        """The same, and the position behind it. If it is not complete, a character that has just begun is left out."""
         head, tail, size = self.parts()
         first, last = head[since:], tail[max(since - (size - len(tail)), 0) :]
         missing = size - since - len(first) - len(last)
         if not missing:
-            return _decoded(first + last, is_cut=False)
-        return f"{_decoded(first, is_cut=True)}\n[... {missing:,} bytes left out ...]\n{_decoded(last, is_cut=True)}"
+            first, last = b"", first + last
+        unfinished = 0 if is_complete else _unfinished(last)
+        last = last[: len(last) - unfinished]
+        if not missing:
+            return _decoded(last, is_cut=False), size - unfinished
+        note = f"\n[... {missing:,} bytes left out ...]\n"
+        return f"{_decoded(first, is_cut=True)}{note}{_decoded(last, is_cut=True)}", size - unfinished
 
 
 class Progress:
@@ -68,13 +77,18 @@ def _decoded(data: bytes, *, is_cut: bool) -> str:
     """Decode; parts of characters at a cut are dropped, and bytes that are not UTF-8 are marked."""
     if is_cut:
         data = data.lstrip(bytes(range(0x80, 0xC0))) if _starts_inside(data) else data
-        for back in range(1, 4):
-            if len(data) >= back and data[-back] >= 0xC0:  # noqa: PLR2004  (begins a character of several bytes)
-                length = 2 if data[-back] < 0xE0 else 3 if data[-back] < 0xF0 else 4  # noqa: PLR2004
-                data = data[:-back] if length > back else data
-                break
+        data = data[: len(data) - _unfinished(data)]
     return data.decode(errors="replace")
 
 
 def _starts_inside(data: bytes) -> bool:
     return len(data) > 0 and 0x80 <= data[0] < 0xC0  # noqa: PLR2004  (the second or a later byte of a character)
+
+
+def _unfinished(data: bytes) -> int:
+    """How many bytes at the end are the beginning of a character."""
+    for back in range(1, min(4, len(data) + 1)):
+        if data[-back] >= 0xC0:  # noqa: PLR2004  (begins a character of several bytes)
+            length = 2 if data[-back] < 0xE0 else 3 if data[-back] < 0xF0 else 4  # noqa: PLR2004
+            return back if length > back else 0
+    return 0

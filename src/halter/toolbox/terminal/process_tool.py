@@ -80,11 +80,11 @@ class ProcessTool(SandboxedTools):
                 raise RuntimeError(f"job {one.id} does not accept input: it {one.state()}")
             process.send(text.encode(), ends=end_input, token=ctx.token)
             ended = "; its input is closed" if end_input else ""
-            yield f"[{len(text.encode())} bytes written to job {one.id}{ended}]"
+            yield f"[{len(text.encode())} bytes sent to job {one.id}{ended}]"
             return
         if action == "wait":
             process.wait(lambda: process.has_exited, ctx.token, positive(timeout))
-        elif action == "kill":
+        elif action == "kill" and one.is_running:
             process.stop(self.grace)
             process.wait(lambda: process.is_over, ctx.token)
         yield f"{on_own_line(one.new_output())}[job {one.id} {one.state()}]"
