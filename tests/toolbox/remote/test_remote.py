@@ -245,6 +245,17 @@ def test_a_machine_that_is_not_there_is_told(resources: SessionResources, server
     assert "cannot reach" in work("terminal", command="x").detail
     with pytest.raises(ValueError, match="host is empty"):
         SSHMachine("")
+    with pytest.raises(ValueError, match="keepalive must be greater than 0"):  # it sent heartbeats without a pause
+        SSHMachine("host", keepalive=0)
+
+
+def test_the_directory_survives_a_lost_connection(work: Work, server: SSHServer) -> None:
+    """A command that could not be started because the machine was away moved the session to another directory."""
+    work.text("terminal", command="mkdir sub && cd sub")
+    server.drop(for_good=True)
+    assert work("terminal", command="pwd").status == "failed"
+    server.welcome()
+    assert work.text("terminal", command="pwd").startswith(f"{server.home}/sub\n")
 
 
 def test_the_tools_of_two_machines_are_told_apart(server: SSHServer, tmp_path: Path) -> None:

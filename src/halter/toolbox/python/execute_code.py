@@ -78,7 +78,7 @@ class CodeTool(SandboxedTools):
 
         Args:
             code: the code.
-            timeout: seconds after which it is interrupted; 300 by default.
+            timeout: seconds after which it is interrupted; leave it out for the usual limit.
 
         """
         seconds = self._timeout if timeout is None else check_seconds("timeout", timeout)

@@ -38,7 +38,7 @@ class RemoteCommand:
     directory: str = ""  # empty: the directory after logging in
     env: Mapping[str, str] = field(default_factory=dict)
     takes_input: bool = False
-    supervises_itself: bool = False  # it reads the control channel itself, and ends with it: see `RemoteProcess.say()`
+    supervises_itself: bool = False  # it reads the control channel itself, and ends with it: see `send_line()`
     grace: float = 1.0  # seconds between TERM and KILL, should the connection be lost
 
 

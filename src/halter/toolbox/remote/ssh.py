@@ -76,6 +76,8 @@ class SSHMachine:
         self.directory = directory
         self._timeout = check_seconds("connect_timeout", connect_timeout)
         self.keepalive = check_seconds("keepalive", keepalive)
+        if not keepalive:
+            raise ValueError("keepalive must be greater than 0")
         self._options: dict[str, Any] = {
             "port": port,
             "keepalive_interval": self.keepalive,

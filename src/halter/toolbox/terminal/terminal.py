@@ -101,7 +101,7 @@ class TerminalTools(ProcessTool):
         Args:
             command: the command, for bash.
             background: return at once with the number of a job.
-            timeout: seconds after which a foreground command is ended; 180 by default.
+            timeout: seconds after which a foreground command is ended; leave it out for the usual limit.
             network: what the command needs the network for, as in "install the dependencies". The user is asked. Give
                 it only if the command fails without.
 
@@ -156,7 +156,8 @@ class TerminalTools(ProcessTool):
         finally:
             jobs.leave(job)
         if process.error is not None and process.pid is None:
-            self.on_start_failed(jobs)
+            if process.survivors is not None:  # the machine itself says why; else it could not be asked
+                self.on_start_failed(jobs)
             raise process.error
         yield note + self._text(job, jobs)
         if token.is_cancelled:
