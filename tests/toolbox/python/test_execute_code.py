@@ -412,3 +412,24 @@ def test_a_closed_session_runs_nothing(tmp_path: Path) -> None:
         kernel = kept_by(calls)
         kernel.close()
         assert "session is closed" in run(calls, "1").detail
+
+
+def test_a_result_of_a_tool_that_is_too_large_is_an_error(tmp_path: Path) -> None:
+    """The code was never told, and waited for the answer until its time was up."""
+
+    @tool
+    def big() -> list[Image]:
+        """A large image."""
+        return [Image(b"\x89PNG\r\n\x1a\n" + bytes(13_000_000), media_type="image/png")]
+
+    with calls_in(tmp_path, big) as calls:
+        outcome = run(calls, "tools.big()", timeout=120)
+        assert "its result is too large to pass on" in outcome.detail
+
+
+def test_code_that_closes_stderr_keeps_its_variables(tmp_path: Path) -> None:
+    """Its next error could not be printed, and that ended the interpreter."""
+    with calls_in(tmp_path) as calls:
+        run(calls, "x = 1\nimport sys\nsys.stderr = open('/dev/null', 'w')\nsys.stderr.close()")
+        assert "ZeroDivisionError" in run(calls, "1 / 0").detail
+        assert run(calls, "x").content == "1\n"

@@ -282,7 +282,8 @@ def _print_error(error: BaseException) -> None:
         lines = list(report.format())
     except Exception:  # noqa: BLE001  (its own words may fail, too)
         lines = [f"{type(error).__name__} (it cannot be shown)\n"]
-    sys.stderr.write("".join(lines))
+    with contextlib.suppress(Exception):  # the code may have closed it
+        sys.stderr.write("".join(lines))
 
 
 def _hide_our_frames(report: traceback.TracebackException) -> None:

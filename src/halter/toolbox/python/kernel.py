@@ -254,8 +254,12 @@ class Kernel:
     def answer(self, number: int, error: str, parts: Sequence[object] = ()) -> None:
         """Answer a call of a tool."""
         if self._interpreter is not None:
-            with contextlib.suppress(BufferError):
-                self._interpreter.send({"kind": "answer", "id": number, "error": error, "parts": list(parts)})
+            message: dict[str, Any] = {"kind": "answer", "id": number, "error": error, "parts": list(parts)}
+            try:
+                self._interpreter.send(message)
+            except BufferError:
+                with contextlib.suppress(BufferError):  # it reads nothing at all
+                    self._interpreter.send(message | {"error": "its result is too large to pass on", "parts": []})
 
 
 @contextlib.contextmanager
