@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from halter import ToolContext, tool
+from halter.gateway.http import websocket
 from halter.models import ToolCall
 from halter.testing import Gate
 from tests.support.gateway_client import client_session, gateway_of, keys_of, kinds, numbers
 from tests.support.looped import looped
+from tests.support.paused_writer import WriterPaused
 
 
 class Wire:
@@ -115,6 +119,86 @@ async def test_closing_a_socket_stops_nothing() -> None:
         other._response.connection.transport.abort()
         gate.open()
         assert (await client.finished())[-1]["data"]["status"] == "done"
+
+
+@looped
+async def test_a_stop_that_waits_is_done_although_the_socket_is_closed_behind_it() -> None:
+    """A client sent `wait: true` and closed: its stop was cancelled before it began, and the agent went on working."""
+    gate = Gate()
+    async with gateway_of(["One ", gate]) as (_, client):
+        await client.create()
+        async with client.http.ws_connect("/v1/sessions/s/ws") as socket:
+            await Wire(socket).ask(type="message", text="Hi.")
+            await gate.await_reached()
+            await socket.send_json({"type": "stop", "wait": True})
+        assert (await client.finished())[-1]["data"]["reason"] == "stop"
+
+
+@looped
+async def test_what_was_sent_before_the_socket_was_closed_is_done() -> None:
+    """Commands wait for each other, so some may not have begun when the client disconnects."""
+    async with gateway_of("One.", "Two.") as (_, client):
+        await client.create()
+        async with client.http.ws_connect("/v1/sessions/s/ws") as socket:
+            for number in range(2):
+                await socket.send_json({"type": "message", "text": f"{number}"})
+        async with client.events() as stream:
+            await stream.until("message.accepted", 2)
+
+
+@looped
+async def test_a_stop_overtakes_messages_and_holds_them() -> None:
+    """Behind a message that waited for a locked store, a stop was not even read while the agent went on working.
+
+    The second message is written after the stop: it must not start the next turn.
+    """
+    gate = Gate()
+    async with gateway_of(["One ", gate], "Two.") as (gateway, client):
+        await client.create()
+        await client.post("Hi.")
+        await gate.await_reached()
+        session = gateway.registry.live_sessions["s"].session
+        turn = session.turn
+        assert turn is not None
+        async with client.http.ws_connect("/v1/sessions/s/ws") as socket:
+            with WriterPaused(session):
+                for ref in (1, 2):
+                    await socket.send_json({"type": "message", "ref": ref, "text": "Then this.", "id": f"m{ref}"})
+                await socket.send_json({"type": "stop", "ref": 3, "expect_turn": turn.id})
+                await socket.send_json({"type": "stop", "ref": 4, "expect_turn": "another"})
+                await asyncio.wait_for(turn.token.wait_async(), 20)
+            answers: dict[int, Any] = {}
+            while len(answers) < 4:
+                message = await socket.receive_json(timeout=20)
+                if "ref" in message:
+                    answers[message["ref"]] = message["type"]
+            assert set(answers.values()) == {"answer"}
+        assert [each.state for each in session.inbox] == ["held", "held"]
+        assert kinds(await client.finished()).count("turn.started") == 1
+
+
+@looped
+async def test_too_many_commands_are_refused_and_a_stop_is_still_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that sends without end fills no memory, and its stop does not have to wait for room."""
+    monkeypatch.setattr(websocket, "_MAX_WAITING", 2)
+    gate = Gate()
+    async with gateway_of(["One ", gate]) as (gateway, client):
+        await client.create()
+        await client.post("Hi.")
+        await gate.await_reached()
+        session = gateway.registry.live_sessions["s"].session
+        async with client.http.ws_connect("/v1/sessions/s/ws") as socket:
+            with WriterPaused(session):
+                for ref in (1, 2, 3):
+                    await socket.send_json({"type": "message", "ref": ref, "text": "Then this."})
+                await socket.send_json({"type": "stop", "ref": 4})
+                await asyncio.wait_for(session.cancel_token.wait_async(), 20)
+            answers: dict[int, Any] = {}
+            while len(answers) < 4:
+                message = await socket.receive_json(timeout=20)
+                if "ref" in message:
+                    answers[message["ref"]] = message["body"].get("status", message["type"])
+            assert answers == {1: "answer", 2: "answer", 3: 429, 4: "answer"}
 
 
 @looped

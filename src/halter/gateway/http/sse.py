@@ -39,6 +39,7 @@ class EventStreams:
         self._connections = connections
         self._open: set[_OpenStream] = set()
         self._heartbeat: asyncio.Task[None] | None = None
+        self._stops: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -49,10 +50,17 @@ class EventStreams:
         self._heartbeat = asyncio.create_task(self._send_heartbeats())
 
     async def end(self) -> None:
-        """Stop the heartbeat."""
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            await asyncio.wait({self._heartbeat})
+        """Stop the heartbeat, and wait no longer for the ends of turns."""
+        tasks = {*self._stops, *([self._heartbeat] if self._heartbeat is not None else [])}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def keep(self, stop: asyncio.Task[None]) -> None:
+        """Keep the task of a stop, which outlives its WebSocket, so that it holds up no lease of the session."""
+        self._stops.add(stop)
+        stop.add_done_callback(self._stops.discard)
 
     async def send(self, request: web.Request, session: EventSource, after: int) -> web.StreamResponse:
         """Send the session's events until it is closed or the client disconnects. That stops no turn.

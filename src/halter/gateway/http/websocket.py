@@ -6,12 +6,17 @@ What the client sends has a `type`, and may have a `ref`, which is returned with
     {"type": "stop", "ref": 2, "wait": true}        also "rollback", "answer", "edit" and "remove"
 
 It receives events, which have a `seq`; {"type": "answer", "ref": 1, "body": {...}}; or {"type": "problem", "ref": 1,
-"body": {...}}. Commands are done in order; a stop that waits for the end of the turn delays no other command.
+"body": {...}}.
+
+Commands are done in order, but a stop waits for none of them: it is done as soon as it is read. It is done again after
+each message that it overtook, so that these are held too. What was read is also done if the client disconnects then.
+At most `_MAX_WAITING` commands and as many stops of a connection can be waiting; others are refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +36,7 @@ from halter.gateway.http.schemas import (
     EditCommand,
     MessageBody,
     MessageCommand,
+    ReceiptView,
     RemoveCommand,
     RollbackBody,
     StopBody,
@@ -61,7 +67,7 @@ __all__ = ["SessionWebSocket"]
 
 _log = logging.getLogger(__name__)
 _HEARTBEAT: Final = 20.0  # seconds
-_MAX_WAITING: Final = 100  # stops that wait for the end of a turn
+_MAX_WAITING: Final = 100  # commands of one connection that are not done yet; and stops
 _TWO_BYTE_LENGTH: Final = 126  # bytes; a frame of this size or more has a length field of two bytes
 _EIGHT_BYTE_LENGTH: Final = 65_536  # the same for eight bytes
 _encode = msgspec.json.Encoder().encode
@@ -69,6 +75,16 @@ _encode = msgspec.json.Encoder().encode
 
 class _Ref(msgspec.Struct):
     ref: Any = None
+
+
+class _Waiting:
+    """A command that is not done yet, and the stops that have overtaken it."""
+
+    __slots__ = ("command", "stops")
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.stops: collections.deque[StopBody] = collections.deque(maxlen=_MAX_WAITING)
 
 
 class SessionWebSocket:
@@ -89,7 +105,9 @@ class SessionWebSocket:
         self._registry = registry
         self._sessions = sessions
         self._streams = streams
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._commands: dict[asyncio.Task[None], _Waiting] = {}
+        self._order = asyncio.Lock()  # of the commands
+        self._stops: set[asyncio.Task[None]] = set()
         self._socket = web.WebSocketResponse(
             protocols=(PROTOCOL,), heartbeat=_HEARTBEAT, max_msg_size=registry.limits.body, compress=False
         )
@@ -108,12 +126,14 @@ class SessionWebSocket:
         try:
             async for message in self._socket:
                 if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                    await self._handle(message.data)
+                    await self._take(message.data)
+            if self._commands:
+                await asyncio.wait(self._commands)
         finally:
             feed.end()
-            for task in (sending, *self._waiting):
+            for task in (sending, *self._commands):
                 task.cancel()
-            await asyncio.wait({sending, *self._waiting})
+            await asyncio.wait({sending, *self._commands})
         return self._socket
 
     async def _send_events(self, feed: EventFeed) -> None:
@@ -129,34 +149,57 @@ class SessionWebSocket:
                 code, why = WSCloseCode.INTERNAL_ERROR, b"internal error; see the gateway log"
             await self._socket.close(code=code, message=why)
 
-    async def _handle(self, data: str | bytes) -> None:
+    async def _take(self, data: str | bytes) -> None:
+        """Start what the client has sent, without waiting for it."""
         try:
             command: Command = decode(data, Command)
         except Problem as problem:
             await self._send("problem", _ref(data), problem.body())
             return
-        if not (isinstance(command, StopCommand) and command.patience):
-            await self._answer(command)
-        elif len(self._waiting) < _MAX_WAITING:
-            task = asyncio.create_task(self._answer(command))
-            self._waiting.add(task)
-            task.add_done_callback(self._waiting.discard)
-        else:
-            many = LimitExceeded("too many stops are waiting on this connection", "wait")
+        if len(self._stops if isinstance(command, StopCommand) else self._commands) >= _MAX_WAITING:
+            many = LimitExceeded("too many commands are waiting on this connection", "connection")
             await self._send("problem", command.ref, many.body())
+        elif isinstance(command, StopCommand):
+            again = StopBody(reason=command.reason, scope=command.scope, expect_turn=command.expect_turn)
+            if command.scope != "call" and command.call_id is None:
+                for waiting in self._commands.values():
+                    waiting.stops.append(again)
+            stop = asyncio.create_task(self._stop(command, again))
+            self._stops.add(stop)
+            stop.add_done_callback(self._stops.discard)
+            self._streams.keep(stop)
+        else:
+            waiting = _Waiting(command)
+            task = asyncio.create_task(self._do_in_order(waiting))
+            self._commands[task] = waiting
+            task.add_done_callback(self._commands.pop)
 
-    async def _answer(self, command: Command) -> None:
-        """Do a command and answer. A boundary, like the one around a request."""
-        ref = command.ref
+    async def _stop(self, command: StopCommand, again: StopBody) -> None:
+        receipt = await self._answer(_Waiting(command))
+        if isinstance(receipt, ReceiptView) and receipt.turn_id == command.expect_turn:
+            again.expect_turn = None  # the turn is over, and what was queued behind it is held
+
+    async def _do_in_order(self, waiting: _Waiting) -> None:
+        async with self._order:  # an asyncio.Lock is fair
+            await self._answer(waiting)
+
+    async def _answer(self, waiting: _Waiting) -> object:
+        """Do a command and answer; returns the result, if there is one. A boundary, like the one around a request."""
+        command, ref = waiting.command, waiting.command.ref
         try:
             check_scope(self._key, "write")
-            body = await self._do(command)
+            body = await self._do(self._request_of(command))
+            if isinstance(command, (MessageCommand, EditCommand)):  # it may start a turn
+                for stop in list(waiting.stops):
+                    await self._do(StopTurn(body=stop))
         except Problem as problem:
             await self._send("problem", ref, problem.body())
         except Exception as error:  # noqa: BLE001
             await self._send("problem", ref, self._failed(error).body())
         else:
             await self._send("answer", ref, body)
+            return body
+        return None
 
     def _failed(self, error: Exception) -> Problem:
         problem = problem_of_error(error)
@@ -165,8 +208,8 @@ class SessionWebSocket:
             return Problem(500, "internal error; see the gateway log")
         return problem
 
-    async def _do(self, command: Command) -> object:
-        return await self._sessions.do(self._source.id, self._key, self._request_of(command))
+    async def _do(self, request: SessionRequest) -> object:
+        return await self._sessions.do(self._source.id, self._key, request)
 
     def _request_of(self, command: Command) -> SessionRequest:
         if isinstance(command, MessageCommand):
