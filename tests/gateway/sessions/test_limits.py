@@ -228,3 +228,31 @@ async def test_a_noisy_session_does_not_starve_another() -> None:
         assert gateway.registry.live_sessions["loud"].session.is_running  # it is by far not done
         assert (await client.stop("loud", wait=True)).body["finished"]
         assert time.monotonic() - began < 15
+
+
+@looped
+async def test_a_retry_at_the_limit_of_messages_loses_no_turn() -> None:
+    """It counted twice: the second count refused the message when its turn was out of the history already."""
+    async with gateway_of("One.", "Two.", limits=GatewayLimits(session_messages=2)) as (gateway, client):
+        await client.create()
+        await client.post("Hi.")
+        await client.finished()
+        again = await client.ask("POST", "/v1/sessions/s/retry", {"text": "Hi again."})
+        assert again.status == 202, again
+        await client.finished(turns=2)
+        refused = await client.ask("POST", "/v1/sessions/s/retry", {})
+        assert refused.status == 429
+        history = gateway.registry.live_sessions["s"].session.history
+        assert [message.text for message in history] == ["Hi again.", "Two."]
+
+
+@looped
+async def test_a_branch_that_is_refused_is_not_created() -> None:
+    """A client was told that nothing was accepted, and had a session without its message."""
+    async with gateway_of("One.", limits=GatewayLimits(key_messages=1)) as (_, client):
+        await client.create()
+        await client.post("Hi.")
+        turn = (await client.finished())[-1]["turn"]
+        refused = await client.ask("POST", "/v1/sessions/s/branch", {"turn": turn, "id": "b"})
+        assert refused.status == 429
+        assert (await client.ask("GET", "/v1/sessions/b")).status == 404

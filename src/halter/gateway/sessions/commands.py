@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
@@ -20,7 +21,7 @@ from halter.models.types import Text
 from halter.tools.approval import read_approval
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Sequence
 
     from halter.gateway.http.keys import Key
     from halter.gateway.http.schemas import (
@@ -107,25 +108,34 @@ class Commands:
     async def _accept(
         self, live: LiveSession, key: Key, message: str | None, post: Coroutine[Any, Any, Receipt]
     ) -> ReceiptView:
-        """Post a message. The turn that it may start is counted first, as others are accepted meanwhile."""
+        """Check the limits, and post a message."""
         try:
             self._check(live, key, message)
         except BaseException:
             post.close()
             raise
+        with self._reserved_turn(live, key):
+            return await self._post(live, post)
+
+    @contextlib.contextmanager
+    def _reserved_turn(self, live: LiveSession, key: Key) -> Iterator[None]:
+        """Count the turn that a message may start, as others are accepted meanwhile."""
         if live not in self._registry.busy:
             live.key = key.id
             self._registry.busy.add(live)
         live.accepting += 1
         try:
-            receipt = await post
-        except ValueError as error:
-            raise _empty() from error
+            yield
         finally:
             live.accepting -= 1
             if not live.is_busy:
                 self._registry.busy.discard(live)
-        return view_receipt(live.session.id, receipt)
+
+    async def _post(self, live: LiveSession, post: Coroutine[Any, Any, Receipt]) -> ReceiptView:
+        try:
+            return view_receipt(live.session.id, await post)
+        except ValueError as error:
+            raise _empty() from error
 
     def _check(self, live: LiveSession, key: Key, message: str | None) -> None:
         if message is not None and live.session.inbox.find(message) is not None:
@@ -136,8 +146,11 @@ class Commands:
             raise LimitExceeded(msg, "inbox")
         self.admit(live, key)
 
-    def admit(self, live: LiveSession, key: Key) -> None:
-        """Count a message that may start a turn of the session; raises `Problem` if a limit is reached."""
+    def admit(self, live: LiveSession | None, key: Key) -> None:
+        """Count a message that may start a turn of the session, which may be about to be created.
+
+        Raises `Problem` if a limit is reached.
+        """
         registry = self._registry
         if registry.is_draining:
             raise Problem(503, "the gateway is shutting down: nothing was accepted", kind="draining", retry_after=5.0)
@@ -145,13 +158,14 @@ class Commands:
         of_key = self._messages.get(key.id)
         if of_key is None:
             of_key = self._messages[key.id] = per_minute(registry.limits.key_messages)
-        for owner, allowance in (("this session", live.messages), ("this key", of_key)):
+        allowances = [("this key", of_key)] if live is None else [("this session", live.messages), ("this key", of_key)]
+        for owner, allowance in allowances:
             wait = allowance.delay()
             if wait:
                 msg = f"too many messages per minute for {owner}"
                 raise LimitExceeded(msg, "messages", wait)
-        live.messages.take()
-        of_key.take()
+        for _, allowance in allowances:
+            allowance.take()
 
     async def rollback(self, live: LiveSession, body: RollbackBody) -> ReceiptView:
         """Remove the running or the last turn from the history, and with `files` its file changes."""
@@ -206,11 +220,12 @@ class Commands:
         message = await run_in_thread(lambda: opening_message(session.events(), turn)) if turn else None
         if message is None:
             raise Problem(409, "there is no turn to retry", kind="conflict")
-        self._check(live, key, None)
-        receipt = await _with_files(lambda: session.rollback(files=body.files, expect_turn=turn))
-        if receipt.note:
-            raise Problem(409, receipt.note, field="expect_turn", kind="conflict")
-        return await self._accept(live, key, None, session.apost(with_text(message, body.text), "queue"))
+        self._check(live, key, None)  # not after the rollback: then a refusal would lose the turn and its message
+        with self._reserved_turn(live, key):
+            receipt = await _with_files(lambda: session.rollback(files=body.files, expect_turn=turn))
+            if receipt.note:
+                raise Problem(409, receipt.note, field="expect_turn", kind="conflict")
+            return await self._post(live, session.apost(with_text(message, body.text), "queue"))
 
     async def branch(self, live: LiveSession, key: Key, body: BranchBody) -> SessionView:
         """Create a session from the conversation before a turn, and send that turn's message there."""
@@ -218,14 +233,17 @@ class Commands:
         events = await run_in_thread(source.events)
         if body.turn is not None and not any(event.turn == body.turn for event in events):
             raise Problem(404, f"there is no turn {body.turn!r}", field="turn", kind="no-turn")
+        message = None if body.turn is None else opening_message(events, body.turn)
+        if message is not None:
+            self.admit(None, key)
         title = f"{live.title} (branch)" if live.title else ""
         created, is_new = await self.create(key, SessionBody(id=body.id, agent=live.agent))
         if not is_new:
             raise Problem(409, f"session {body.id!r} already exists", field="id", kind="conflict")
         made = await self._registry.fill(created.id, before_turn(events, body.turn), title)
-        message = None if body.turn is None else opening_message(events, body.turn)
         if message is not None:
-            await self._accept(made, key, None, made.session.apost(with_text(message, body.text), "queue"))
+            with self._reserved_turn(made, key):
+                await self._post(made, made.session.apost(with_text(message, body.text), "queue"))
         return view_session(made)
 
     async def answer(

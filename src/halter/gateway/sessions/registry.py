@@ -274,7 +274,7 @@ class SessionRegistry:
             self.busy.discard(live)
             self.turn_ended.set()
 
-    def check_turns(self, live: LiveSession, key: str) -> None:
+    def check_turns(self, live: LiveSession | None, key: str) -> None:
         """Refuse a message that would start one turn too many. One for a running turn is accepted."""
         if live in self.busy:
             return
