@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 
+from halter import Agent
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.gateway.cluster.stop_records import StopRecord
+from halter.gateway.http.keys import Key
+from halter.gateway.http.schemas import StopAllBody
 from halter.stores import NATSStore
 from halter.stores.base import Lease
 from halter.stores.nats.commits import HeldLog
@@ -18,6 +21,8 @@ from tests.support.nats_server import NATSServer
 from tests.support.node_processes import NodeProcess
 from tests.support.nodes import node_of
 from tests.support.waiting import until
+
+_KEY = Key("admin", "admin", "admin", "")
 
 
 @looped
@@ -230,3 +235,25 @@ async def test_a_record_that_an_old_owner_could_not_carry_out_is_kept_for_the_ne
         await until(has_left)
         inbox = await two.client.ask("GET", "/v1/sessions/s/inbox")
         assert [(each["id"], each["state"]) for each in inbox.body] == [("later", "held")]
+
+
+@looped
+async def test_a_session_without_a_log_does_not_keep_others_from_being_stopped(
+    nats_server: NATSServer, prefix: str
+) -> None:
+    """A silent node was about to create a session: a stop of everything was not recorded for those listed after it."""
+    silent = await run_blocking_async(lambda: NATSStore(nats_server.url, prefix=prefix), token=NEVER)
+    async with node_of(nats_server, prefix) as node:
+        cluster = node.gateway._cluster
+        assert cluster is not None
+        session = Agent(ScriptedModel()).session("s", silent)
+
+        def occupy() -> None:
+            for name in ("a", "z"):
+                silent.acquire(name)
+            session.record_created("halter")
+
+        await run_blocking_async(occupy, token=NEVER)
+        assert await cluster._record_stops([silent.process], _KEY, StopAllBody()) == 1
+        assert await cluster._records.find("s") is not None
+        await run_blocking_async(silent.close, token=NEVER)
