@@ -6,6 +6,7 @@ import asyncio
 import signal
 
 from halter import Agent
+from halter.cancel.one_shot_event import OneShotEvent
 from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import NEVER
 from halter.gateway.cluster.stop_records import StopRecord
@@ -14,6 +15,7 @@ from halter.gateway.http.schemas import StopAllBody
 from halter.stores import NATSStore
 from halter.stores.base import Lease
 from halter.stores.nats.commits import HeldLog
+from halter.stores.nats.leases import LeaseOwner
 from halter.testing import Gate, ScriptedModel
 from tests.support.gateway_client import kinds
 from tests.support.looped import looped
@@ -257,3 +259,34 @@ async def test_a_session_without_a_log_does_not_keep_others_from_being_stopped(
         assert await cluster._record_stops([silent.process], _KEY, StopAllBody()) == 1
         assert await cluster._records.find("s") is not None
         await run_blocking_async(silent.close, token=NEVER)
+
+
+@looped
+async def test_a_stop_of_everything_ends_a_take_over(nats_server: NATSServer, prefix: str) -> None:
+    """A node had gone, and its sessions were opened and run after a client was told that everything is stopped."""
+    listing, may_answer = OneShotEvent(), OneShotEvent()
+    left = await run_blocking_async(lambda: NATSStore(nats_server.url, prefix=prefix), token=NEVER)
+
+    def leave() -> None:
+        with Agent(ScriptedModel()).session("s", left) as session:
+            session.record_created("halter")
+        left.close()
+
+    await run_blocking_async(leave, token=NEVER)
+    async with node_of(nats_server, prefix, ScriptedModel("Here.")) as node:
+        cluster, resumption = node.gateway._cluster, node.gateway.registry.resumption
+        assert cluster is not None
+
+        def owners() -> dict[str, LeaseOwner]:
+            listing.set()
+            may_answer.wait(30)
+            return {"s": LeaseOwner("gone", 1, 1)}
+
+        node.store.owners = owners  # type: ignore[method-assign]
+        cluster._on_gone("gone")
+        await listing.wait_async(30)
+        assert (await node.client.ask("POST", "/v1/stop")).status == 200
+        may_answer.set()
+        while tasks := {*cluster._tasks, *resumption._tasks}:
+            await asyncio.wait(tasks)
+        assert not node.has

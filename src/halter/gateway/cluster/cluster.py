@@ -329,21 +329,18 @@ class Cluster:
         """Take over the sessions of a node that has ended, or died."""
         process = process_of(node)
         self._owners = {session_id: owner for session_id, owner in self._owners.items() if owner != process}
-        self._spawn(self._take_over(node))
+        self._registry.resumption.resume(lambda: self._left_by(node))
 
-    async def _take_over(self, node: str) -> None:
-        """Open the sessions that a node has left. If they cannot be listed, each is opened by its next request."""
+    async def _left_by(self, node: str) -> list[str]:
+        """The sessions that a node has left. If they cannot be listed, each is opened by its next request."""
         for retry in range(_LISTINGS):
             try:
                 owners = await run_in_thread(self._store.owners)
+                return [session_id for session_id, owner in owners.items() if owner.node == node]
             except StoreError as error:
                 _log.warning("the sessions of node %s could not be listed: %s", node, error)
                 await asyncio.sleep(UNTIL_IT_WORKS.delay(retry))
-            else:
-                self._registry.resumption.resume(
-                    [session_id for session_id, owner in owners.items() if owner.node == node]
-                )
-                return
+        return []
 
     def _announce_released(self, session_id: str) -> None:
         """Announce a session with queued messages that this node has released."""

@@ -11,7 +11,7 @@ from halter.errors import SessionOwned, StoreError
 from halter.gateway.http.errors import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from halter.gateway.sessions.registry import SessionRegistry
 
@@ -27,30 +27,37 @@ class Resumption:
         self._registry = registry
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def resume(self, also: Collection[str] = ()) -> None:
-        """Resume what an earlier gateway process has accepted: open each session with queued messages, and *also*."""
-        self._start(also, with_queued=True)
+    def resume(self, find_more: Callable[[], Awaitable[Collection[str]]] | None = None) -> None:
+        """Resume what an earlier gateway process has accepted: open each session with queued messages.
+
+        With *find_more*, the sessions that it returns are opened too. `cancel()` also ends the search for them.
+        """
+        self._start(find_more, with_queued=True)
 
     def open_soon(self, session_ids: Collection[str]) -> None:
         """Open sessions that no node has any more."""
-        self._start(session_ids, with_queued=False)
+
+        async def find() -> Collection[str]:
+            return session_ids
+
+        self._start(find, with_queued=False)
 
     def cancel(self) -> None:
         """Open no more sessions until a client asks for one."""
         for task in self._tasks:
             task.cancel()
 
-    def _start(self, session_ids: Collection[str], *, with_queued: bool) -> None:
+    def _start(self, find: Callable[[], Awaitable[Collection[str]]] | None, *, with_queued: bool) -> None:
         if self._registry.is_draining:
             return
-        task = asyncio.create_task(self._open_all(session_ids, with_queued=with_queued))
+        task = asyncio.create_task(self._open_all(find, with_queued=with_queued))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _open_all(self, session_ids: Collection[str], *, with_queued: bool) -> None:
+    async def _open_all(self, find: Callable[[], Awaitable[Collection[str]]] | None, *, with_queued: bool) -> None:
         """Open the sessions. A boundary: if they cannot be found, that is logged."""
-        found = dict.fromkeys(session_ids)
         try:
+            found = dict.fromkeys(await find() if find is not None else ())
             infos = await run_in_thread(self._registry.store.sessions) if with_queued else []
         except StoreError as error:
             _log.warning("sessions with queued messages could not be found: %s", error)
