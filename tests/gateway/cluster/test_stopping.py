@@ -262,6 +262,30 @@ async def test_a_session_without_a_log_does_not_keep_others_from_being_stopped(
 
 
 @looped
+async def test_stops_that_are_recorded_one_after_the_other_are_all_carried_out(
+    nats_server: NATSServer, prefix: str
+) -> None:
+    """A stop of one turn replaced the record of a stop of everything: jobs in the background went on."""
+    async with node_of(nats_server, prefix) as node:
+        records = node.gateway._cluster._records  # type: ignore[union-attr]
+        await records.write("s", StopRecord("1", 7, "all", "stop", "a client"))
+        await records.write("s", StopRecord("2", 5, "turn", "stop", "another", "t1"))
+        merged = await records.find("s")
+        assert merged is not None
+        assert (merged.last, merged.scope, merged.turn, merged.detail) == (7, "all", "", "another")
+        assert merged.id not in ("1", "2")
+        await records.remove("s", merged)
+        writes = [StopRecord(f"{n}", n, "all" if n == 2 else "turn", "stop", "a client", "t") for n in range(4)]
+        await asyncio.gather(*(records.write("s", each) for each in writes))
+        merged = await records.find("s")
+        assert merged is not None
+        assert (merged.last, merged.scope, merged.turn) == (3, "all", "t")
+        wider = StopRecord("wider", 9, "all", "stop", "a client")
+        await records.write("s", wider)
+        assert await records.find("s") == wider
+
+
+@looped
 async def test_a_stop_of_everything_ends_a_take_over(nats_server: NATSServer, prefix: str) -> None:
     """A node had gone, and its sessions were opened and run after a client was told that everything is stopped."""
     listing, may_answer = OneShotEvent(), OneShotEvent()
