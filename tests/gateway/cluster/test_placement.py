@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -22,6 +23,7 @@ from tests.support.gateway_client import kinds, numbers
 from tests.support.looped import looped
 from tests.support.nats_server import NATSServer
 from tests.support.nodes import node_of
+from tests.support.waiting import until
 
 
 @looped
@@ -283,3 +285,36 @@ async def test_a_websocket_reaches_a_session_of_another_node(nats_server: NATSSe
                     break
         assert {"answer", "turn.finished"} <= set(seen)
         assert "problem" not in seen
+
+
+@looped
+async def test_a_stream_of_a_session_that_is_deleted_while_it_opens_ends(nats_server: NATSServer, prefix: str) -> None:
+    """The deletion came while the servers were asked for the events: the stream never ended, and said nothing."""
+    async with node_of(nats_server, prefix) as one, node_of(nats_server, prefix) as two:
+        await one.client.create()
+        assert two.gateway._cluster is not None
+        logs = two.gateway._cluster._logs
+        subscribed, may_go_on = asyncio.Event(), asyncio.Event()
+        flush = logs._client.flush
+
+        async def slow_flush(seconds: int) -> None:
+            await flush(seconds)
+            subscribed.set()
+            await may_go_on.wait()
+
+        logs._client.flush = slow_flush  # type: ignore[assignment]
+
+        async def follow() -> list[dict[str, Any]]:
+            async with two.client.events() as stream:
+                return await stream.rest()
+
+        following = asyncio.create_task(follow())
+        await subscribed.wait()
+        assert (await one.client.ask("DELETE", "/v1/sessions/s")).status == 204
+
+        async def has_ended() -> bool:
+            return "s" not in logs._open
+
+        await until(has_ended)
+        may_go_on.set()
+        assert await asyncio.wait_for(following, 20) == []

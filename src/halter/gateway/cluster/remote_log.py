@@ -115,6 +115,7 @@ class RemoteLog:
         self._forget = forget
         self._feeds: set[_RemoteFeed] = set()
         self._has_subscribed: asyncio.Task[Subscription] | None = None
+        self._has_ended = False
 
     async def follow(self, client: Client, subject: str) -> None:
         """Subscribe, once for all who follow it."""
@@ -136,6 +137,8 @@ class RemoteLog:
         """Have a function called with each batch of events. It has to be quick."""
         feed = _RemoteFeed(self, on_events)
         self._feeds.add(feed)
+        if self._has_ended:  # while `RemoteLogs.open()` waited for the servers
+            feed.end()
         return feed
 
     def remove(self, feed: _RemoteFeed) -> None:
@@ -150,6 +153,7 @@ class RemoteLog:
 
     def end(self) -> None:
         """End all feeds, and unsubscribe."""
+        self._has_ended = True
         self._forget(self)
         for feed in list(self._feeds):
             feed.end()
