@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pypdf import PdfReader as Reader
 from pypdf import PdfWriter
+from pypdf.generic import NameObject, StreamObject
 
 from halter.gateway.http import pdf_text
 from halter.gateway.http.errors import Problem
@@ -50,6 +51,23 @@ async def test_what_cannot_be_read_is_told() -> None:
             assert (answer.status, why in answer.body["detail"]) == (status, True), answer
     async with gateway_of(limits=GatewayLimits(upload=500)) as (_, client):
         assert (await _ask(client, pdf_of("Long. " * 1_000, "Long. " * 999))).status == 413
+
+
+@looped
+async def test_half_a_character_in_a_pdf_is_replaced() -> None:
+    """A font with a broken table of characters gave half of a surrogate pair, and the answer was an internal error."""
+    table = b"begincmap 1 begincodespacerange <00> <FF> endcodespacerange 1 beginbfchar <41> <D835> endbfchar endcmap"
+    data = pdf_of_content(b"BT /F1 12 Tf 72 720 Td (BAB) Tj ET")
+    writer = PdfWriter(clone_from=Reader(io.BytesIO(data)))
+    stream = StreamObject()
+    stream.set_data(table)
+    fonts = writer.pages[0]["/Resources"]["/Font"]  # type: ignore[index]
+    fonts["/F1"].get_object()[NameObject("/ToUnicode")] = writer._add_object(stream)
+    broken = io.BytesIO()
+    writer.write(broken)
+    async with gateway_of() as (_, client):
+        answer = await _ask(client, broken.getvalue())
+        assert (answer.status, answer.body["text"]) == (200, "B\N{REPLACEMENT CHARACTER}B")
 
 
 @looped

@@ -50,6 +50,8 @@ def read_text(data: bytes) -> dict[str, object]:
         if length > _MAX_TEXT:
             break
     full_text = "\n\n".join(filter(None, texts))
+    # Broken fonts yield halves of surrogate pairs: pairs become characters, and JSON cannot have the others.
+    full_text = full_text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if not full_text:
         return {"error": "it contains no text; it may be scanned. Attach its pages as pictures"}
     return {"text": full_text[:_MAX_TEXT], "pages": pages, "is_cut": len(texts) < pages or len(full_text) > _MAX_TEXT}
