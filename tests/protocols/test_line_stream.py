@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from halter.cancel.threads import blocking
 from halter.protocols.line_stream import LineStream
 
 
@@ -111,5 +112,23 @@ def test_a_client_that_is_gone_is_disconnected(pipes: Pipes) -> None:
         assert stream.token.detail == "cannot write to the client: Broken pipe"
         assert not stream.has_overflowed
         await stream.flush(1.0)
+
+    asyncio.run(scenario())
+
+
+def test_lines_are_exchanged_although_too_many_tools_are_stuck(pipes: Pipes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection of an editor died at the limit of stuck calls, so that it could not stop anything any more."""
+    monkeypatch.setattr(blocking.abandoned, "limit", 0)
+
+    async def scenario() -> None:
+        stream = LineStream(pipes.reading, pipes.writing)
+        os.write(pipes.to_stream, b"stop\n")
+        async for line in stream.lines():
+            assert line == b"stop"
+            stream.write(b"stopped")
+            break
+        await asyncio.wait_for(stream.drain(), 20)
+        await stream.flush(20.0)
+        assert os.read(pipes.from_stream, 100) == b"stopped\n"
 
     asyncio.run(scenario())

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from halter.cancel.loop_bridge import run_in_thread
 from halter.cancel.registration import call_in_loop
-from halter.cancel.threads.blocking import run_blocking_async
 from halter.cancel.token import CancellationToken, Cancelled
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
 __all__ = ["MAX_LINE", "LineStream", "LineTooLong"]
 
@@ -27,6 +28,7 @@ _HIGH: Final = 1024 * 1024  # bytes at which `drain()` waits
 _PIECE: Final = 256 * 1024
 _EOF: Final = "the client closed the connection"
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
+T = TypeVar("T")
 
 
 class LineTooLong(ValueError):
@@ -74,7 +76,7 @@ class LineStream:
         line = bytearray()
         is_skipping = False
         try:
-            while data := await run_blocking_async(os.read, self._reading, _PIECE, token=self.token):
+            while data := await _in_thread(lambda: os.read(self._reading, _PIECE), self.token):
                 first, *others = data.split(b"\n")
                 line += first
                 for rest in others:
@@ -137,7 +139,7 @@ class LineStream:
                     continue
                 data, self._queued = bytes(self._queued), bytearray()
                 self._under_way = len(data)
-                await run_blocking_async(_write_all, self._writing, data, token=self._giving_up)
+                await _in_thread(functools.partial(_write_all, self._writing, data), self._giving_up)
                 self._under_way = 0
                 self._changed.set()
         except OSError as error:
@@ -145,6 +147,15 @@ class LineStream:
         except Cancelled as stop:
             if not stop.belongs_to(self._giving_up):
                 raise
+
+
+async def _in_thread(work: Callable[[], T], token: CancellationToken) -> T:
+    """Run a read or a write in a thread, and wait for it until the token is cancelled.
+
+    Not `run_blocking_async()`: it refuses once too many tools are stuck, and the client must be able to stop them.
+    """
+    async with token.scope():
+        return await run_in_thread(work)
 
 
 def _write_all(file: int, data: bytes) -> None:
