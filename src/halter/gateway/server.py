@@ -96,7 +96,7 @@ class Gateway:
         self.metrics = Metrics()
         self._tracing = Tracing()
         self._connections = Connections(connection_limit(limits.connections))
-        self.streams = EventStreams(store, self._connections)
+        self.streams = EventStreams(store, self._connections, keys)
         self.voice_messages = voice_messages or VoiceMessages(Transcriber())
         self.registry = SessionRegistry(
             named,

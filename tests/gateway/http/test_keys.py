@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import stat
@@ -14,6 +15,7 @@ import pytest
 
 from halter import Agent
 from halter.gateway import Gateway, KeyFile, Keys
+from halter.gateway.http import sse
 from halter.gateway.http.keys import SCOPES, Scope
 from halter.gateway.http.routes import ROUTES, Route
 from halter.stores import MemoryStore
@@ -227,3 +229,56 @@ def test_a_scope_includes_those_before_it(scope: Scope, tmp_path: Path) -> None:
     key = keys.find(made[scope])
     assert key is not None
     assert [each for each in SCOPES if key.allows(each)] == list(SCOPES[: SCOPES.index(scope) + 1])
+
+
+@looped
+async def test_a_revoked_key_is_refused_on_what_it_has_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody who had left the company went on reading and sending messages over an open connection."""
+    monkeypatch.setattr(sse, "_HEARTBEAT", 3600.0)
+    file = KeyFile(tmp_path / "keys.json")
+    key = file.create("ben", "write")
+    async with gateway_of("One.", keys=Keys(file)) as (gateway, _), client_session(gateway, key) as http:
+        client = Client(http)
+        await client.create()
+        async with client.events() as stream, http.ws_connect("/v1/sessions/s/ws") as socket:
+            await stream.next()
+            await socket.receive_json(timeout=20)
+            assert file.revoke("ben")
+            await socket.send_json({"type": "message", "ref": 1, "text": "Hi."})
+            refused = await socket.receive_json(timeout=20)
+            assert (refused["type"], refused["body"]["status"]) == ("problem", 401)
+            await gateway.streams.end()
+            monkeypatch.setattr(sse, "_HEARTBEAT", 0.01)
+            gateway.streams.begin()
+            assert await asyncio.wait_for(stream.rest(), 20) == []
+            assert (await socket.receive(timeout=20)).type is aiohttp.WSMsgType.CLOSE
+            assert socket.close_code == aiohttp.WSCloseCode.POLICY_VIOLATION
+
+
+@looped
+async def test_other_keys_keep_what_they_have_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the streams of a revoked key end."""
+    monkeypatch.setattr(sse, "_HEARTBEAT", 0.01)
+    keys, made = keys_of(tmp_path)
+    async with gateway_of("One.", keys=keys) as (gateway, own), client_session(gateway, made["admin"]) as http:
+        await own.create()
+        async with own.events() as first, Client(http).events() as second:
+            assert KeyFile(tmp_path / "keys.json").revoke("write")
+            await own.post("Hi.")
+            for stream in (first, second):
+                await stream.until("turn.finished")
+
+
+def test_keys_are_valid_again_once_their_file_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One failed read, with too many files open, refused every key until the file was changed."""
+    file = KeyFile(tmp_path / "keys.json")
+    key = file.create("ben", "write")
+    keys = Keys(file)
+
+    def fail(_: Path) -> bytes:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", fail)
+        assert keys.find(key) is None
+    assert keys.find(key) is not None

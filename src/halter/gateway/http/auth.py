@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from halter.gateway.http.keys import Key, Keys, Scope
 
-__all__ = ["PROTOCOL", "Authenticator", "check_scope", "is_loopback"]
+__all__ = ["PROTOCOL", "Authenticator", "check_scope", "invalid_key", "is_loopback"]
 
 PROTOCOL: Final = "halter"
 _BEARER: Final = "bearer "
@@ -56,9 +56,14 @@ class Authenticator:
         """The key of a request. Raises `Problem` if there is none, or if it does not allow *scope*."""
         key = self._keys.find(_sent_key(request))
         if key is None:
-            raise Problem(401, "a valid key is required: Authorization: Bearer KEY", kind="key")
+            raise invalid_key()
         check_scope(key, scope)
         return key
+
+
+def invalid_key() -> Problem:
+    """The problem of a request without a valid key."""
+    return Problem(401, "a valid key is required: Authorization: Bearer KEY", kind="key")
 
 
 def check_scope(key: Key, scope: Scope) -> None:

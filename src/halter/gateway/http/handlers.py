@@ -279,7 +279,7 @@ class Handlers:
     async def events(self, request: web.Request) -> web.StreamResponse:
         after = self._after(request)
         async with self._follow(request) as source:
-            return await self._streams.send(request, source, after)
+            return await self._streams.send(request, source, request[KEY], after)
 
     async def socket(self, request: web.Request) -> web.StreamResponse:
         after = self._after(request)

@@ -5,7 +5,8 @@ not contain the keys themselves; a key is shown once, when it is created.
 
 `read` may read, `write` may also send messages and stop, `approve` may also answer approvals: all in the sessions that
 the same key has created. `admin` may use all sessions, and delete them. The key in `HALTER_KEY` is an admin key and is
-never written anywhere. The file is read again when it changes: a revoked key is refused at once.
+never written anywhere. The file is read again when it changes: a revoked key is refused at once. What it had opened
+before, event streams and WebSockets, is closed by the next heartbeat; a WebSocket takes no further command.
 """
 
 from __future__ import annotations
@@ -132,6 +133,15 @@ class Keys:
         key = self._stored().get(parts[1]) if len(parts) > 2 else None  # noqa: PLR2004  (prefix, id, secret)
         return key if key is not None and hmac.compare_digest(key.digest, digest) else None
 
+    def valid(self) -> dict[str, Key]:
+        """The valid keys by their ids. Looks whether the file has changed."""
+        own = {} if self._own is None else {self._own.id: self._own}
+        return {**self._stored(), **own}
+
+    def is_valid(self, key: Key) -> bool:
+        """Whether a key that `find()` has returned was not revoked since then."""
+        return self.valid().get(key.id) == key
+
     def _stored(self) -> dict[str, Key]:
         if self._file is None:
             return {}
@@ -139,9 +149,10 @@ class Keys:
         if stamp != self._stamp:
             try:
                 self._known = {key.id: key for key in self._file.read()}
+                self._stamp = stamp
             except (OSError, ValueError):
-                self._known = {}  # without the file, revoked keys are not known: refuse all
-            self._stamp = stamp
+                self._known = {}  # an unreadable file does not say which keys were revoked: refuse all
+                self._stamp = None
         return self._known
 
 

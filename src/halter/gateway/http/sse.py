@@ -13,8 +13,11 @@ from halter.gateway.http.media import replace_media
 from halter.views.event_json import encode_event
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from halter.events import Event
     from halter.gateway.http.connections import Connections
+    from halter.gateway.http.keys import Key, Keys
     from halter.gateway.sessions.placement import EventSource
     from halter.stores.base import Store
 
@@ -34,10 +37,12 @@ class EventStreams:
 
     dispatcher: FeedDispatcher  # from `begin()` on; WebSockets use it too
 
-    def __init__(self, store: Store, connections: Connections) -> None:
+    def __init__(self, store: Store, connections: Connections, keys: Keys) -> None:
+        self.keys = keys
         self._store = store
         self._connections = connections
         self._open: set[_OpenStream] = set()
+        self._feeds: dict[EventFeed, Key] = {}  # those of WebSockets, too
         self._heartbeat: asyncio.Task[None] | None = None
         self._stops: set[asyncio.Task[None]] = set()
 
@@ -57,13 +62,22 @@ class EventStreams:
         if tasks:
             await asyncio.wait(tasks)
 
+    @contextlib.contextmanager
+    def end_if_revoked(self, feed: EventFeed, key: Key) -> Iterator[None]:
+        """End a feed that is open in this block, at a heartbeat, if its key is not valid any more."""
+        self._feeds[feed] = key
+        try:
+            yield
+        finally:
+            del self._feeds[feed]
+
     def keep(self, stop: asyncio.Task[None]) -> None:
         """Keep the task of a stop, which outlives its WebSocket, so that it holds up no lease of the session."""
         self._stops.add(stop)
         stop.add_done_callback(self._stops.discard)
 
-    async def send(self, request: web.Request, session: EventSource, after: int) -> web.StreamResponse:
-        """Send the session's events until it is closed or the client disconnects. That stops no turn.
+    async def send(self, request: web.Request, session: EventSource, key: Key, after: int) -> web.StreamResponse:
+        """Send the session's events until it is closed, the client disconnects or its key is revoked. Stops no turn.
 
         A boundary: an error is logged, and the connection is closed, as the response has begun; the client may resume.
         """
@@ -77,7 +91,7 @@ class EventStreams:
         stream = _OpenStream(request, response, feed)
         self._open.add(stream)
         try:
-            with self._connections.watch(request.protocol, feed.end):
+            with self._connections.watch(request.protocol, feed.end), self.end_if_revoked(feed, key):
                 await response.prepare(request)
                 await response.write(b"retry: 1000\n\n")
                 await feed.run()
@@ -95,6 +109,10 @@ class EventStreams:
     async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(_HEARTBEAT)
+            valid = self.keys.valid()  # looks at the file once for all feeds
+            for feed, key in self._feeds.items():
+                if valid.get(key.id) != key:
+                    feed.end()
             for stream in list(self._open):
                 await stream.send_heartbeat()
 

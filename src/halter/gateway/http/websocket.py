@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from halter.gateway.http.auth import PROTOCOL, check_scope
+from halter.gateway.http.auth import PROTOCOL, check_scope, invalid_key
 from halter.gateway.http.errors import Problem, problem_of_error
 from halter.gateway.http.event_feed import EventFeed, log_failure
 from halter.gateway.http.media import replace_media
@@ -141,7 +141,10 @@ class SessionWebSocket:
         code, why = WSCloseCode.OK, b"the session was closed"
         with contextlib.suppress(ConnectionError):
             try:
-                await feed.run()
+                with self._streams.end_if_revoked(feed, self._key):
+                    await feed.run()
+                if not self._streams.keys.is_valid(self._key):
+                    code, why = WSCloseCode.POLICY_VIOLATION, b"the key is not valid any more"
             except ConnectionError:
                 raise  # the client has disconnected
             except Exception as error:  # noqa: BLE001
@@ -187,7 +190,7 @@ class SessionWebSocket:
         """Do a command and answer; returns the result, if there is one. A boundary, like the one around a request."""
         command, ref = waiting.command, waiting.command.ref
         try:
-            check_scope(self._key, "write")
+            self._check_key()
             body = await self._do(self._request_of(command))
             if isinstance(command, (MessageCommand, EditCommand)):  # it may start a turn
                 for stop in list(waiting.stops):
@@ -200,6 +203,12 @@ class SessionWebSocket:
             await self._send("answer", ref, body)
             return body
         return None
+
+    def _check_key(self) -> None:
+        """Raise `Problem` if the key was revoked since the WebSocket was opened, or may only read."""
+        if not self._streams.keys.is_valid(self._key):
+            raise invalid_key()
+        check_scope(self._key, "write")
 
     def _failed(self, error: Exception) -> Problem:
         problem = problem_of_error(error)
