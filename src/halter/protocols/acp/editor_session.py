@@ -95,7 +95,10 @@ class EditorSession:
         try:
             async with self._order:
                 request.on_stop = self._stop
-                turn = await self._run(params, request)
+                try:
+                    turn = await self._run(params, request)
+                finally:
+                    request.on_stop = None  # the next prompt may have a turn from now on
             await self._wait_shown(self._session.last_event)
         except ValueError as error:  # an empty prompt
             raise RpcError(INVALID_PARAMS, str(error)) from error
