@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from halter.gateway.sessions.placement import EventSource
     from halter.stores.base import Store
 
-__all__ = ["EventStreams"]
+__all__ = ["STREAM_HEADERS", "EventStreams"]
 
 _HEARTBEAT: Final = 15.0  # seconds of silence before a heartbeat
 _FRAME: Final = b"id: %d\nevent: %b\ndata: %b\n\n"
-_HEADERS: Final = {
+STREAM_HEADERS: Final = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-store",
     "X-Accel-Buffering": "no",  # proxies must not buffer it
@@ -81,7 +81,7 @@ class EventStreams:
 
         A boundary: an error is logged, and the connection is closed, as the response has begun; the client may resume.
         """
-        response = web.StreamResponse(headers=_HEADERS | {"Halter-Last-Event": str(session.last_event)})
+        response = web.StreamResponse(headers=STREAM_HEADERS | {"Halter-Last-Event": str(session.last_event)})
         is_chunked = request.version >= HttpVersion11
         if is_chunked:
             response.enable_chunked_encoding()

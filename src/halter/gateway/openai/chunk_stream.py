@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from aiohttp import web
 
+from halter.gateway.http.sse import STREAM_HEADERS
+
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
@@ -21,11 +23,6 @@ __all__ = ["ChunkStream"]
 
 _log = logging.getLogger(__name__)
 _BEAT: Final = 15.0  # seconds of silence
-_HEADERS: Final = {
-    "Content-Type": "text/event-stream; charset=utf-8",
-    "Cache-Control": "no-store",
-    "X-Accel-Buffering": "no",  # proxies must not buffer it
-}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -33,7 +30,7 @@ class ChunkStream:
     """One streamed response, in an `async with` block. Sending raises `ConnectionError` if the client is gone."""
 
     def __init__(self, request: web.Request) -> None:
-        self.response = web.StreamResponse(headers=_HEADERS)
+        self.response = web.StreamResponse(headers=STREAM_HEADERS)
         self._request = request
         self._is_silent = True
         self._beating: asyncio.Task[None]
