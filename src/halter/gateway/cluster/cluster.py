@@ -60,7 +60,10 @@ _MAX_OWNERS: Final = 100_000
 _LISTINGS: Final = 4  # attempts to list the sessions of a node that has gone; with many sessions each is expensive
 _STATES: Final = 1.0  # seconds for the states of another node's sessions
 _STOP: Final = 1.0  # seconds after which a stop without a reply is recorded
-_RECORDED: Final = "the session's node does not answer: the stop is recorded, and carried out before any node continues"
+_RECORDED: Final = (
+    "the gateway that has this session does not answer: the stop was recorded, and is carried out before any gateway "
+    "goes on with the session"
+)
 
 
 class Cluster:
@@ -186,7 +189,8 @@ class Cluster:
         """Keep a stop for whoever has the session next. Raises `Problem` if that cannot be made durable."""
         body = request.body
         if body.scope == "call":
-            raise Problem(503, "the node of this call does not answer", kind="node", retry_after=1.0)
+            msg = "the gateway that runs this call does not answer, and a stop of a single call is not recorded: "
+            raise Problem(503, f"{msg}send it again", kind="node", retry_after=1.0)
         first = await run_in_thread(lambda: self._store.read(session_id, limit=1))
         if not first or not key.may_use(owner_of(first)):
             raise Problem(404, f"there is no session {session_id!r}", field="session", kind="no-session")

@@ -59,7 +59,8 @@ Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._~:@-]{0,
 Word: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
 MAX_WAIT: Final = 60.0
 _MAX_PARTS: Final = 100  # of one form
-_UNKNOWN: Final = frozenset({"", "application/octet-stream"})
+_UNNAMED: Final = "application/octet-stream"  # the type of a body for which the client names none
+_UNKNOWN: Final = frozenset({"", _UNNAMED})
 
 
 class Body(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -126,7 +127,7 @@ class RollbackBody(Body):
 
 
 class EditBody(Body):
-    """A change of a message that waits: another text, or that it is held no longer."""
+    """A change of a message that waits: another text, or `state: "accepted"`, which releases it."""
 
     text: Annotated[str, Meta(min_length=1)] | None = None
     state: Literal["accepted"] | None = None
@@ -284,21 +285,23 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401  (one for 
 
 async def read_body(request: web.Request, kind: type[Any], limits: GatewayLimits, *, may_be_empty: bool = False) -> Any:  # noqa: ANN401
     """The body of a request, as *kind*. Raises `Problem`."""
-    if request.content_type not in ("application/json", "application/octet-stream"):  # the latter if none was named
-        raise Problem(415, f"send application/json, not {request.content_type}", field="Content-Type", kind="media")
-    if (request.content_length or 0) > limits.body:
-        raise _too_large(limits.body)
+    _check_head(request, "application/json", limits.body, is_named=request.content_type != _UNNAMED)
     data = await _read(request.content, limits.body, limits.body_timeout) if request.body_exists else b""
     return kind() if may_be_empty and not data else decode(data, kind)
 
 
 async def read_file(request: web.Request, kind: str, limits: GatewayLimits) -> bytes:
     """A body that is a file of this media type. Raises `Problem`."""
-    if request.content_type != kind:
-        raise Problem(415, f"send {kind}, not {request.content_type}", field="Content-Type", kind="media")
-    if (request.content_length or 0) > limits.upload:
-        raise _too_large(limits.upload)
+    _check_head(request, kind, limits.upload)
     return await _read(request.content, limits.upload, limits.upload_timeout)
+
+
+def _check_head(request: web.Request, kind: str, limit: int, *, is_named: bool = True) -> None:
+    """Check the media type of a body, if it *is_named*, and the length that the client announces."""
+    if is_named and request.content_type != kind:
+        raise Problem(415, f"send {kind}, not {request.content_type}", field="Content-Type", kind="media")
+    if (request.content_length or 0) > limit:
+        raise _too_large(limit)
 
 
 async def _read(content: StreamReader, limit: int, seconds: float) -> bytes:
@@ -316,11 +319,7 @@ async def _read(content: StreamReader, limit: int, seconds: float) -> bytes:
 
 async def read_form(request: web.Request, limits: GatewayLimits) -> tuple[MessageForm, list[Part]]:
     """A message with parts: the form's fields, and the pictures and recordings, in their order. Raises `Problem`."""
-    if request.content_type != "multipart/form-data":
-        msg = f"send multipart/form-data, not {request.content_type}"
-        raise Problem(415, msg, field="Content-Type", kind="media")
-    if (request.content_length or 0) > limits.upload:
-        raise _too_large(limits.upload)
+    _check_head(request, "multipart/form-data", limits.upload)
     fields: dict[str, str] = {}
     parts: list[Part] = []
     count = 0

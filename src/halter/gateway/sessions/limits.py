@@ -62,7 +62,7 @@ class LimitExceeded(Problem):
 
 
 class Overloaded(LimitExceeded):
-    """The gateway runs as many turns as it may. Another node of the cluster may have room."""
+    """The gateway has reached its limit of running turns. Another node of the cluster may have room."""
 
     def __init__(self) -> None:
         super().__init__("too many turns are running", "turns")

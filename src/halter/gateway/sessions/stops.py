@@ -78,9 +78,9 @@ class Stops:
     async def stop_recorded(self, live: LiveSession, record: StopRecord) -> None:
         """Carry out a stop that was recorded when the log ended with `record.last`.
 
-        Messages that were accepted until then are held, and a turn with one of them is stopped, whenever it began: its
-        start may have been on its way when the stop was recorded. What was accepted later is not affected. Raises an
-        error of the store if messages could not be held: the record has to be kept then.
+        Messages accepted until then are held. A running turn that has one of them is stopped, even if it began later:
+        it may have been starting when the stop was recorded. Raises an error of the store if messages could not be
+        held: the record has to be kept then.
         """
         if record.id in self._receipts:
             return
