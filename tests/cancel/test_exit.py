@@ -685,8 +685,8 @@ def test_a_callback_that_hangs_or_exits_does_not_disarm_the_guard(callback: str)
         from halter import ExitGuard
         with ExitGuard(timeout=60) as guard:
             guard.token.on_cancel({callback})
-            print("ready", flush=True)
             try:
+                print("ready", flush=True)
                 threading.Event().wait()
             finally:
                 print("interrupted", flush=True)
