@@ -1,8 +1,8 @@
 """An answer as it streams, split into Markdown blocks: finished ones, and the unfinished tail.
 
-A block is a paragraph, an item of a list, a table, a heading or a piece of code: what can be drawn once and for all.
-markdown-it finds them. All but the last are finished: further lines can only change that one. A block that is too long
-to be drawn while the user types is cut.
+A block is a paragraph, an item of a list, a table, a heading or a piece of code: the smallest piece that later text
+cannot change. markdown-it finds them. All but the last are finished: further lines can only change that one. A block
+that is too long to be drawn while the user types is cut.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-__all__ = ["Block", "MarkdownBlocks"]
+__all__ = ["Block", "MarkdownBlocks", "markdown_parser"]
 
 _MAX_CODE_LINES: Final = 30  # in one block
 _MAX_CHARACTERS: Final = 4000  # in one block
@@ -169,15 +169,17 @@ class MarkdownBlocks:
 
 
 def _block_tokens(lines: list[str]) -> list[Token]:
-    parser = _parser()
+    parser = markdown_parser()
     return parser.block.parse("\n".join([*lines, ""]), parser, {}, []) or []
 
 
 @functools.cache
-def _parser() -> MarkdownIt:
+def markdown_parser() -> MarkdownIt:
+    """The parser of answers. What rich does not draw is text: HTML, and definitions of links. Images become links."""
     from markdown_it import MarkdownIt  # takes as long as the rest of the start, and is not needed for it
 
-    return MarkdownIt("commonmark").enable("table")  # as rich draws it
+    parser = MarkdownIt("commonmark", {"html": False})
+    return parser.enable(["table", "strikethrough"]).disable(["reference", "image"])
 
 
 def _is_block(token: Token) -> bool:

@@ -19,33 +19,20 @@ if TYPE_CHECKING:
 __all__ = ["THEMES", "Styler", "Tone", "cells", "find_theme", "fold", "short", "warm_up"]
 
 Tone = str
-THEMES: Final[dict[str, dict[Tone, str]]] = {
-    "dark": {
-        "good": "32",
-        "bad": "31",
-        "warn": "33",
-        "dim": "2",
-        "user": "1;36",
-        "head": "1",
-        "": "",
-        "added": "32",
-        "removed": "31",
-        "doing": "1;36",
-    },
-    # Yellow and bright cyan cannot be read on white.
-    "light": {
-        "good": "32",
-        "bad": "31",
-        "warn": "35",
-        "dim": "2",
-        "user": "1;34",
-        "head": "1",
-        "": "",
-        "added": "32",
-        "removed": "31",
-        "doing": "1;34",
-    },
+_DARK: Final[dict[Tone, str]] = {
+    "good": "32",
+    "bad": "31",
+    "warn": "33",
+    "dim": "2",
+    "user": "1;36",
+    "head": "1",
+    "": "",
+    "added": "32",
+    "removed": "31",
+    "doing": "1;36",
 }
+# Yellow and bright cyan cannot be read on white.
+THEMES: Final = {"dark": _DARK, "light": _DARK | {"warn": "35", "user": "1;34", "doing": "1;34"}}
 """The colours of each tone, for dark and for light terminals."""
 _MIN_WIDTH: Final = 20  # columns
 _TAB_WIDTH: Final = 4  # columns
@@ -132,7 +119,7 @@ class Styler:
     def say(self, text: str, tone: Tone, lead: str = "") -> list[str]:
         """Lines of plain text, the first behind *lead* and the others below it.
 
-        Of renderable went well only the lead has the colour: renderable did not must stand out.
+        Of what went well only the lead has the colour: what did not must stand out.
         """
         indent = " " * cells(lead)
         lines: list[str] = []
@@ -147,12 +134,16 @@ class Styler:
         """A block of Markdown."""
         from rich.markdown import Markdown
 
+        from halter.cli.chat.screen.markdown_blocks import markdown_parser
+
         text = strip_controls(block.text).expandtabs(_TAB_WIDTH)
         if block.kind == "code":
             return self._code(text, block.language)
         if block.kind == "heading":
             text = f"**{text}**" if text else ""
-        return self._draw(Markdown(text, code_theme=f"ansi_{self._theme}", hyperlinks=False))
+        drawn = Markdown("", code_theme=f"ansi_{self._theme}", hyperlinks=False)
+        drawn.parsed = markdown_parser().parse(text)  # rich's own parser loses what looks like HTML
+        return self._draw(drawn)
 
     def _code(self, text: str, language: str) -> list[str]:
         from rich.padding import Padding
