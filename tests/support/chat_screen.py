@@ -83,7 +83,7 @@ class ChatScreen:
     # -- what a person does ------------------------------------------------------------------------------------------
 
     def type(self, keys: str) -> None:
-        data = memoryview(keys.encode())
+        data = memoryview(keys.encode(errors="surrogateescape"))
         while data:
             data = data[os.write(self.file, data) :]
 

@@ -88,7 +88,7 @@ class _ExitMessages:
         if is_forced:
             self._terminal.reset()
             for late in self.ui.actions.late if self.ui is not None else ():
-                self._terminal.write(f"Not saved: {strip_controls(late)}\n".encode())
+                self._terminal.write(f"Not saved: {strip_controls(late)}\n".encode(errors="replace"))
         ui = self.ui
         if ui is not None and not is_forced and ui.call(lambda: self.show(ui, text)):
             return
@@ -96,7 +96,7 @@ class _ExitMessages:
             return
         if self.early is not None:
             self.early.erase()
-        self._terminal.write(f"{text}\r\n".encode())
+        self._terminal.write(f"{text}\r\n".encode(errors="replace"))
 
     def show(self, ui: ChatUI, text: str) -> None:
         """Show a message above the live area, once. Call it in the UI's loop."""
@@ -193,7 +193,7 @@ class _Chat:
         if self._failure is not None:
             raise self._failure
         for line in shutdown.lines:
-            self._terminal.write(f"{strip_controls(line)}\n".encode())
+            self._terminal.write(f"{strip_controls(line)}\n".encode(errors="replace"))
         return shutdown.code
 
     def _take_typed(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,6 +235,30 @@ def test_the_file_of_lines(tmp_path: Path) -> None:
     nowhere = InputHistory(tmp_path / "no" / "folder")
     nowhere.store_string("x")
     assert list(nowhere.load_history_strings()) == []
+
+
+def test_a_byte_that_is_not_text(home: Home, provider: FakeProvider) -> None:
+    """A line with a byte that is not UTF-8 was sent again by each Enter, Ctrl+C failed, and it broke the exit."""
+    provider.script(answer("One."), answer("Two."))
+    with ChatScreen(home) as chat:
+        chat.wait_ready()
+        chat.type("caf\udce9 and cake")
+        chat.wait_for_line("and cake")
+        chat.type(ENTER)
+        chat.wait_for("One.")
+        chat.wait_ready()
+        chat.type("half" + ENTER)
+        chat.wait_for("Two.")
+        assert sent(provider, 2) == "half"
+        chat.wait_ready()
+        chat.type("caf\udce9 again" + CTRL_C)
+        chat.wait_notice("line cleared")
+        chat.type("caf\udce9 not sent")
+        chat.wait_for_line("not sent")
+        chat.program.send_signal(signal.SIGTERM)
+        assert chat.end() == 143
+        assert "Not sent: caf? not sent" in chat.text
+    assert "caf? and cake" in InputHistory(home.path / "history.jsonl").load_history_strings()
 
 
 # -- sessions ------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ class InputHistory(History):
         """Add a line to the file."""
         if len(string) > _MAX_LINE:
             return
+        string = string.encode(errors="replace").decode()  # a byte that was not UTF-8 is a lone surrogate
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
             file = os.open(self._path, flags, _PRIVATE)
