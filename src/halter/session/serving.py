@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from halter.events import Missed
 from halter.models.backoff import Backoff
 from halter.session import background_loop
 from halter.session.running import run_turn
+from halter.session.subscription import with_missed
 from halter.session.turn_writer import seal_open_turn
 from halter.stores.refusals import lease_lost
 
@@ -41,7 +43,7 @@ async def stream(session: Session, text: Content | None) -> AsyncGenerator[Event
         try:
             async for event in subscription:
                 if isinstance(event.data, Missed):
-                    for each in await _read_missed(session, event.data):
+                    for each in await run_in_thread(functools.partial(with_missed, session, event)):
                         yield each
                 else:
                     yield event
@@ -76,12 +78,6 @@ def stream_sync(session: Session, text: Content | None) -> Generator[Event, None
             yield event
     finally:
         background_loop.run(close, leave)
-
-
-async def _read_missed(session: Session, missed: Missed) -> list[Event]:
-    """The events that a subscription has missed."""
-    events = await run_in_thread(lambda: session.events(missed.first - 1))
-    return [each for each in events if each.seq <= missed.last]
 
 
 async def _stop_unread(session: Session, task: asyncio.Task[Turn]) -> None:

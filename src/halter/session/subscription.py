@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Self
 
-__all__ = ["Subscription"]
+    from halter.session.session import Session
+
+__all__ = ["Subscription", "with_missed"]
 
 _log = logging.getLogger(__name__)
 
@@ -160,3 +162,11 @@ class Subscription:
             if has_ended:
                 raise StopAsyncIteration
             await wake.wait_async()
+
+
+def with_missed(session: Session, event: Event) -> list[Event]:
+    """The event itself, or instead of a `subscription.missed` the events it names. Reads the store for those."""
+    missed = event.data
+    if not isinstance(missed, Missed):
+        return [event]
+    return [each for each in session.events(missed.first - 1) if each.seq <= missed.last]

@@ -36,6 +36,7 @@ from halter.events import (
     TurnRolledBack,
 )
 from halter.models.errors import ModelError
+from halter.session.subscription import Subscription, with_missed
 from halter.views.text import elapsed
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from halter.cli.chat.session_host import SessionHost
     from halter.cli.chat.shutdown import Shutdown
     from halter.events import Event, Mode
-    from halter.session.subscription import Subscription
 
 __all__ = ["ChatUI"]
 
@@ -89,7 +89,9 @@ class ChatUI:
         self._loading = 0.0  # when loading a model began
         self._clock_is_running = False
         self._known_figures: SessionFigures | None = None
-        self._listener: Subscription = host.session.subscribe()
+        self._session = host.session  # that is shown
+        self._listener: Subscription = self._session.subscribe()
+        self._following: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._shutdown_task: asyncio.Task[None] | None = None
@@ -263,7 +265,7 @@ class ChatUI:
         self._show_inbox()
         self.transcript.finished += greeting
         self._layout.feed_keys(typed)
-        self._start(self._follow(self._listener))
+        self._following = self._start(self._follow(self._listener))
         loop.call_soon(self._start_session)  # after the first drawing
         self._terminal.write(REPORT_FOCUS)
         with contextlib.suppress(EOFError):  # the terminal was closed
@@ -345,8 +347,7 @@ class ChatUI:
     async def _shut_down(self, why: str) -> None:
         try:
             await self._shutdown.end_session(why, self.actions.late, self.actions.take_outputs())
-            while (event := self._listener.get_nowait()) is not None:
-                self._apply(event)
+            self._apply_rest()
             self._unwritten = self._layout.write([*self._unwritten, *self.transcript.take_finished()])
         finally:
             if self._app.is_running:
@@ -371,14 +372,15 @@ class ChatUI:
             self._known_figures = None
         if isinstance(event.data, TurnFinished):
             self._notice = ("", "dim")  # a notice about the turn is outdated
-        if isinstance(event.data, Missed):
-            missed = event.data
-            for each in self._host.session.events(missed.first - 1):
-                if each.seq <= missed.last:
-                    self.transcript.apply(each)
-        else:
-            self.transcript.apply(event)
+        for each in with_missed(self._session, event):
+            self.transcript.apply(each)
+        if not isinstance(event.data, Missed):
             self._attention.notify(event, self.transcript)
+
+    def _apply_rest(self) -> None:
+        """Apply the events that the follower has not read yet."""
+        while (event := self._listener.get_nowait()) is not None:
+            self._apply(event)
 
     def _start_clock(self) -> None:
         if not self._clock_is_running and self._needs_clock:
@@ -401,9 +403,14 @@ class ChatUI:
             self.transcript.display.expect(pending)
 
     def show_session(self) -> None:
-        """Show another session from now on."""
-        self._listener = self._host.session.subscribe()
-        self._start(self._follow(self._listener))
+        """Show the host's session from now on. Events of the previous one never reach the new transcript."""
+        if self._following is not None:
+            self._following.cancel()
+        self._apply_rest()
+        self._listener.close()
+        self._session = self._host.session
+        self._listener = self._session.subscribe()
+        self._following = self._start(self._follow(self._listener))
         shown, self.transcript = self.transcript.take_finished(), ChatTranscript()
         self.transcript.finished = [*shown, *self._host.describe()]
         self._known_figures = None

@@ -3,7 +3,8 @@
 Answers are plain text on standard output, everything else is on standard error. A line that comes while a turn runs is
 queued, and the next line waits until that one has started, so each line has a turn of its own; /steer and /stop act on
 the running turn. At the end of the input, queued messages are still answered.
-One thread reads, one writes, and the main thread runs the lines, so a slow or closed output delays no turn.
+One thread reads, one writes, and the main thread runs the lines, so a slow output does not delay the
+running turn; the next line may wait for it.
 """
 
 from __future__ import annotations
@@ -24,16 +25,15 @@ from halter.cli.chat.session_host import SessionHost
 from halter.cli.chat.shutdown import Shutdown
 from halter.cli.chat.slash_commands import SlashCommands
 from halter.cli.chat.welcome import welcome
-from halter.cli.commands.sessions import FREQUENT_EVENTS, NotFound, find_session, wanted_session
+from halter.cli.commands.sessions import NotFound, find_session, wanted_session
 from halter.cli.model_choice import NoModel, choose_model
 from halter.cli.output import EXIT_PIPE_CLOSED, Output, print_error
 from halter.cli.settings import SettingsError
 from halter.errors import HalterError
-from halter.events import Event, Missed
 from halter.models.errors import ModelError
+from halter.session.subscription import Subscription, with_missed
 from halter.stores import SQLiteStore
 from halter.views.items import Question, TextItem
-from halter.views.session_view import SessionDisplay
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
     from halter.cli.chat.screen.styling import Tone
     from halter.cli.settings import Configuration
-    from halter.session.subscription import Subscription
+    from halter.events import Event
+    from halter.session.session import Session
     from halter.stores.base import Store
 
 __all__ = ["run_line_mode"]
@@ -106,6 +107,7 @@ class _LineMode:
         self._input_ended = False
         self._previous_turn = host.session.turn  # the last turn before this run
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writer: threading.Thread | None = None
 
     async def run(self) -> int:
         """Run all lines; returns the exit code."""
@@ -114,8 +116,6 @@ class _LineMode:
         self._lines: asyncio.Queue[str | None] = asyncio.Queue()
         self._changed = asyncio.Event()  # an event of the session was written
         self._host.on_failure = lambda error: self._call(lambda: self._on_failure(error))
-        for pending in self._host.session.inbox:
-            self.transcript.display.expect(pending)
         self._start_writer()
         threading.Thread(target=self._read, name="halter-chat-read", daemon=True).start()
         self._host.serve()
@@ -123,6 +123,7 @@ class _LineMode:
         self._start(self._run_lines())
         await self._finished
         self._listener.close()
+        assert self._writer is not None
         await self._shutdown.wait_for("the answer to be read", self._writer.join)
         for line in self._shutdown.lines:
             self._output.say(line)
@@ -142,7 +143,10 @@ class _LineMode:
 
     def refresh(self) -> None:
         """Write the new notices; the answer itself is written as it comes."""
-        for each in self.transcript.take_finished():
+        self._say_finished(self.transcript)
+
+    def _say_finished(self, transcript: ChatTranscript) -> None:
+        for each in transcript.take_finished():
             if isinstance(each, Notice) and each.tone != "user":
                 self._output.say(f"{each.lead}{each.text}")
 
@@ -237,51 +241,45 @@ class _LineMode:
 
     def _stop_unanswerable(self) -> None:
         """Stop a turn that asks a question after the end of the input."""
-        if self._input_ended and self.transcript.display.questions and self._has_open_question():
+        if self._input_ended and self.transcript.display.questions and self._host.session.questions:
             self._host.session.stop(detail="nobody can answer")
-
-    def _has_open_question(self) -> bool:
-        """Whether a question is open according to the log: the writing thread may be behind."""
-        display = SessionDisplay()
-        for event in self._host.store.read(self._host.session.id, without=FREQUENT_EVENTS):
-            display.apply(event)
-        return bool(display.questions)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def _start_writer(self) -> None:
-        self._writer = threading.Thread(
-            target=self._write_all, args=(self._listener,), name="halter-chat-write", daemon=True
-        )
+        """Start to write the host's session, behind what is left of the previous one."""
+        for pending in self._host.session.inbox:
+            self.transcript.display.expect(pending)
+        arguments = (self._host.session, self._listener, self.transcript, self._writer)
+        self._writer = threading.Thread(target=self._write_all, args=arguments, name="halter-chat-write", daemon=True)
         self._writer.start()
 
-    def _write_all(self, listener: Subscription) -> None:
+    def _write_all(
+        self, session: Session, listener: Subscription, transcript: ChatTranscript, previous: threading.Thread | None
+    ) -> None:
         """Write the events of one session, in a thread."""
+        if previous is not None:
+            previous.join()
         try:
             while (event := listener.get()) is not None:
-                self._write(event)
+                for each in with_missed(session, event):
+                    self._write(each, transcript)
             self._output.end_line()
         except OSError:
             self._call(lambda: self.quit(EXIT_PIPE_CLOSED, "the output was closed"))
 
-    def _write(self, event: Event) -> None:
-        data = event.data
-        if isinstance(data, Missed):
-            for each in self._host.session.events(data.first - 1):
-                if each.seq <= data.last:
-                    self._write(each)
-            return
-        item = self.transcript.apply(event)
+    def _write(self, event: Event, transcript: ChatTranscript) -> None:
+        item = transcript.apply(event)
         if isinstance(item, TextItem):
             self._output.write(item.chunks[-1])
             return
         if event.kind in ("request.started", "turn.finished"):
             self._output.end_line()
-        self.refresh()
+        self._say_finished(transcript)
         self._call(self._changed.set)
         if isinstance(item, Question) and item.state == "open":
             if item.kind == "approval":
-                self._output.say(approval_hint(item, self.transcript.pages_left(item)))
+                self._output.say(approval_hint(item, transcript.pages_left(item)))
             else:
                 choices = "".join(f"\n  {number}. {each}" for number, each in enumerate(item.choices or (), 1))
                 self._output.say(f"? {item.text}{choices}")
@@ -294,7 +292,8 @@ class _LineMode:
         return self._call(lambda: self.quit(128 + number, "a signal"))
 
     def show_session(self) -> None:
-        """Continue with another session."""
+        """Continue with the host's session."""
+        self._listener.close()  # the writer still writes what is queued
         self._listener = self._host.session.subscribe()
         self.transcript = ChatTranscript()
         self._start_writer()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import shlex
 import threading
+import time
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel.loop_bridge import run_in_thread
+from halter.cancel.one_shot_event import OneShotEvent
 from halter.cli.agent_factory import PROCESS_TOOLS, make_agent
 from halter.cli.chat.notices import Notice, of_user
 from halter.cli.chat.past_turns import read_turns
@@ -56,6 +58,7 @@ class SessionHost:
         self.agent = make_agent(configuration, choice, can_ask=can_ask)
         self.session: Session = self.agent.session(session_id, store)
         self._server: threading.Thread | None = None
+        self._closing: list[OneShotEvent] = []  # one for each previous session that is being closed
 
     def serve(self) -> None:
         """Serve the session; also again after a failure."""
@@ -97,12 +100,33 @@ class SessionHost:
         self.session.agent = self.agent
 
     async def switch(self, session_id: str | None) -> Session:
-        """Open another session, and then close this one. Raises `SessionOwned` and other errors of the store."""
-        old = self.session
+        """Open another session; returns the previous one, which is still open.
+
+        Raises `SessionOwned` and other errors of the store.
+        """
         new = await run_in_thread(lambda: self.agent.session(session_id, self.store))
-        self.session, self._server = new, None
-        await run_in_thread(lambda: old.close(_CLOSE_TIMEOUT))
-        return new
+        old, self.session, self._server = self.session, new, None
+        return old
+
+    async def close_previous(self, session: Session) -> None:
+        """Close a session that is no longer shown. `wait_for_previous()` waits for it, also if this is cancelled."""
+        closed = OneShotEvent()
+        self._closing.append(closed)
+
+        def close() -> None:
+            try:
+                session.close(_CLOSE_TIMEOUT)
+            finally:
+                self._closing.remove(closed)
+                closed.set()
+
+        await run_in_thread(close)
+
+    def wait_for_previous(self, timeout: float) -> None:
+        """Block until the previous sessions are closed, for at most *timeout* seconds."""
+        end = time.monotonic() + timeout
+        for closed in list(self._closing):
+            closed.wait(max(end - time.monotonic(), 0.0))
 
     def store_messages(self, texts: Sequence[str], held: Sequence[str] = ()) -> None:
         """Store messages for the next run, after the session was closed. Those of *held* start no turn."""

@@ -58,6 +58,7 @@ class Shutdown:
                 self.lines.append("The turn did not end in time and was abandoned.")
         with self._guard.stage("processes that tools left running"):
             await run_in_thread(lambda: session.close(max(self._guard.remaining() - _SAVE_TIME, 0.1)))
+            await run_in_thread(lambda: self._host.wait_for_previous(self._guard.remaining() - _SAVE_TIME))
         with self._guard.stage("the store"):
             await run_in_thread(self._host.wait_until_written)
             if outputs:

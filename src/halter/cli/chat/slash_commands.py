@@ -324,8 +324,9 @@ class SlashCommands:
         if self._host.session.is_running:
             self._say("a turn is running: stop it first (Esc) or wait until it ends", "bad")
             return
-        await self._host.switch(session_id)
-        self._screen.show_session()
+        previous = await self._host.switch(session_id)
+        self._screen.show_session()  # no wait in between: no event of either session is shown in the other
+        await self._host.close_previous(previous)
 
     async def _compact(self, _rest: str) -> None:
         if await self._host.session.acompact() is None:  # what it did is shown as any event is

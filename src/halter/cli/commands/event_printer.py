@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from halter.cancel.token import CancellationToken
-from halter.events import Event, Missed
+from halter.session.subscription import Subscription, with_missed
 from halter.views.event_json import encode_event
 from halter.views.items import CompactionItem, RetryItem, TextItem
 from halter.views.session_view import SessionDisplay
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from halter.cli.output import Output
+    from halter.events import Event
     from halter.session.session import Session
-    from halter.session.subscription import Subscription
 
 __all__ = ["EventPrinter"]
 
@@ -45,7 +45,7 @@ class EventPrinter:
     def _run(self) -> None:
         try:
             while (event := self._listener.get()) is not None:
-                for each in self._with_missed(event):
+                for each in with_missed(self._session, event):
                     self._show(each)
             if not self._as_json:
                 self._output.end_line()
@@ -53,12 +53,6 @@ class EventPrinter:
             self._on_closed(error)
         finally:
             self.done.cancel("done")
-
-    def _with_missed(self, event: Event) -> list[Event]:
-        if isinstance(event.data, Missed):
-            missed = event.data
-            return [each for each in self._session.events(missed.first - 1) if each.seq <= missed.last]
-        return [event]
 
     def _show(self, event: Event) -> None:
         if event.seq <= self._last:
