@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 
+import pytest
+
 from halter.events import MessageAccepted, TurnFinished
 from halter.events.tools import ApprovalAnswered
 from halter.models import ToolCall
@@ -115,6 +117,35 @@ def test_a_closed_pipe_ends_it(home: Home, provider: FakeProvider) -> None:
         assert program.stderr is not None
         assert b"Traceback" not in program.stderr.read()
     provider.wait_for_close(1)
+
+
+def test_a_slow_reader_gets_all_of_the_answer(home: Home, provider: FakeProvider) -> None:
+    """`halter < questions.txt | less` lost the rest of the answer, and its code was 70, unless it was read at once."""
+    text = "".join(f"line {number:06}\n" for number in range(15_000))  # more than a pipe holds
+    provider.script(answer(chunks=[text[at : at + 6000] for at in range(0, len(text), 6000)]))
+    with home.start(stdin=subprocess.PIPE, HALTER_EXIT_TIMEOUT="0.5") as program:
+        assert program.stdin is not None
+        program.stdin.write(b"Go.\n")
+        program.stdin.close()
+        program.stdin = None
+        home.wait_until_sealed()
+        with pytest.raises(subprocess.TimeoutExpired):  # it would have given up by then
+            program.wait(4)
+        out, _ = program.communicate(timeout=WAIT)
+    assert (program.returncode, len(out), out.decode() == text) == (0, len(text), True)  # a diff would take minutes
+
+
+def test_a_signal_does_not_wait_for_a_slow_reader(home: Home, provider: FakeProvider) -> None:
+    """If nobody reads the rest of the answer, a signal ends the program within its time all the same."""
+    provider.script(answer(chunks=["x" * 6000] * 30))
+    with home.start(stdin=subprocess.PIPE, HALTER_EXIT_TIMEOUT="1") as program:
+        assert program.stdin is not None
+        program.stdin.write(b"Go.\n")
+        program.stdin.close()
+        program.stdin = None
+        home.wait_until_sealed()
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(WAIT) in (70, 143)
 
 
 FILE_TOOLS = """

@@ -16,6 +16,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from halter.cancel import ExitGuard
+from halter.cancel.loop_bridge import run_in_thread
 from halter.cli.agent_factory import start_lines
 from halter.cli.chat.actions import Actions
 from halter.cli.chat.notices import Notice
@@ -211,6 +212,10 @@ class _LineMode:
         self._input_ended = True
         self._stop_unanswerable()
         await self._until_answered()
+        # All is answered, so the reader may take its time; a signal does not wait for this.
+        self._listener.close()
+        assert self._writer is not None
+        await run_in_thread(self._writer.join)
         turn = self._host.session.turn
         has_failed = turn is not None and turn is not self._previous_turn and turn.status == "failed"
         self.quit(int(has_failed), "the end of the input")
