@@ -160,6 +160,27 @@ async def test_one_that_is_removed_meanwhile_is_not_transcribed_further() -> Non
         assert echoes(session) == ['🎙️ "third"']
 
 
+@looped
+async def test_the_order_after_one_was_removed() -> None:
+    """Texts of a session came out of order if a message between them had been removed while it waited."""
+    first, second, fourth = Gate(), Gate(), Gate()
+    voice_messages = VoiceMessages(ScriptedTranscriber(first=first, second=second, fourth=fourth), max_parallel=2)
+    async with serving("ok", "ok", "ok", "ok") as session:
+        await voice_messages.post(session, sound("first", "one"))
+        await voice_messages.post(session, sound("second", "two"))
+        third = await voice_messages.post(session, sound("three"))
+        await voice_messages.post(session, sound("fourth", "four"))
+        assert session.inbox.remove(third.id)
+        second.open()
+        await fourth.await_reached()  # the third was found to be removed, while the first has no text yet
+        fourth.open()
+        await asyncio.wait(voice_messages._tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert data_of(session, "message.edited") == []
+        first.open()
+        await until(session, "message.edited", lambda data: data.message.text == "four")
+        assert [data.message.text for data in data_of(session, "message.edited")] == ["one", "two", "four"]
+
+
 # -- stop phrases ----------------------------------------------------------------------------------------------------
 
 

@@ -204,9 +204,9 @@ class VoiceMessages:
         transcription, and a stop phrase does not wait for it either.
         """
         try:
+            if earlier is not None:
+                await earlier.wait()  # also without a text of its own: a later message waits only for this one
             if transcript is not None:
-                if earlier is not None:
-                    await earlier.wait()
                 await transcript.store(CancellationToken.any_of(job.session.token, self._token))
         finally:
             stored.set()
