@@ -205,3 +205,16 @@ def test_instructions_that_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "AGENTS.md").write_bytes(b"\xff")
     [found] = [each for each in findings({}) if each.what == "prompt"]
     assert (found.state, found.fix) == ("warn", f"{tmp_path}/AGENTS.md is left out: it is not UTF-8")
+
+
+def test_a_path_with_control_characters(home: Home, tmp_path: Path) -> None:
+    """The folder of a cloned repository could write control sequences to the terminal of who ran `halter doctor` in it:
+    what is wrong with its files was printed as it is.
+    """
+    folder = tmp_path / "a\x1b]0;title\x07b"
+    folder.mkdir()
+    (folder / "AGENTS.md").write_bytes(b"\xff")
+    home.launcher = ["env", "-C", str(folder)]
+    ended = home.run("doctor")
+    assert "is left out: it is not UTF-8" in " ".join(ended.out.split())
+    assert "\x1b" not in ended.out

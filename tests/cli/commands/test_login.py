@@ -45,6 +45,15 @@ def test_other_providers_stay(tmp_path: Path) -> None:
         assert stored == {"OPENAI_API_KEY": "sk-one", "GROQ_API_KEY": "gsk-two"}
 
 
+def test_the_names_of_models_are_text(tmp_path: Path) -> None:
+    """A provider could write control sequences to the terminal by the names of its models."""
+    with FakeProvider(pages={"/v1/models": {"data": [{"id": "small\x1b[2J\nlarge"}]}}) as provider:
+        home = Home(tmp_path)
+        home.env["GROQ_BASE_URL"] = provider.openai_url
+        ended = home.run("login", "groq", stdin="gsk-key\n")
+    assert "such as small [2J large;" in ended.out
+
+
 def test_a_key_that_is_refused_is_not_stored(tmp_path: Path, provider: FakeProvider) -> None:
     """What the provider says is told without the key, and nothing is written."""
     home = Home(tmp_path)

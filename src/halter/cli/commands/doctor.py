@@ -67,7 +67,11 @@ def examine(options: argparse.Namespace) -> int:
         if finding.fix:
             arrow = "→ " if is_unicode else "-> "
             indent = _INDENT + " " * len(arrow)
-            print(textwrap.fill(finding.fix, 100, initial_indent=_INDENT + arrow, subsequent_indent=indent))
+            print(
+                textwrap.fill(
+                    strip_controls(finding.fix), 100, initial_indent=_INDENT + arrow, subsequent_indent=indent
+                )
+            )
         counts[finding.state] += 1
     print(_summary(counts["fail"], counts["warn"]))
     return int(counts["fail"] > 0)

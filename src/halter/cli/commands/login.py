@@ -12,6 +12,7 @@ from halter.cli.model_choice import DEFAULTS
 from halter.cli.output import print_error
 from halter.cli.provider_keys import store_provider_key
 from halter.models.providers import PROVIDERS
+from halter.views.text import single_line
 
 if TYPE_CHECKING:
     from halter.models.http.wire import HTTPModel
@@ -54,7 +55,7 @@ def login(name: str) -> int:
     except _LoginFailed as error:
         return print_error(error)
     except (OSError, msgspec.MsgspecError) as error:
-        return print_error(f"the key works, but cannot be stored: {error}")
+        return print_error(f"the key was accepted but could not be stored: {error}")
     print(f"{provider.title} accepts this key. It is stored in {path}; only you can read that file.")
     default = DEFAULTS.get(provider.key_variable, "") if name in ("openai", "anthropic") else ""
     if default:
@@ -124,4 +125,4 @@ async def _check(name: str, key: str) -> list[str]:
         found = msgspec.json.decode(body, type=_Models)
     except msgspec.MsgspecError:
         return []
-    return [(each.id or each.name).removeprefix("models/") for each in (*found.data, *found.models)]
+    return [single_line(each.id or each.name).removeprefix("models/") for each in (*found.data, *found.models)]
