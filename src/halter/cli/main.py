@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from halter._version import __version__
@@ -16,19 +17,18 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _NOTE = "Without a command and without -p, halter opens a chat."
-_PIPE_CLOSED = 141
 _MAX_PORT = 65_535
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code."""
-    from halter.cli.output import clean_log
+    from halter.cli.output import EXIT_PIPE_CLOSED, clean_log
     from halter.cli.provider_keys import load_provider_keys
 
     argv = sys.argv[1:] if argv is None else argv
     clean_log()
     load_provider_keys()
-    if "-p" in argv or "--print" in argv:
+    if _is_print_mode(argv):
         from halter.cli.commands.print_turn import print_turn
 
         _close_own_process()
@@ -53,8 +53,14 @@ def run(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Flushing the rest at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _PIPE_CLOSED
+        return EXIT_PIPE_CLOSED
     return code
+
+
+def _is_print_mode(argv: Sequence[str]) -> bool:
+    """Whether -p is an option of ours: behind `mcp add` it is one of the server's command."""
+    at = next((at for at, pair in enumerate(pairwise(argv)) if pair == ("mcp", "add")), len(argv))
+    return not {"-p", "--print"}.isdisjoint(argv[:at])
 
 
 def _parser(argv: Sequence[str] | None = None) -> argparse.ArgumentParser:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import sys
 import threading
 from typing import Final
 
 from halter.views.text import escape_controls, strip_controls
 
-__all__ = ["EXIT_PIPE_CLOSED", "Output", "clean_log", "may_color", "print_error"]
+__all__ = ["EXIT_PIPE_CLOSED", "Output", "clean_log", "may_color", "print_error", "write_all"]
 
 EXIT_PIPE_CLOSED: Final = 141
 """128 + SIGPIPE, which Python ignores: the exit code if nobody reads the output."""
@@ -33,6 +34,16 @@ def clean_log() -> None:
     """Remove control characters from warnings, which go to standard error if no logging was set up."""
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_Cleaned())
+
+
+def write_all(file: int, data: bytes) -> None:
+    """Write all of it, however slow the reader is. Raises `OSError` if there is none, or the disk is full."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(file, view) :]
+        except BlockingIOError:  # another program that has the same file open has made it non-blocking
+            select.select([], [file], [])
 
 
 class _Cleaned(logging.Formatter):
@@ -83,9 +94,8 @@ class Output:
                 self._write(b"\n")
 
     def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view and self._file is not None:
-            view = view[os.write(self._file, view) :]
+        if self._file is not None:
+            write_all(self._file, data)
 
     def say(self, text: str) -> None:
         """Print a message on standard error, on a line of its own."""

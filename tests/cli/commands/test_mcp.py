@@ -30,6 +30,15 @@ def test_servers_come_and_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "command", [("docker", "run", "-p", "8080:80", "image"), ("npx", "-y", "-p", "package", "server", "--print")]
+)
+def test_a_server_whose_command_has_our_options(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """Its `-p` was taken for print mode: the command was sent to the model, and no server was added."""
+    assert Home(tmp_path).run("mcp", "add", "web", *command).code == 0
+    assert load(env={"HALTER_HOME": str(tmp_path)}).settings.mcp["web"].command == command
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("add", "x"), "usage: halter mcp add NAME URL"),

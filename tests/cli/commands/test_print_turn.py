@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -310,6 +311,29 @@ def test_a_closed_output_is_no_place_to_write_to(home: Home, provider: FakeProvi
     ended = subprocess.run(["sh", "-c", command], env=home.env, timeout=60, stderr=subprocess.PIPE, check=False)
     assert (ended.returncode, without_slow_exit(ended.stderr.decode())) == (0, "")
     assert [event.kind for event in home.events()][-1] == "turn.finished"
+
+
+def test_an_answer_that_cannot_be_written_is_an_error(home: Home, provider: FakeProvider) -> None:
+    """The turn was done before the disk was found to be full: the program said nothing, and ended with code 0."""
+    provider.script(answer("An answer."))
+    command = f'exec "{sys.executable}" -m halter -p Hi. >/dev/full'
+    ended = subprocess.run(["sh", "-c", command], env=home.env, timeout=WAIT, stderr=subprocess.PIPE, check=False)
+    assert (ended.returncode, b"No space left on device" in ended.stderr) == (1, True), ended
+    assert home.events()[-1].kind == "turn.finished"
+
+
+def test_a_pipe_that_does_not_block_gets_all_of_the_answer(home: Home, provider: FakeProvider) -> None:
+    """Some programs make their own end non-blocking, and with it ours: a full pipe was taken for a closed one."""
+    text = "0123456789" * 20_000
+    provider.script(answer(text))
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with subprocess.Popen([sys.executable, "-m", "halter", "-p", "Hi."], env=home.env, stdout=writing) as program:
+        os.close(writing)
+        home.wait_until_sealed()
+        with open(reading) as pipe:
+            assert pipe.read() == f"{text}\n"
+        assert program.wait(WAIT) == 0
 
 
 def test_a_terminal_is_not_told_what_to_do(home: Home, provider: FakeProvider) -> None:

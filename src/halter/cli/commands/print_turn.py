@@ -7,6 +7,7 @@ The first signal stops the turn, and the exit takes at most `exit_timeout`; a se
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import gc
 import shlex
@@ -79,7 +80,7 @@ class _PrintRun:
         # The parent of the turn: if it is cancelled before the turn starts, the turn ends at once.
         self._parent = CancellationToken(name="print")
         self._is_signalled = False
-        self._pipe_is_closed = False
+        self._write_error: OSError | None = None
 
     def run(self, text: str) -> int:
         """Open the store and the session, and run the turn. A boundary: errors are printed in one line."""
@@ -137,8 +138,8 @@ class _PrintRun:
         return True
 
     def _on_closed(self, error: OSError) -> None:
-        """Stop the turn, in the printer's thread: nobody reads the output."""
-        self._pipe_is_closed = True
+        """Stop the turn, in the printer's thread: the output cannot be written."""
+        self._write_error = error
         self._stop("disconnect", f"cannot write the output: {error.strerror}", "closed output")
 
     def _stop(self, reason: str, detail: str, by: str) -> None:
@@ -148,9 +149,12 @@ class _PrintRun:
 
     def _print_end(self, turn: Turn) -> None:
         """Print how the turn ended, unless it is simply done."""
+        lost = self._write_error
         if turn.status == "done":
-            return
-        if turn.status == "failed":
+            if lost is None or lost.errno == errno.EPIPE:
+                return
+            result = f"the answer could not be written ({lost.strerror})"
+        elif turn.status == "failed":
             result = f"the turn failed ({turn.reason}): {turn.detail or turn.error}"
         else:
             result = f"the turn was stopped ({turn.reason}: {turn.detail})"
@@ -166,11 +170,12 @@ class _PrintRun:
             self._output.say(f"        `{program_name()} login PROVIDER` asks for a key and stores it.")
 
     def _code(self, turn: Turn) -> int:
-        if turn.status == "done":
-            return 0
-        if turn.status == "failed":
+        lost = self._write_error
+        if turn.status == "failed" or (lost is not None and lost.errno != errno.EPIPE):
             return 1
-        return EXIT_PIPE_CLOSED if self._pipe_is_closed else 128 + signal.SIGINT
+        if lost is not None:
+            return EXIT_PIPE_CLOSED
+        return 0 if turn.status == "done" else 128 + signal.SIGINT
 
 
 def _answer(session: Session, asked: list[Event]) -> None:

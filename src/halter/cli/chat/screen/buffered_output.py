@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.output.vt100 import Vt100_Output
 
+from halter.cli.output import write_all
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -39,10 +41,10 @@ class BufferedOutput(Vt100_Output):
         if self.is_held or not self._buffer:
             return
         data, self._buffer = "".join(self._buffer).encode(self.encoding(), "replace"), []
-        view = memoryview(data)
+        if self._is_closed:
+            return
         try:
-            while view and not self._is_closed:
-                view = view[os.write(self._file, view) :]
+            write_all(self._file, data)
         except OSError:
             self._is_closed = True
             self._on_closed()
