@@ -113,6 +113,62 @@ def test_a_restore_can_be_undone_and_done_again(root: Path, kept: Checkpoints) -
     assert kept.undo_restore("other").note == "there is no rollback of files to undo"
 
 
+def stopped_restore(root: Path, kept: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restore of a turn that changed "a" and "b", stopped after the first of them."""
+    for name in ("a", "b", "theirs"):
+        (root / name).write_text("old")
+    turn(kept, lambda: [(root / name).write_text("turn") for name in ("a", "b")])
+    token = CancellationToken()
+    replace = os.replace
+
+    def replace_and_stop(source: object, target: object, **options: int) -> None:
+        replace(source, target, **options)  # type: ignore[call-overload]
+        if target == "a":
+            token.cancel("stop")
+
+    with monkeypatch.context() as patched, token.bind():
+        patched.setattr(os, "replace", replace_and_stop)
+        with pytest.raises(Cancelled):
+            kept.restore(S, T)
+    assert [(root / name).read_text() for name in ("a", "b")] == ["old", "turn"]
+
+
+def test_undoing_a_stopped_restore_keeps_what_the_user_did_since(
+    root: Path, kept: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who stopped a rollback, worked on and then undid it lost the new files and changes."""
+    stopped_restore(root, kept, monkeypatch)
+    (root / "theirs").write_text("user")
+    (root / "new").write_text("user")
+    assert kept.undo_restore(S).restored == ["a"]
+    assert kept.undo_restore(S).restored == ["a"]
+    contents = {path.name: path.read_text() for path in root.iterdir()}
+    assert contents == {"a": "old", "b": "turn", "theirs": "user", "new": "user"}
+
+
+def test_undoing_a_restore_that_was_completed_later_keeps_the_users_own_file(
+    root: Path, kept: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that the user changed between a stopped rollback and the next one was overwritten by the undo."""
+    stopped_restore(root, kept, monkeypatch)
+    (root / "a").write_text("user")
+    assert kept.restore(S, T) == RestoredFiles(["b"], {"a": "changed since"})
+    assert kept.undo_restore(S).restored == ["b"]
+    assert [(root / name).read_text() for name in ("a", "b")] == ["user", "turn"]
+
+
+def test_a_restore_whose_turn_is_forgotten_is_not_undone(root: Path, tmp_path: Path) -> None:
+    """Without the record of the turn it is not known which changes were the restore's: nothing is changed."""
+    kept = Checkpoints(root, folder=tmp_path / "data", max_turns=1)
+    (root / "a").write_text("old")
+    turn(kept, lambda: (root / "a").write_text("new"))
+    kept.restore(S, T)
+    kept.tidy()
+    with pytest.raises(CheckpointFailed, match="no longer known"):
+        kept.undo_restore(S)
+    assert (root / "a").read_text() == "old"
+
+
 def test_a_restore_that_finds_nothing_to_do_keeps_the_undo(root: Path, kept: Checkpoints) -> None:
     """A rollback that is repeated because the first one could not be recorded must not make that final."""
     (root / "a").write_text("old")

@@ -230,11 +230,20 @@ class Checkpoints:
             self._end_undo(session, record)
         if not record.has_ended:
             raise CheckpointFailed("the files could not be compared; try again")
-        changes = snapshots.changes(record)
+        changes = self._own_changes(session, record)
         undo = self._begin_undo(session, record.turn, changes)
         result = restore_files(self.root, changes, snapshots.read, self._max_file)
         self._end_undo(session, undo)  # only now: until then, calling this again completes it
         return result
+
+    def _own_changes(self, session: str, undo: TurnRecord) -> list[TurnChange]:
+        """What a restore has changed. After a stop, its two states also differ in what others changed meanwhile."""
+        snapshots, records = self._opened()
+        turn = records.load(session, undo.turn)
+        if turn is None:
+            raise CheckpointFailed("what the turn had changed is no longer known")
+        own = {(each.path, entry) for each in snapshots.changes(turn) for entry in (each.before, each.after)}
+        return [each for each in snapshots.changes(undo) if (each.path, each.after) in own]
 
     def _begin_undo(self, session: str, turn: str, changes: Sequence[TurnChange]) -> TurnRecord:
         """Keep the present state, so that a restore can be undone."""
@@ -245,7 +254,7 @@ class Checkpoints:
         return undo
 
     def _end_undo(self, session: str, undo: TurnRecord) -> None:
-        """Keep the state after a restore. If that fails, `undo_restore()` takes the state that it finds."""
+        """Keep the state after a restore. If that fails, `undo_restore()` tries again."""
         snapshots, records = self._opened()
         try:
             with _Timeout(self._timeout):
