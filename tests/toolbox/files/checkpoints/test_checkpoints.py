@@ -468,6 +468,33 @@ def test_without_git_what_our_tools_name_is_kept(
     assert (root / "made").read_text() == "new"
 
 
+def test_without_git_a_large_file_does_not_keep_the_others_from_being_restored(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a turn that overwrote one large file, neither its diff nor its rollback worked, for none of its files."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    kept = Checkpoints(root, folder=tmp_path / "data", max_file_size=10)
+    names = ("large", "small", "made", "grows")
+    (root / "large").write_text("more than ten")
+    (root / "small").write_text("old")
+    (root / "grows").write_text("old")
+
+    def change() -> None:
+        for name in names[:3]:
+            (root / name).write_text("new")
+        (root / "grows").write_text("more than ten")
+
+    turn(kept, change, *(root / name for name in names))
+    reason = "its earlier content was not kept"
+    diff = kept.diff(S, T)
+    expected = {"large": reason, "small": "", "made": "", "grows": "changed since"}
+    assert {each.path: each.kept for each in diff.files} == expected
+    result = kept.restore(S, T)
+    assert (result.restored, result.kept) == (["made", "small"], {"large": reason, "grows": "changed since"})
+    assert (root / "large").read_text() == "new"
+    assert kept.undo_restore(S).restored == ["made", "small"]
+
+
 def test_a_checkpoint_that_takes_too_long_is_given_up(root: Path, tmp_path: Path) -> None:
     """The turn goes on, and the diff and the rollback say that there is no checkpoint."""
     kept = Checkpoints(root, folder=tmp_path / "data", timeout=0.0)

@@ -39,7 +39,7 @@ class Entry(NamedTuple):
     """The content of a path: a file, a program or a link."""
 
     kind: str
-    blob: str  # the hash of the content, as Git computes it
+    blob: str  # the hash of the content, as Git computes it; empty if the content was not kept
 
 
 class TurnChange(NamedTuple):

@@ -188,7 +188,7 @@ class Checkpoints:
         for change in changes:
             checkpoint()
             entries = [each for each in (change.before, change.after) if each is not None]
-            contents = dict(snapshots.read([each.blob for each in entries]))
+            contents = dict(snapshots.read([each.blob for each in entries if each.blob]))
             before, after = (b"" if each is None else contents.get(each.blob, b"") for each in change[1:])
             piece = text_diff(change, before, after)
             pieces.append(piece)

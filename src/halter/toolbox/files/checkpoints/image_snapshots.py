@@ -29,7 +29,7 @@ class ImageSnapshots:
     covers_commands: Final = False
 
     def __init__(self, why: str, folder: Path, root: Path, *, max_file: int, max_size: int) -> None:
-        """*why* says why it is not Git."""
+        """*why* is the reason that Git is not used."""
         self.note = f"changes by commands are not covered: {why}"
         self._folder = folder
         self._root = root
@@ -92,7 +92,7 @@ class ImageSnapshots:
         if found is None:
             return None
         if found == "other":
-            return found, ""  # nothing is equal to it, so it is never restored
+            return found, ""  # its content was not kept, so it cannot be restored
         kind, blob = found.entry
         if not (self._folder / blob).exists():
             self._write(blob, found.data)

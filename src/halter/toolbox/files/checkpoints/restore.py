@@ -79,6 +79,8 @@ def is_restored(root: Path, changes: Sequence[TurnChange], max_size: int) -> boo
 
 def _decide(root: Path, change: TurnChange, max_size: int) -> str:
     """What to do with a file: "restore", "done", or the reason to keep it."""
+    if change.before is not None and not change.before.blob:
+        return "its earlier content was not kept"
     try:
         with find_place(root, change.path) as place:
             now = entry_at(place, max_size) if place is not None else None
@@ -86,7 +88,9 @@ def _decide(root: Path, change: TurnChange, max_size: int) -> str:
         return error.strerror or str(error)
     if now == change.before:
         return "done"
-    if now == change.after or (now == "other" and change.after is None):  # "other" may be an empty folder: see below
+    if now == change.after or (
+        now == "other" and change.after is None
+    ):  # “other” may be an empty folder, which `_restore()` removes
         return "restore"
     return CHANGED
 
