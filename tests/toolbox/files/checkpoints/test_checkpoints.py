@@ -179,6 +179,18 @@ def test_a_restore_that_finds_nothing_to_do_keeps_the_undo(root: Path, kept: Che
     assert (root / "a").read_text() == "new"
 
 
+def test_a_repeated_restore_that_keeps_a_file_keeps_the_undo(root: Path, kept: Checkpoints) -> None:
+    """One file that somebody else had changed was enough for a repeated rollback to make the first one final."""
+    for name in ("a", "theirs"):
+        (root / name).write_text("old")
+    turn(kept, lambda: [(root / name).write_text("new") for name in ("a", "theirs")])
+    (root / "theirs").write_text("user")
+    first = RestoredFiles(["a"], {"theirs": "changed since"})
+    assert [kept.restore(S, T), kept.restore(S, T)] == [first, RestoredFiles(kept=first.kept)]
+    assert kept.undo_restore(S).restored == ["a"]
+    assert (root / "a").read_text() == "new"
+
+
 def test_the_diff_is_shown_without_changing_anything(root: Path, kept: Checkpoints) -> None:
     """A diff has the turn's changes, says what would be kept, and is bounded."""
     for name in ("text", "binary", "large", "theirs"):

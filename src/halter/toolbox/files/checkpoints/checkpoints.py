@@ -32,7 +32,7 @@ from halter.toolbox.files.checkpoints.changes import TurnChange, display_path, t
 from halter.toolbox.files.checkpoints.git_snapshots import GitSnapshots
 from halter.toolbox.files.checkpoints.image_snapshots import ImageSnapshots
 from halter.toolbox.files.checkpoints.records import UNDO, Records, TurnRecord, key
-from halter.toolbox.files.checkpoints.restore import find_kept, is_restored, restore_files
+from halter.toolbox.files.checkpoints.restore import find_kept, may_restore_any, restore_files
 from halter.tools.file_history import ChangedFile, CheckpointState, FileDiff, RestoredFiles
 
 if TYPE_CHECKING:
@@ -209,10 +209,13 @@ class Checkpoints:
             records.save(session, record)
         changes = snapshots.changes(record)
         undo = records.load(session, UNDO)
-        is_known = undo is not None and undo.turn == turn
-        if undo is not None and is_known and undo.has_ended and is_restored(self.root, changes, self._max_file):
-            return RestoredFiles(note=_note(record))  # and what was done before can still be undone
-        if undo is None or not is_known or undo.has_ended:  # else it continues one that was stopped
+        if undo is not None and undo.turn != turn:
+            undo = None
+        if undo is not None and undo.has_ended and not may_restore_any(self.root, changes, self._max_file):
+            kept = {display_path(each.path): find_kept(self.root, each, self._max_file) for each in changes}
+            kept = {path: reason for path, reason in kept.items() if reason}
+            return RestoredFiles(kept=kept, note=_note(record))  # and what was done before can still be undone
+        if undo is None or undo.has_ended:  # else it continues one that was stopped
             undo = self._begin_undo(session, turn, changes)
             records.save(session, undo, UNDO)
         result = restore_files(self.root, changes, snapshots.read, self._max_file)

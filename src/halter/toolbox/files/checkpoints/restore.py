@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     ReadBlobs = Callable[[Iterable[str]], Iterator[tuple[str, bytes]]]
 
-__all__ = ["find_kept", "find_place", "is_restored", "restore_files"]
+__all__ = ["find_kept", "find_place", "may_restore_any", "restore_files"]
 
 _DIRECTORY: Final = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 CHANGED: Final = "changed since"
@@ -72,9 +72,9 @@ def find_kept(root: Path, change: TurnChange, max_size: int) -> str:
     return "" if decision in ("restore", "done") else decision
 
 
-def is_restored(root: Path, changes: Sequence[TurnChange], max_size: int) -> bool:
-    """Whether all files are as they were before the turn, so that there is nothing to do."""
-    return all(_decide(root, change, max_size) == "done" for change in changes)
+def may_restore_any(root: Path, changes: Sequence[TurnChange], max_size: int) -> bool:
+    """Whether a restore would restore a file: each of the others is as it was before the turn, or kept."""
+    return any(_decide(root, change, max_size) == "restore" for change in changes)
 
 
 def _decide(root: Path, change: TurnChange, max_size: int) -> str:
