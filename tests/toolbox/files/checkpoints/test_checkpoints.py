@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -426,6 +427,59 @@ def test_nested_repositories_and_special_files_are_left_out(root: Path, tmp_path
     assert set(result.kept) == {"grows", "becomes a pipe"}
     assert (inner / "x").read_text() == "new"
     assert (root / "grows").stat().st_size == 1_000_001
+
+
+@pytest.mark.parametrize("case", ["ignored", "excluded", "shrinks", "no repository any more"])
+def test_what_was_left_out_before_the_turn_is_not_removed(case: str, root: Path, tmp_path: Path) -> None:
+    """A file of the user that only became part of a snapshot during the turn was deleted by the rollback as new."""
+    kept = Checkpoints(root, folder=tmp_path / "data", max_file_size=20)
+    git(root, "init", "-q")
+    exclude = root / ".git" / "info" / "exclude"
+    exclude.parent.mkdir(exist_ok=True)
+    exclude.write_text("excluded\n")
+    (root / ".gitignore").write_text("notes/\n*.log\n")
+    git(root, "init", "-q", "vendor")
+    users = ["notes/deep/diary", "logs/a.log", "excluded", "large", "vendor/lib.c", ".env", "b\udcff.log"]
+    for name in users:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("user's")
+    (root / "large").write_text("x" * 21)
+    left_out = {
+        "ignored": ["b\\xff.log", "logs/a.log", "notes/deep/diary"],
+        "excluded": ["excluded"],
+        "shrinks": ["large"],
+        "no repository any more": ["vendor/lib.c"],
+    }[case]
+
+    def change() -> None:
+        (root / "logs" / "made").write_text("turn")
+        if case == "ignored":
+            (root / ".gitignore").write_text("")
+        elif case == "excluded":
+            exclude.write_text("")
+        elif case == "shrinks":
+            (root / "large").write_text("turn")
+        else:
+            shutil.rmtree(root / "vendor" / ".git")
+
+    turn(kept, change)
+    reason = "its earlier content was not kept"
+    assert {each.path: each.kept for each in kept.diff(S, T).files if each.kept} == dict.fromkeys(left_out, reason)
+    result = kept.restore(S, T)
+    assert result.restored == ([".gitignore"] if case == "ignored" else []) + ["logs/made"]
+    assert result.kept == dict.fromkeys(left_out, reason)
+    assert all((root / name).exists() for name in users)
+
+
+def test_records_of_earlier_versions_can_be_restored(root: Path, kept: Checkpoints) -> None:
+    """A record without a list of what was left out is read, and restored as before."""
+    (root / "a").write_text("old")
+    turn(kept, lambda: (root / "a").write_text("new"))
+    record = next(kept._folder.glob("*/turns/*/*.json"))  # type: ignore[union-attr]
+    fields = json.loads(record.read_text())
+    del fields["left_out"]
+    record.write_text(json.dumps(fields))
+    assert kept.restore(S, T).restored == ["a"]
 
 
 def test_unreadable_files_are_left_out(root: Path, kept: Checkpoints) -> None:

@@ -23,13 +23,14 @@ _NameAndEntry: TypeAlias = tuple[str, str] | None
 class TurnRecord(msgspec.Struct, kw_only=True):
     """The files of one turn; also of a restore, so that it can be undone.
 
-    With Git, *before* and *end* are trees. Without, *images* has the files that our own tools named, before and at the
-    end. Names in it are bytes, as Latin-1.
+    With Git, *before* and *end* are trees, and *left_out* names what the first of them does not have. Without, *images*
+    has the files that our own tools named, before and at the end. Names in both are bytes, as Latin-1.
     """
 
     turn: str
     before: str = ""
     end: str = ""
+    left_out: list[str] = []
     images: dict[str, list[_NameAndEntry]] = {}
     has_ended: bool = False
     is_late: bool = False  # the end was taken later: the program had ended first

@@ -90,6 +90,7 @@ _GRACE: Final = 0.2  # seconds for a Git process to end after a stop
 _KEEP_SINCE: Final = "1.hour.ago"  # newer objects may be about to be used by another process
 _TRACKED: Final = frozenset({b"C", b"R"})  # changed and removed, in a list of names
 _LIST: Final = ("git", "ls-files", "-t", "-o", "-m", "-d", "--exclude-standard", "-z")
+_LIST_IGNORED: Final = ("git", "ls-files", "-o", "-i", "--directory", "--exclude-standard", "-z")
 _DROP: Final = ("git", "update-index", "-z", "--force-remove", "--stdin")
 _ADD: Final = ("update-index", "--add", "--remove", "--replace", "-z", "--stdin")
 _ADD_MANY: Final = ("-c", "core.bigFileThreshold=1", "-c", "core.compression=1", *_ADD)
@@ -102,6 +103,7 @@ class Snapshot(NamedTuple):
 
     tree: str
     note: str  # what is not in it
+    left_out: list[bytes]  # the names of that, without those that are ignored
 
 
 class RepositoryUsage(NamedTuple):
@@ -158,9 +160,7 @@ class ShadowRepository:
                 self._run(["/bin/sh", "-c", "git update-index -q --refresh || true"], index=index)
             names = self._names(index)
             if names.dropped:
-                self._run(
-                    ["git", "update-index", "-z", "--force-remove", "--stdin"], _joined(names.dropped), index=index
-                )
+                self._run(_DROP, _joined(names.dropped), index=index)
             add = _ADD_MANY if len(names.added) > _BULK_FROM and self._has_bulk_add() else _ADD
             while len(names.added) > _CHUNK:
                 self._run(["git", *add], _joined(names.added[:_CHUNK]), index=index)
@@ -173,7 +173,7 @@ class ShadowRepository:
         finally:
             for left in self._index.parent.glob(f"{index.name}*"):
                 left.unlink(missing_ok=True)
-        return Snapshot(tree, names.note)
+        return Snapshot(tree, names.note, names.left_out)
 
     def _has_bulk_add(self) -> bool:
         """Whether this Git can add many files as one pack, which is much faster."""
@@ -189,10 +189,19 @@ class ShadowRepository:
 
     def _names(self, index: Path) -> _ChangedNames:
         """The names that differ from the index."""
-        own = self._root / ".git" / "info" / "exclude"
-        excluded = ["--exclude-from=.git/info/exclude"] if own.is_file() else []
-        listed = self._run([*_LIST, *excluded], index=index, limit=_MAX_LIST)
+        listed = self._run([*_LIST, *self._excluded()], index=index, limit=_MAX_LIST)
         return _sort(self._root, listed, self._max_file, self._check_size)
+
+    def _excluded(self) -> list[str]:
+        own = self._root / ".git" / "info" / "exclude"
+        return ["--exclude-from=.git/info/exclude"] if own.is_file() else []
+
+    def ignored(self) -> list[bytes]:
+        """The names that are ignored, those of directories with a slash at the end."""
+        names = self._run([*_LIST_IGNORED, *self._excluded()], limit=_MAX_LIST).split(b"\0")[:-1]
+        # Git also lists a directory that has nothing but ignored names, followed by these. It is not ignored itself.
+        following = zip(names, [*names[1:], b""], strict=False)
+        return [name for name, after in following if not (name.endswith(b"/") and after.startswith(name))]
 
     def _check_size(self, size: int) -> None:
         if size > self._max_size:
@@ -281,6 +290,7 @@ class ShadowRepository:
 class _ChangedNames(NamedTuple):
     added: list[bytes]  # and those that were removed
     dropped: list[bytes]  # no longer of a kind that checkpoints keep
+    left_out: list[bytes]
     note: str
 
 
@@ -290,6 +300,7 @@ def _sort(root: Path, listed: bytes, max_file: int, check_size: Callable[[int], 
     dropped: dict[bytes, None] = {}
     links: dict[bytes, bool] = {b"": False}
     base = os.fsencode(root)
+    left_out: list[bytes] = []
     large = unreadable = repositories = size = 0
     for line in listed.split(b"\0"):
         tag, name = line[:1], line[2:]
@@ -298,6 +309,7 @@ def _sort(root: Path, listed: bytes, max_file: int, check_size: Callable[[int], 
             continue
         if name.endswith(b"/"):
             repositories += 1
+            left_out.append(name)
             continue
         folder = os.path.dirname(name)  # noqa: PTH120  (bytes)
         found = None if is_tracked and _is_below_link(base, folder, links) else _lstat(base + b"/" + name)
@@ -310,6 +322,7 @@ def _sort(root: Path, listed: bytes, max_file: int, check_size: Callable[[int], 
         elif found.st_size > max_file or not os.access(base + b"/" + name, os.R_OK):
             large += found.st_size > max_file
             unreadable += found.st_size <= max_file
+            left_out.append(name)
             if is_tracked:
                 dropped[name] = None
         else:
@@ -325,7 +338,8 @@ def _sort(root: Path, listed: bytes, max_file: int, check_size: Callable[[int], 
         )
         if number
     ]
-    return _ChangedNames(list(added), list(dropped), f"not covered: {', '.join(notes)}" if notes else "")
+    note = f"not covered: {', '.join(notes)}" if notes else ""
+    return _ChangedNames(list(added), list(dropped), left_out, note)
 
 
 def _is_below_link(base: bytes, folder: bytes, known: dict[bytes, bool]) -> bool:
