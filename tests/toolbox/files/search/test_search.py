@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,6 +127,37 @@ def test_large_files_are_searched(tmp_path: Path) -> None:
     assert list(searched(tmp_path, Query("needle"))) == ["large:2500001: needle"]
     with pytest.raises(ValueError, match="larger than 8,000,000 bytes"):
         list(searched(tmp_path, Query("needle"), "large"))
+
+
+@pytest.mark.parametrize(
+    ("glob", "path"),
+    [("*a" * 30 + "b", "sub/" + "a" * 250), ("**/a/" * 30 + "b", "a/" * 250), ("**/" * 30 + "*.b", "a/" * 250 + "c")],
+)
+def test_no_glob_takes_long(glob: str, path: str) -> None:
+    """A line of a `.gitignore` with many stars stopped all threads of the process for minutes, and a stop with them."""
+    program = (
+        f"from halter.toolbox.files.search.globs import compile_glob; assert not compile_glob({glob!r}).match({path!r})"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("glob", "path", "matches"),
+    [
+        ("*a*ab", "xaaxaab", True),
+        ("*a*b*", "ab", True),
+        ("a*b*c/*d*e", "aXbXc/dXe", True),
+        ("a*b*c", "aXb/c", False),
+        ("*[ab]?*b", "aab", True),
+        ("**/a/**/a/b", "a/a/a/b", True),
+        ("**/a*b/**/c*d*e/**", "x/ab/y/cdd/cde/z", True),
+        ("**/a/**/b/c", "a/b/x/c", False),
+        ("**/**/a", "a", True),
+    ],
+)
+def test_a_glob_with_many_stars_matches_as_before(glob: str, path: str, matches: bool) -> None:
+    """A star takes what the pieces after it leave, wherever these are."""
+    assert bool(compile_glob(glob).match(path)) == matches
 
 
 def test_a_glob_may_have_braces(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ _CLASSES: Final = {
     "xdigit": "0-9a-fA-F",
 }
 _NOTHING: Final = "(?!)"
+_STAR: Final = "[^/]*"
 
 
 def compile_glob(glob: str, *, ignore_case: bool = False) -> re.Pattern[str]:
@@ -48,14 +49,23 @@ def _expand(glob: str) -> list[str]:
 
 
 def translate(glob: str) -> str:
-    """The regular expression for a glob without braces."""
+    """The regular expression for a glob without braces.
+
+    It takes quadratic time at most. All but the last `*` of a name match as little as they can, and then are not tried
+    again; so do all but the last `**`. That finds the same: the next `*` can match whatever an earlier one could have.
+    """
     anchored = "/" in glob.rstrip("/")
     glob = glob.strip("/")
     out = [] if anchored else ["(?:.*/)?"]
     at = 0
+    star: int | None = None  # where in *out* the last `*` of this name is
+    folders: int | None = None  # and the last `**`
     while at < len(glob):
         is_start = at == 0 or glob[at - 1] == "/"
         if is_start and glob.startswith("**/", at):
+            if folders is not None:
+                out[folders:] = [f"(?>(?:[^/]*/)*?{''.join(out[folders + 1 :])})"]
+            folders = len(out)
             out.append("(?:.*/)?")
             at += 3
         elif is_start and glob[at:] == "**":
@@ -63,6 +73,12 @@ def translate(glob: str) -> str:
             at += 2
         else:
             piece, at = _one(glob, at)
+            if piece == "/":
+                star = None
+            elif piece == _STAR:
+                if star is not None:
+                    out[star:] = [f"(?>[^/]*?{''.join(out[star + 1 :])})"]
+                star = len(out)
             out.append(piece)
     return "".join(out)
 
@@ -70,7 +86,7 @@ def translate(glob: str) -> str:
 def _one(glob: str, at: int) -> tuple[str, int]:
     char = glob[at]
     if char == "*":
-        return "[^/]*", at + 1 + len(glob[at + 1 :]) - len(glob[at + 1 :].lstrip("*"))
+        return _STAR, at + 1 + len(glob[at + 1 :]) - len(glob[at + 1 :].lstrip("*"))
     if char == "?":
         return "[^/]", at + 1
     if char == "[":
