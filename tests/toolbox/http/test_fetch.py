@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import string
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,6 +36,17 @@ def test_a_page_is_fetched(server: SlowServer) -> None:
     assert (got.status, got.media_type, got.text()) == (200, "text/html", "<p>hé</p>")
     assert got.url == server.url + "/b"
     assert get(local(server), url).is_ok
+
+
+@pytest.mark.parametrize("charset", ["punycode", "Punycode", "idna", "undefined", "hex", "base64", "zip", "no such"])
+def test_a_page_does_not_choose_a_codec_that_is_no_charset(charset: str) -> None:
+    """A page with `charset=punycode` stopped the event loop for minutes; one with `idna` lost the pages beside it."""
+    program = (
+        "from halter.toolbox.http.fetch import Fetched; "
+        f"got = Fetched('', 200, 'text/plain', b'a' * 3_000_000 + b'\\xff', {charset!r}); "
+        "assert got.text() == 'a' * 3_000_000 + '\\ufffd'"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_this_machine_is_refused_unless_it_is_allowed(server: SlowServer) -> None:

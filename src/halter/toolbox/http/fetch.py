@@ -18,6 +18,7 @@ cancelled: its daemon thread is left to the system, which gives up after some se
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import socket
 import sys
@@ -43,6 +44,8 @@ _MAX_URL: Final = 8_192  # characters
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _KEEPS_BODY: Final = frozenset({307, 308})
 _FIRST_ERROR: Final = 300
+# Codecs of Python that are no charsets of pages: the first takes quadratic time, the others raise errors.
+_NO_CHARSETS: Final = frozenset({"punycode", "idna", "undefined"})
 _EXCERPT: Final = 4_096  # bytes of the body of an error
 _USER_AGENT: Final = "Mozilla/5.0 (compatible; Halter)"
 
@@ -88,9 +91,11 @@ class Fetched:
     def text(self) -> str:
         """The body as text; invalid bytes are replaced."""
         try:
-            return self.body.decode(self.charset or "utf-8", "replace")
-        except LookupError:  # an unknown charset
-            return self.body.decode("utf-8", "replace")
+            if codecs.lookup(self.charset or "utf-8").name not in _NO_CHARSETS:
+                return self.body.decode(self.charset or "utf-8", "replace")
+        except (LookupError, ValueError):  # an unknown charset
+            pass
+        return self.body.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
