@@ -105,7 +105,8 @@ class Chromium:
         if self._run is None or self._run.is_dead:
             if self._run is not None:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._run.shut_down(), _CLOSE_SECONDS)
+                    async with asyncio.timeout(_CLOSE_SECONDS):
+                        await self._run.shut_down()
                 await run_in_thread(self._run.end)
             self._run = _ChromiumRun(self._options)
         # A call that is stopped here returns; the browser still starts, for the next call.

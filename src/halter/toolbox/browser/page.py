@@ -3,8 +3,8 @@
 The references, such as [e12], are ours, and are never reused in a session. Playwright's own start anew with each
 document, so one of an old snapshot could mean another element of a new page. Here an old reference is an error.
 
-No action waits. Playwright's actions wait until an element can be acted on, and cannot be cancelled: after a stop, one
-could still click later. So we wait with a trial that has no effect, and then act at once, or not at all.
+We never let Playwright wait for an element: its actions cannot be cancelled, so one could still click after a stop. We
+wait with a trial that has no effect, and then act at once, or not at all.
 """
 
 from __future__ import annotations
@@ -197,8 +197,10 @@ class Tab:
         A navigation starts only a moment after the action.
         """
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._navigation_started.wait(), _NAVIGATION_DELAY)
-            await asyncio.wait_for(self._navigation_ended.wait(), _LOAD_TIMEOUT)
+            async with asyncio.timeout(_NAVIGATION_DELAY):
+                await self._navigation_started.wait()
+            async with asyncio.timeout(_LOAD_TIMEOUT):
+                await self._navigation_ended.wait()
 
     async def scroll(self, pixels: int) -> str:
         at, height, whole = await self._do("scrolling failed", self._page.evaluate(_SCROLL, pixels))
@@ -271,7 +273,8 @@ class Tab:
             )
         element = self._page.get_by_ref(refs[0])
         try:
-            found = await asyncio.wait_for(element.count(), _ACTION_TIMEOUT)
+            async with asyncio.timeout(_ACTION_TIMEOUT):  # in Python 3.11 `wait_for()` can lose a stop
+                found = await element.count()
         except (TimeoutError, _playwright_error()):  # a snapshot of a document that is gone
             found = 0
         if not found:
