@@ -125,6 +125,29 @@ def test_notes_are_read_as_they_were_written(notes: list[str]) -> None:
     assert _parsed(_written(plain)) == plain
 
 
+def test_notes_that_are_not_utf8_are_not_damaged(tmp_path: Path) -> None:
+    """A file that an editor had saved in another encoding lost its letters with the next note; it is left as it is."""
+    path = tmp_path / "notes"
+    path.write_bytes(data := "- Grüße\n".encode("latin-1"))
+    for arguments in ({"action": "add", "text": "x"}, {"action": "remove", "match": "Gr"}):
+        outcome = call(Memory(path).memory, **arguments)
+        assert outcome.status == "failed"
+        assert "notes is not UTF-8; convert it first" in outcome.detail
+    assert path.read_bytes() == data
+    assert "Gr" in Memory(path).read()[0]
+
+
+@pytest.mark.parametrize("count", [45, 500])
+def test_notes_over_the_limit_can_be_removed(tmp_path: Path, count: int) -> None:
+    """Notes that a person had written beyond the limit could not be made fewer by the tool that asked for that."""
+    path = tmp_path / "notes"
+    path.write_text("".join(f"- note {number} {'x' * 490}\n" for number in range(count)))
+    memory = Memory(path).memory
+    assert "the limit is 20,000" in call(memory, action="add", text="one more").detail
+    assert call(memory, action="remove", match=f"note {count - 1} ").status == "completed"
+    assert path.read_text().count("- note ") == count - 1
+
+
 def test_many_write_at_once(tmp_path: Path) -> None:
     """Threads and processes that note things at the same time lose none of them."""
     path = tmp_path / "m"

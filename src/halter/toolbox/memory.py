@@ -82,6 +82,15 @@ class Memory:
         except FileNotFoundError:
             return []
 
+    def _read_whole(self) -> list[str]:
+        """All notes, to be written again. Raises `ValueError` if that would change bytes of them."""
+        try:
+            return _parsed(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return []
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{self.path} is not UTF-8; convert it first") from error
+
     def newest(self, budget: int) -> str:
         """The newest notes that fit in *budget* bytes, the newest first; a last line says how many were left out."""
         notes = self.read()[::-1]
@@ -100,7 +109,7 @@ class Memory:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         real = Path(os.path.realpath(self.path))  # its owner may have put a link there
         with Workspace(real.parent).find(real.name) as place, _locked(place.directory):
-            notes = self.read()
+            notes = self._read_whole()
             if action == "add":
                 if text in notes:
                     return "This note already exists."
@@ -109,7 +118,7 @@ class Memory:
                 at = _find_one(notes, match)
                 notes[at : at + 1] = [text] if action == "replace" else []
             data = _written(notes)
-            if len(data) > _MAX_NOTES:
+            if len(data) > _MAX_NOTES and action != "remove":  # a person may have written more
                 raise ValueError(
                     f"the notes would have {len(data):,} characters; the limit is {_MAX_NOTES:,}: remove some first"
                 )
