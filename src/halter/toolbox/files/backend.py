@@ -2,8 +2,9 @@
 
 A backend replaces several files at once: all of them, or none. In a workspace every new content is first written to a
 file without a name, and only when all of them are on disk do they take their places, one rename each. Until then a stop
-or an error leaves nothing behind; from then on a stop is too late, and an error undoes what was done. Only the death of
-the process between two of these renames leaves some files new and some old.
+or an error leaves nothing behind; from then on a stop is too late, and an error undoes what was done. If that
+fails too, the error names the files that are new. The death of the process between two of these renames leaves some
+files new and some old.
 """
 
 from __future__ import annotations
@@ -26,11 +27,24 @@ if TYPE_CHECKING:
     from halter.toolbox.files.text_reader import OpenFile
     from halter.toolbox.files.workspace import Place, Workspace
 
-__all__ = ["FileBackend", "FileChange", "FileSnapshot", "LocalBackend", "NotReplaced", "Replaced", "Written"]
+__all__ = [
+    "FileBackend",
+    "FileChange",
+    "FileSnapshot",
+    "LocalBackend",
+    "NotReplaced",
+    "PartlyReplaced",
+    "Replaced",
+    "Written",
+]
 
 
 class NotReplaced(Exception):
     """The files could not be replaced; none was changed."""
+
+
+class PartlyReplaced(Exception):
+    """The files could not be replaced, and some were changed and could not be put back."""
 
 
 class FileSnapshot(NamedTuple):
@@ -81,7 +95,7 @@ class FileBackend(Protocol):
         ...
 
     def replace(self, changes: Sequence[FileChange]) -> Replaced:
-        """Make all the changes, or none. Raises NotReplaced or an OSError if none was made."""
+        """Make all the changes, or none. Raises NotReplaced or an OSError if none was made, else PartlyReplaced."""
         ...
 
     def search(self, path: str) -> SearchBackend:
@@ -185,11 +199,11 @@ class _Replacement:
         assert self.place is not None
         before = self.change.before
         assert before != "any"  # such a change comes alone
-        self.is_done = False
         if before is None:
             os.unlink(self.place.name, dir_fd=self.place.directory)
         else:
             write_whole(self.place, before.data, before.mode)
+        self.is_done = False
 
     def clean_up(self) -> None:
         if self.draft is not None:
@@ -203,8 +217,12 @@ def _commit(replacements: Sequence[_Replacement]) -> None:
     try:
         for replacement in replacements:
             replacement.commit()
-    except BaseException:
+    except BaseException as error:
         for replacement in reversed(replacements):
             if replacement.is_done:
-                replacement.undo()
+                with contextlib.suppress(OSError, ValueError):  # it is named below
+                    replacement.undo()
+        if changed := [replacement.path for replacement in replacements if replacement.is_done]:
+            paths = ", ".join(changed)
+            raise PartlyReplaced(f"{error}\nThese files were changed and could not be put back: {paths}") from error
         raise

@@ -214,6 +214,28 @@ def test_several_blocks_and_files(tmp_path: Path) -> None:
     assert (tmp_path / "g").read_text() == "hello\n"
 
 
+def test_files_that_cannot_be_put_back_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a disk that became full in the middle of a patch, the model was told that nothing had been changed."""
+    for name in "abc":
+        (tmp_path / name).write_text("old\n")
+    replace, count = os.replace, 0
+
+    def fails(*args: Any, **options: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > 2:
+            raise OSError(28, "No space left on device")
+        replace(*args, **options)
+
+    monkeypatch.setattr(os, "replace", fails)
+    outcome = call(Files(tmp_path).patch, changes="".join(block("old\n", "new\n", name) for name in "abc"))
+    assert outcome.status == "failed"
+    assert "No space left on device" in outcome.detail
+    assert "These files were changed and could not be put back: a, b" in outcome.detail
+    assert "Nothing was changed" not in outcome.detail
+    assert [(tmp_path / name).read_text() for name in "abc"] == ["new\n", "new\n", "old\n"]
+
+
 def test_an_error_in_the_middle_takes_back_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the third of three files cannot take its place, the first two are as they were."""
     for name in ("a", "b", "c"):
