@@ -1,4 +1,7 @@
-"""Unified diffs of single files, for people: what a write or a patch has changed. Quick, whatever the files are."""
+"""Unified diffs of single files, for people: what a write or a patch has changed.
+
+At most 5,000 lines are compared, which takes about two seconds at worst.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Tools that name the files that a call locks.
 
-Calls of one batch with the same key run one after another, in the order of the model's calls. Other tools can only lock
-a path relative to the current directory, from their signature.
+Calls of one batch with the same key run one after another, in the order of the model's calls. An ordinary tool
+locks the paths among its arguments, relative to the current directory.
 """
 
 from __future__ import annotations
