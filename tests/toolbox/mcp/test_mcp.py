@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from mcp.types import Tool, ToolExecution
 
 from halter import Agent, ToolOutcome
@@ -210,6 +211,78 @@ def test_a_forgotten_session_is_opened_again(tmp_path: Path) -> None:
         served.kill()
         served.start_http(port)
         assert served.call("add", a=1, b=2).content == "3"
+
+
+class ForgetfulServer:
+    """A server over HTTP that "restarts" in the middle of the first call, after its effect."""
+
+    def __init__(self) -> None:
+        self.effects = 0
+        self.session = ""
+        self.streams: list[asyncio.Transport] = []
+        self.has_refused_stream = asyncio.Event()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        known = request.headers.get("mcp-session-id")
+        if known is not None and known != self.session:
+            if request.method == "GET":
+                self.has_refused_stream.set()
+            return web.Response(status=404)
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        if request.method == "GET":
+            await stream.prepare(request)
+            assert request.transport is not None
+            self.streams.append(request.transport)
+            await asyncio.Event().wait()
+        message = await request.json() if request.method == "POST" else {}
+        method, result, headers = message.get("method"), {}, {}
+        if "id" not in message:
+            return web.Response(status=202)
+        if method == "initialize":
+            self.session = headers["mcp-session-id"] = f"session {self.effects}"
+            about = {"name": "x", "version": "1"}
+            result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": about}
+        elif method == "tools/list":
+            result = {"tools": [{"name": "pay", "inputSchema": {"type": "object"}}]}
+        elif method == "tools/call":
+            self.effects += 1
+            if self.effects == 1:
+                await stream.prepare(request)
+                await stream.write(b": begun\n\n")
+                self.session = ""
+                for each in self.streams:
+                    each.abort()
+                await self.has_refused_stream.wait()
+                assert request.transport is not None
+                request.transport.abort()
+                return stream
+            result = {"content": [{"type": "text", "text": f"paid {self.effects}"}]}
+        return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": result}, headers=headers)
+
+
+async def call_twice(server: ForgetfulServer) -> list[ToolOutcome]:
+    app = web.Application()
+    app.router.add_route("*", "/mcp", server.handle)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        mcp = MCP.http(f"http://127.0.0.1:{runner.addresses[0][1]}/mcp", mode="legacy")
+        calls = ToolCalls(*await mcp.atools(), grace=PATIENT)
+        outcomes = [await asyncio.to_thread(calls.call, "pay") for _ in range(2)]
+        await asyncio.to_thread(mcp.close)
+        return outcomes
+    finally:
+        await runner.cleanup()
+
+
+def test_a_call_that_is_lost_in_a_restart_is_not_made_again() -> None:
+    """A server was restarted after a payment, before its answer: the payment was made a second time, silently."""
+    server = ForgetfulServer()
+    lost, paid = asyncio.run(call_twice(server))
+    assert lost.status == "failed"
+    assert "whether the call had an effect is not known" in lost.detail
+    assert paid.content == "paid 2"
 
 
 def test_only_named_variables_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

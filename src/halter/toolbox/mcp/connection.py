@@ -73,7 +73,8 @@ class Http:
         from mcp.client.streamable_http import streamable_http_client
 
         async def on_response(response: Any) -> None:
-            if response.status_code == _NOT_FOUND and "mcp-session-id" in response.request.headers:
+            request = response.request  # not the GET of the background stream, which says nothing about a call
+            if response.status_code == _NOT_FOUND and request.method == "POST" and "mcp-session-id" in request.headers:
                 state.session_is_unknown = True
 
         # Over plain HTTP a proxy could read the headers, and a key in them; through TLS it cannot. For a server on this

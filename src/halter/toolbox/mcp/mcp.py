@@ -144,8 +144,9 @@ class MCP:
             try:
                 try:
                     return await connection.client.call_tool(name, arguments, progress_callback=report)
-                except Exception:
-                    if not connection.session_is_unknown:
+                except Exception as error:
+                    # Only what the server has refused is called again. Any other call may have had its effect.
+                    if not (connection.session_is_unknown and _is_answer(error)):
                         raise
                 connection.on_death()
                 connection = await self._connection.connected()
@@ -159,8 +160,7 @@ class MCP:
         """The error to raise for one of the SDK: the server's own message, or that the connection was lost."""
         if isinstance(error, ServerFailed):
             return error
-        code = getattr(error, "code", None)
-        if isinstance(code, int) and code != CONNECTION_CLOSED:
+        if _is_answer(error):
             return ServerFailed(message_of(error))
         lost: Exception = connection.lost(error)
         return lost
@@ -181,6 +181,12 @@ class MCP:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _is_answer(error: Exception) -> bool:
+    """Whether an error of the SDK is the server's answer."""
+    code = getattr(error, "code", None)
+    return isinstance(code, int) and code != CONNECTION_CLOSED
 
 
 def _needs_task(listed: Any) -> bool:
