@@ -285,6 +285,52 @@ def test_a_call_that_is_lost_in_a_restart_is_not_made_again() -> None:
     assert paid.content == "paid 2"
 
 
+UNFIT_SERVER = """
+import json, os, sys
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+ABOUT = {"name": "x", "version": "1"}
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": ABOUT}
+TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("unfit", "unknown", "wait", "pid")]
+TOOLS[0]["outputSchema"] = SCHEMA
+waiting = None
+for line in sys.stdin:
+    message = json.loads(line)
+    number, method = message.get("id"), message.get("method")
+    if number is None:
+        continue
+    content = [{"type": "text", "text": str(os.getpid())}]
+    results = {"initialize": HELLO, "tools/list": {"tools": TOOLS}}
+    if method == "tools/call":
+        name = message["params"]["name"]
+        if name == "wait":
+            waiting = number
+            open(sys.argv[1], "x").close()
+            continue
+        structured = {"structuredContent": {"n": "no number"}} if name == "unfit" else {}
+        results[method] = {"content": 1 if name == "unknown" else content, **structured}
+    answers = [number] if method != "tools/call" or name != "pid" else [waiting, number]
+    for each in answers:
+        print(json.dumps({"jsonrpc": "2.0", "id": each, "result": results[method]}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("name", ["unfit", "unknown"])
+def test_an_answer_that_cannot_be_used_ends_nothing_else(name: str, tmp_path: Path) -> None:
+    """One tool whose result did not fit its own schema ended the server and the calls of other sessions."""
+    waits = tmp_path / "waits"
+    with MCP.stdio(sys.executable, ["-c", UNFIT_SERVER, str(waits)], mode="legacy") as mcp:
+        calls = ToolCalls(*mcp.tools(), grace=PATIENT)
+        waiting: list[ToolOutcome] = []
+        thread = threading.Thread(target=lambda: waiting.append(calls.call("wait")), daemon=True)
+        thread.start()
+        wait_until(waits.exists)
+        outcome = ToolCalls(*mcp.tools(), grace=PATIENT).call(name)
+        assert "the server answered, but the answer cannot be used" in outcome.detail
+        same = ToolCalls(*mcp.tools(), grace=PATIENT).call("pid").content
+        thread.join(30)
+        assert [each.content for each in waiting] == [same]
+
+
 def test_only_named_variables_are_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of our environment the server gets what is harmless and what was named, and never the rest."""
     monkeypatch.setenv("SOME_SECRET", "one")

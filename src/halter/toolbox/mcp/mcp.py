@@ -162,6 +162,8 @@ class MCP:
             return error
         if _is_answer(error):
             return ServerFailed(message_of(error))
+        if isinstance(error, (RuntimeError, ValueError)) and not connection.is_dead:  # as if its schema does not fit
+            return ServerFailed(f"the server answered, but the answer cannot be used: {message_of(error)}")
         lost: Exception = connection.lost(error)
         return lost
 
