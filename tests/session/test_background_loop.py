@@ -9,11 +9,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import AsyncGenerator
 
 import pytest
 
+from halter import Agent
+from halter.models import ModelEvent, ModelRequest
 from halter.session import background_loop
-from halter.testing import Gate
+from halter.testing import Gate, ScriptedModel
 from tests.support.background import RunningTurn
 from tests.support.processes import run_python
 from tests.support.sessions import session_of
@@ -82,6 +85,28 @@ def test_what_a_coroutine_raises_comes_out_of_run() -> None:
 
     with pytest.raises(ValueError, match="no"):
         background_loop.run(fail, lambda _: None)
+
+
+@pytest.mark.parametrize("place", ["instructions", "model"])
+def test_code_that_exits_ends_its_own_turn_only(place: str) -> None:
+    """One sys.exit() in a user's instructions= or model ended the loop, and every later run() hung for ever."""
+
+    def leave(*_: object) -> str:
+        raise SystemExit("enough")
+
+    class LeavingModel(ScriptedModel):
+        def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
+            leave(request)
+            return super().stream(request)
+
+    agent = Agent(LeavingModel("x")) if place == "model" else Agent(ScriptedModel("x"), instructions=leave)
+    session = agent.session()
+    with pytest.raises(SystemExit, match="enough"):
+        RunningTurn(session).result()
+    assert session.turn is not None
+    assert session.turn.status == "failed"
+    with session_of("a") as other:
+        assert RunningTurn(other).end().text == "a"
 
 
 EXIT_PROGRAM = """

@@ -213,6 +213,36 @@ async def test_a_rule_says_whether_to_ask(rule: Any, why: str) -> None:
     assert (found.reason.startswith(why) if found is not None else "") if why else found is None
 
 
+@pytest.mark.parametrize("kind", ["plain", "coroutine", "ask"])
+@looped
+async def test_a_policy_that_exits_denies(kind: str) -> None:
+    """sys.exit() in a policy went through the event loop, and ended the loop of every session of run()."""
+
+    def plain(_: ApprovalRequest) -> bool:
+        raise SystemExit("enough")
+
+    async def other(_: ApprovalRequest) -> bool:
+        raise SystemExit("enough")
+
+    policy: Any = {"plain": plain, "coroutine": other, "ask": "ask"}[kind]
+    approval = await decide(policy, other)
+    assert not approval.granted
+    assert approval.note == "asking for approval failed: SystemExit: enough"
+
+
+@looped
+async def test_a_rule_that_exits_needs_approval() -> None:
+    """The same of a tool's rule: it has failed, so a person is asked."""
+
+    def rule(_: object) -> bool:
+        raise SystemExit("enough")
+
+    need = await find_need(rule, {}, CancellationToken())
+    assert need is not None
+    assert not need.automatic
+    assert "SystemExit: enough" in need.reason
+
+
 @looped
 async def test_a_rule_that_fails_of_the_stop_asks_nobody() -> None:
     """A rule may break because of the stop itself; then the call was not started, and was not denied."""

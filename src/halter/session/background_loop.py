@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import threading
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
 PROCESS: Final = CancellationToken(name="process")
 """The root of all sessions: cancelled with reason "shutdown" when the process ends."""
 
@@ -77,8 +79,14 @@ class _BackgroundLoop:
         job.start()
 
     def _run(self) -> None:
+        """Run the loop. A boundary: code of a user that exits must not end the loop of all sessions."""
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while True:
+            try:
+                self.loop.run_forever()
+                break
+            except (SystemExit, KeyboardInterrupt):
+                _log.exception("code that ran in Halter's event loop raised")
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
 

@@ -103,7 +103,7 @@ async def find_need(
 
     try:
         answer: object = await run_blocking_async(rule, arguments, token=token)
-    except Exception as error:  # noqa: BLE001
+    except (Exception, SystemExit) as error:  # noqa: BLE001
         token.raise_if_cancelled()  # the stop may be why it failed, and then the user must not be asked
         reason = f"the rule that says whether it needs approval failed: {error_text(error)}"
         return ApprovalNeed(reason=reason, automatic=False, covers="call")
@@ -169,7 +169,7 @@ async def _decide(policy: Policy, request: ApprovalRequest, token: CancellationT
         assert ask is not None
         async with token.scope():
             return read_approval(await ask(request))
-    except Exception as error:  # noqa: BLE001  (a boundary: any failure is a denial)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (a boundary: any failure is a denial)
         return _denied(f"asking for approval failed: {error_text(error)}")
 
 
