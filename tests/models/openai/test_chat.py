@@ -17,6 +17,7 @@ from halter.models import (
     ReasoningDone,
     StreamBroken,
     ToolCall,
+    ToolCallDone,
     Usage,
     UserMessage,
 )
@@ -64,6 +65,31 @@ def test_a_refusal_is_visible_and_known() -> None:
     events = stream(chunk({"refusal": "I can"}), chunk({"refusal": " not"}), chunk({}, "stop"), DONE)
     assert text_of(events) == "I can not"
     assert ending(events).reason == "refusal"
+
+
+def call_piece(index: int | None, call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": arguments}
+    return {"tool_calls": [{"index": index, "id": call_id, "function": function}]}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [chunk(call_piece(0, "a", "f", '{"x":1}'), "tool_calls"), chunk(call_piece(1, "b", "g", "{}"), "tool_calls")],
+        [
+            chunk(call_piece(0, "a", "f", '{"x":')),
+            chunk({}, "tool_calls"),
+            chunk(call_piece(0, "", "", "1}")),
+            chunk(call_piece(1, "b", "g", "{}"), "stop"),
+        ],
+    ],
+)
+def test_calls_may_follow_a_finish_reason(events: list[bytes]) -> None:
+    """Of servers that send finish_reason with each chunk, or twice, all calls but the first were lost silently."""
+    read = stream(*events, DONE)
+    assert calls_of(read) == [ToolCall("a", "f", '{"x":1}'), ToolCall("b", "g", "{}")]
+    assert [event.index for event in read if isinstance(event, ToolCallDone)] == [0, 1]
+    assert ending(read).reason == "tool_calls"
 
 
 @pytest.mark.parametrize(

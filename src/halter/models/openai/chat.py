@@ -189,7 +189,6 @@ class _Reader(Reader):
     def __init__(self, model: str) -> None:
         super().__init__(model)
         self._is_refusal = False
-        self._has_calls = False
         self._thinking: list[str] = []
         self._calls = CallAssembler()
 
@@ -213,14 +212,14 @@ class _Reader(Reader):
     def end(self) -> list[ModelEvent]:
         if not (self._raw or self.finished):
             raise StreamBroken("the answer was cut off: neither finish_reason nor [DONE] was received")
-        events = self._thinking_done() + self._calls_done()
+        calls = self._calls.done()
         reason = _REASONS.get(self._raw, "other" if self._raw else "stop")
         if self._is_refusal:
             reason = "refusal"
-        elif self._has_calls and reason == "stop":
+        elif calls and reason == "stop":
             # Some servers send "stop" after calls as well.
             reason = "tool_calls"
-        return [*events, Finished(reason, self._raw, self._model)]
+        return [*self._thinking_done(), *calls, Finished(reason, self._raw, self._model)]
 
     def _chunk(self, chunk: _Chunk) -> list[ModelEvent]:
         events: list[ModelEvent] = []
@@ -236,8 +235,7 @@ class _Reader(Reader):
             if choice.finish_reason:
                 if choice.error or choice.finish_reason == "error":
                     raise _error(choice.error, b"the provider ended the answer with an error")
-                self._raw = choice.finish_reason
-                events += self._thinking_done() + self._calls_done()
+                self._raw = choice.finish_reason  # not the end yet: some servers send it with each call
         return events + self._update_usage(_usage(chunk.usage)) if chunk.usage is not None else events
 
     def _delta(self, delta: _Delta, events: list[ModelEvent]) -> None:
@@ -277,11 +275,6 @@ class _Reader(Reader):
         text = "".join(self._thinking)
         self._thinking.clear()
         return [ReasoningDone(Reasoning(text))]
-
-    def _calls_done(self) -> list[ModelEvent]:
-        events = self._calls.done()
-        self._has_calls = self._has_calls or bool(events)
-        return events
 
 
 def _texts(parts: object) -> list[str]:
