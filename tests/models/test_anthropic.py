@@ -26,7 +26,7 @@ from halter.models import (
     UserMessage,
 )
 from halter.testing import FakeProvider, answer, raw, tool_calls
-from tests.support.wires import ask, calls_of, model_for, text_of, thought_of
+from tests.support.wires import PNG, ask, calls_of, model_for, text_of, thought_of
 
 USAGE = {"input_tokens": 5, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 2, "output_tokens": 1}
 START = {"type": "message_start", "message": {"type": "message", "model": "m2", "content": [], "usage": USAGE}}
@@ -192,7 +192,7 @@ def test_results_are_one_user_message_and_come_first() -> None:
         AssistantMessage("on it", [CALL, other]),
         ToolMessage.of(CALL, "one"),
         UserMessage.of("wait"),
-        ToolMessage.of(other, Image(b"x"), is_error=True),
+        ToolMessage.of(other, Image(PNG), is_error=True),
         UserMessage.of("really"),
     )
     assert [message["role"] for message in messages] == ["user", "assistant", "user"]

@@ -29,6 +29,7 @@ from halter.models import (
 )
 from halter.models.http.wire import HTTPModel
 from tests.support.valid_history import judge_responses
+from tests.support.wires import PNG
 
 pydantic = pytest.importorskip("pydantic")
 openai_types = pytest.importorskip("openai.types.chat.completion_create_params")
@@ -37,7 +38,7 @@ anthropic_types = pytest.importorskip("anthropic.types.message_create_params")
 
 PARTS: list[Part] = [
     Text("words"),
-    Image(b"\x89PNG", media_type="image/png"),
+    Image(PNG, media_type="image/png"),
     Image(url="https://example.com/a.png"),
     Audio(b"RIFF", "audio/wav"),
     Audio(b"ID3", "audio/mpeg"),
@@ -162,7 +163,7 @@ def test_a_steer_between_results_waits_for_the_last_of_them() -> None:
     messages: list[Message] = [
         UserMessage.of("go"),
         AssistantMessage("", calls),
-        ToolMessage.of(calls[0], "1", Image(b"x")),
+        ToolMessage.of(calls[0], "1", Image(PNG)),
         UserMessage.of("faster"),
         ToolMessage.of(calls[1], "2"),
     ]

@@ -37,7 +37,7 @@ from halter.stores import MemoryStore
 from halter.testing import FakeProvider, answer, raw, status, tool_calls
 from tests.support.provider_streams import gemini_stream, split_bytes
 from tests.support.valid_history import judge_gemini
-from tests.support.wires import HELLO, KEY, ask, calls_of, model_for, run, text_of, thought_of
+from tests.support.wires import HELLO, KEY, PNG, ask, calls_of, model_for, run, text_of, thought_of
 
 CALL = ToolCall("c1", "search", '{"q": 1}')
 OTHER = ToolCall("c2", "search", "{}")
@@ -174,7 +174,7 @@ def results(*calls: ToolCall) -> list[Message]:
 
 def test_results_come_first_and_together() -> None:
     """The results of a batch are in one content, before what the user said meanwhile and before images."""
-    picture = Image(b"\x89PNG")
+    picture = Image(PNG)
     written = contents(
         UserMessage.of("see", picture),
         AssistantMessage("", [CALL, OTHER]),
@@ -196,7 +196,7 @@ def test_bodies_are_what_the_sdk_would_send() -> None:
     calls = [replace_signature(CALL, "AAAA"), OTHER]
     picture = Image(url="https://example.com/a.png")
     request = ModelRequest(
-        [UserMessage.of("x", picture, Image(b"1")), AssistantMessage("Hm.", calls), *results(*calls)],
+        [UserMessage.of("x", picture, Image(PNG)), AssistantMessage("Hm.", calls), *results(*calls)],
         "be kind",
         [ToolSpec("f", "does", {"type": "object", "properties": {"q": {"type": "string"}}}), ToolSpec("g")],
         ModelSettings(temperature=1, top_p=0.5, max_output_tokens=9, reasoning="low", stop=["END"], seed=3),

@@ -36,6 +36,7 @@ MODELS: dict[str, tuple[type[HTTPModel], str]] = {
 }
 WIRES = list(MODELS)
 KEY = "sk-a-very-secret-key"
+PNG = b"\x89PNG\r\n\x1a\n"  # what every PNG begins with
 HELLO = ModelRequest([UserMessage.of("hello")])
 
 

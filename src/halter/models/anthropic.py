@@ -20,6 +20,7 @@ from msgspec import Struct
 from halter.models.errors import StreamBroken, error_in_answer
 from halter.models.http.reader import Reader
 from halter.models.http.wire import HTTPModel
+from halter.models.image_types import sendable
 from halter.models.output_schema import is_overridden, is_recursive, strict_schema, with_schema
 from halter.models.sanitize import arguments_object
 from halter.models.types import (
@@ -383,6 +384,7 @@ def _thought(thought: Reasoning) -> dict[str, Any] | None:
 
 
 def _part(part: Part) -> dict[str, Any] | None:
+    part = sendable(part)
     if isinstance(part, Text):
         return {"type": "text", "text": part.text} if part.text.strip() else None
     if isinstance(part, Audio):

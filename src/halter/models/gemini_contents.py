@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from halter.models.image_types import sendable
 from halter.models.sanitize import arguments_object
 from halter.models.types import AssistantMessage, Image, Part, Text, ToolMessage
 
@@ -32,6 +33,7 @@ _PLAIN: Final = frozenset(
 )
 # Keywords that this API does not know. A model can follow them if the description has them.
 _EXTRA: Final = ("format", "minLength", "maxLength", "pattern", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_OTHER_IMAGES: Final = frozenset({"image/heic", "image/heif"})  # beside those that every provider accepts
 _FORMATS: Final = frozenset({"date-time", "date", "time", "enum", "int32", "int64", "float", "double"})
 
 
@@ -108,6 +110,7 @@ def _result(message: ToolMessage) -> list[dict[str, Any]]:
 
 
 def _part(part: Part) -> dict[str, Any] | None:
+    part = sendable(part, others=_OTHER_IMAGES)
     if isinstance(part, Text):
         return {"text": part.text} if part.text.strip() else None
     if isinstance(part, Image) and part.url:

@@ -41,7 +41,7 @@ from halter.testing import (
     status,
 )
 from tests.support.ports import held_ports
-from tests.support.wires import HELLO, WIRES, ask, collect, first_text, model_for, run, text_of
+from tests.support.wires import HELLO, PNG, WIRES, ask, collect, first_text, model_for, run, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -232,7 +232,7 @@ def test_cancelled_while_sending_to_a_server_that_does_not_read() -> None:
         with listener() as listening:
             listening.settimeout(10)
             model = OpenAIModel("m", base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", api_key="k")
-            request = ModelRequest([UserMessage.of(Image(bytes(20_000_000)))])
+            request = ModelRequest([UserMessage.of(Image(PNG + bytes(20_000_000)))])
             task: asyncio.Task[object] = asyncio.create_task(collect(model, request))
             peer, _ = await asyncio.to_thread(listening.accept)
             with peer:
@@ -429,7 +429,7 @@ def test_a_proxy_of_another_kind_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_large_body_arrives() -> None:
     """A request with a large picture is received whole."""
     with FakeProvider() as provider:
-        picture = Image(bytes(3_000_000))
+        picture = Image(PNG + bytes(3_000_000 - len(PNG)))
         ask(model_for("openai", provider), ModelRequest([UserMessage.of(picture)]))
         url = provider.requests[0].body["messages"][0]["content"][0]["image_url"]["url"]
         assert len(url) == len("data:image/png;base64,") + 4_000_000

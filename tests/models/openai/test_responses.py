@@ -32,7 +32,7 @@ from halter.models import (
 from halter.models.anthropic import AnthropicModel
 from halter.stores import MemoryStore
 from halter.testing import FakeProvider, answer, raw, tool_calls
-from tests.support.wires import KEY, ask, calls_of, model_for, text_of, thought_of
+from tests.support.wires import KEY, PNG, ask, calls_of, model_for, text_of, thought_of
 
 CALL = ToolCall("c1", "search", '{"q": 1}')
 OTHER = ToolCall("c2", "search", "{}")
@@ -230,7 +230,7 @@ def test_an_answer_in_one_piece() -> None:
 
 def test_images_are_part_of_messages_and_results() -> None:
     """Images go where they belong, also into results."""
-    picture = Image(b"\x89PNG")
+    picture = Image(PNG)
     written = items(
         UserMessage.of("see", picture), AssistantMessage("", [CALL]), ToolMessage("c1", "search", [Text("a"), picture])
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from halter.models.image_types import sendable
 from halter.models.types import AssistantMessage, Audio, Image, Part, Text, ToolMessage
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ def _content(parts: list[Part]) -> str | list[dict[str, Any]]:
 
 
 def _part(part: Part) -> dict[str, Any]:
+    part = sendable(part)
     if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if isinstance(part, Audio):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from base64 import b64encode
 from typing import TYPE_CHECKING, Any, Final
 
+from halter.models.image_types import sendable
 from halter.models.types import AssistantMessage, Audio, Part, Reasoning, Text, ToolMessage
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def _content(parts: list[Part]) -> str | list[dict[str, Any]]:
 
 
 def _part(part: Part) -> dict[str, Any]:
+    part = sendable(part)
     if isinstance(part, Text):
         return {"type": "input_text", "text": part.text}
     if isinstance(part, Audio):
