@@ -235,7 +235,9 @@ class ForgetfulServer:
             self.streams.append(request.transport)
             await asyncio.Event().wait()
         message = await request.json() if request.method == "POST" else {}
-        method, result, headers = message.get("method"), {}, {}
+        method = message.get("method")
+        result: dict[str, Any] = {}
+        headers: dict[str, str] = {}
         if "id" not in message:
             return web.Response(status=202)
         if method == "initialize":

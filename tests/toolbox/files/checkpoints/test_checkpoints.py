@@ -122,8 +122,8 @@ def stopped_restore(root: Path, kept: Checkpoints, monkeypatch: pytest.MonkeyPat
     token = CancellationToken()
     replace = os.replace
 
-    def replace_and_stop(source: object, target: object, **options: int) -> None:
-        replace(source, target, **options)  # type: ignore[call-overload]
+    def replace_and_stop(source: str, target: str, **options: int) -> None:
+        replace(source, target, **options)
         if target == "a":
             token.cancel("stop")
 
