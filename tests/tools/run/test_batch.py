@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import threading
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -378,3 +379,61 @@ def test_a_stop_reaches_a_tool_that_a_tool_has_called() -> None:
         assert (outcome.status, outcome.content) == ("partial", "partial: as far as it got")
 
     run(main())
+
+
+def passed_on(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate as logging and tracing do: a plain function that calls the other."""
+
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    return wrapper
+
+
+@tool
+@passed_on
+def pages(count: int) -> Iterator[str]:
+    for number in range(count):
+        yield f"page {number}\n"
+
+
+@tool
+@passed_on
+async def async_pages(count: int) -> AsyncIterator[str]:
+    for number in range(count):
+        yield f"page {number}\n"
+
+
+@pytest.mark.parametrize("decorated", [pages, async_pages])
+def test_a_decorated_generator_runs(decorated: Any) -> None:
+    """A generator behind a plain decorator never ran, and the model got "<generator object ...>" as its result."""
+    probe = Probe(decorated, calls=calls_of(decorated.name, arguments='{"count": 2}'))
+    [outcome] = run(probe.run())
+    assert (outcome.status, outcome.content) == ("completed", "page 0\npage 1\n")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_decorated_generator_is_stopped_between_its_yields(is_async: bool) -> None:
+    """It keeps what it has yielded, and has its grace, as one that is not decorated."""
+    yielded = threading.Event()
+
+    @tool(grace=30)
+    @passed_on
+    def plain() -> Iterator[str]:
+        yield "one"
+        yielded.set()
+        while True:
+            threading.Event().wait(0.001)
+            yield ""
+
+    @tool(grace=30)
+    @passed_on
+    async def other() -> AsyncIterator[str]:
+        yield "one"
+        yielded.set()
+        await asyncio.Event().wait()
+
+    [outcome] = run(Probe(other if is_async else plain).stopped_when(yielded.is_set))
+    assert (outcome.status, outcome.content) == ("partial", "one")
+    assert outcome.stop_steps == ["cooperated"]

@@ -22,7 +22,7 @@ from halter.tools.run.loop_watchdog import WatchedCall
 from halter.tools.run.tool_loop import run_on_tool_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 
     from halter.cancel.token import CancellationToken
     from halter.tools.content import Content, Piece
@@ -61,6 +61,7 @@ class ToolExecution:
         self._grace = grace
         self._on_late = on_late
         self._get_tool_loop = get_tool_loop
+        self._is_generator = tool.kind == "generator"  # or has turned out to be one
         self._is_abandoned = False  # from then on, its results are late
         # Pieces are added by the function's thread and read by the loop's. The lock is held only to add up pieces that
         # are plain text and media already: never while code of the tool runs.
@@ -118,28 +119,26 @@ class ToolExecution:
     # -- on a thread ----------------------------------------------------------------------------
 
     async def _run_on_thread(self) -> None:
-        work = self._iterate if self._tool.kind == "generator" else self._call
-
         @functools.wraps(self._tool.fn)  # its name is logged if its thread does not come back
         def body() -> object:
-            return work()
+            return self._call()
 
         call = BlockingCall(body, (), {}, self._token, on_late=self._end_late)
         await call.run_and_wait(lambda: self._grace if self._uses_token(call) else 0.0, _UNBLOCK_TIMEOUT)
         if call.was_unblocked:
             self.stop_steps.append("cut")
         value = self._settle(call)
-        if value is not None:  # a plain function in front of a coroutine
-            await self._run_task(lambda: self._await(value))
+        if value is not None:  # a plain function in front of a coroutine or an async generator
+            await self._run_task(lambda: self._finish(value))
             close_unused(value)  # the stop came before its first step
 
-    def _settle(self, call: BlockingCall) -> Awaitable[object] | None:
+    def _settle(self, call: BlockingCall) -> object:
         """Take the outcome of a call that was not stopped; one that was has ended by itself, or is abandoned now.
 
         A boundary: what the tool raised is data.
         """
         try:
-            given: list[Piece] | Awaitable[object] = call.settle()
+            given: object = call.settle()
         except BaseException as exc:  # noqa: BLE001
             if call.is_delivered:
                 self._end((), exc, is_complete=True)
@@ -156,16 +155,21 @@ class ToolExecution:
         self._end(late.value if isinstance(late.value, list) else (), late.error, is_complete=False)
 
     def _uses_token(self, call: BlockingCall) -> bool:
-        return self._tool.kind == "generator" or call.token.was_checked or self._context.was_used
+        return self._is_generator or call.token.was_checked or self._context.was_used
 
-    def _call(self) -> list[Piece] | Awaitable[object]:
-        """Run a function, and turn its result into text here, in its own thread: that may take long as well."""
+    def _call(self) -> list[Piece] | Awaitable[object] | AsyncGenerator[object, None]:
+        """Run a function, and turn its result into text here, in its own thread: that may take long as well.
+
+        What it returns decides what it is: a decorator may hide a generator behind a plain function.
+        """
         value = self._tool.fn(**self._kwargs)
-        return value if inspect.isawaitable(value) else pieces_of(value)
+        if inspect.isawaitable(value) or inspect.isasyncgen(value):
+            return value
+        return self._iterate(value) if inspect.isgenerator(value) else pieces_of(value)
 
-    def _iterate(self) -> list[Piece]:
+    def _iterate(self, generator: Generator[object, None, object]) -> list[Piece]:
         """Run a generator; each of its yields is a partial result and a checkpoint."""
-        generator = self._tool.fn(**self._kwargs)
+        self._is_generator = True
         try:
             while True:
                 try:
@@ -195,19 +199,21 @@ class ToolExecution:
     # -- in a task ------------------------------------------------------------------------------
 
     async def _work_in_task(self) -> None:
-        if self._tool.kind == "coroutine":
-            self._add(await self._tool.fn(**self._kwargs))
+        await self._finish(self._tool.fn(**self._kwargs))
+
+    async def _finish(self, value: Any) -> None:
+        """Run an async generator, or await a coroutine; one may return the other, behind a decorator."""
+        if not inspect.isasyncgen(value):
+            value = await value
+        if not inspect.isasyncgen(value):
+            self._add(value)
             return
-        generator = self._tool.fn(**self._kwargs)
         try:
-            async for item in generator:
+            async for item in value:
                 self._add(item)
                 self._token.raise_if_cancelled()
         finally:
-            await generator.aclose()
-
-    async def _await(self, value: Awaitable[object]) -> None:
-        self._add(await value)
+            await value.aclose()
 
     async def _run_task(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run *work* in a task, here or on the tool loop. The task records its own end, also if that is late."""
