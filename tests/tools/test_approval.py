@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from halter import CancellationToken, Cancelled, checkpoint, current_token
+from halter.testing import DeafCoroutine
 from halter.tools import Approval, ApprovalRequest, is_approved
 from halter.tools.approval import check_policy, find_need
 from tests.support.looped import looped
@@ -130,6 +131,29 @@ async def test_a_stop_means_denied(kind: str) -> None:
     release.set()
     assert not approval.granted
     assert "stopped (interrupt)" in approval.note
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "in front of one"])
+@looped
+async def test_a_policy_that_swallows_the_stop_is_not_waited_for(kind: str) -> None:
+    """An async policy that cleaned up slowly, or swallowed its cancellation, held the stop up for as long."""
+    token, policy = CancellationToken(), DeafCoroutine(value=True)
+
+    async def ask(_: ApprovalRequest) -> Any:
+        return await policy()
+
+    def ask_plainly(request: ApprovalRequest) -> Any:
+        return ask(request)
+
+    asked: Any = ask if kind == "coroutine" else ask_plainly
+    task = asyncio.create_task(is_approved(asked, REQUEST, token))
+    await asyncio.to_thread(policy.started.wait, 10)
+    token.cancel("stop")
+    async with asyncio.timeout(10):
+        approval = await task
+    policy.release()
+    assert not approval.granted
+    assert "stopped (stop)" in approval.note
 
 
 @looped

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from halter.tools.tool import ApprovalRule
 
 _NEEDED: Final = "this tool needs approval"
+_GRACE: Final = 0.1  # seconds for a policy to clean up after a stop
 _YES: Final = frozenset({"yes", "y"})
 _NO: Final = frozenset({"no", "n"})
 Scope: TypeAlias = Literal["once", "session", "always"]
@@ -174,20 +175,24 @@ async def _decide(policy: Policy, request: ApprovalRequest, token: CancellationT
 
 
 async def _call(policy: Callable[[ApprovalRequest], Any], request: ApprovalRequest, token: CancellationToken) -> Any:
-    """Ask a function; a plain one on a thread, so that a stop does not have to wait for a prompt that blocks."""
+    """Ask a function: a plain one on a thread, another one in a task, so that a stop does not have to wait for it."""
+    from halter.cancel.detach import run_detached
     from halter.cancel.threads.blocking import run_blocking_async
 
-    if inspect.iscoroutinefunction(policy) or inspect.iscoroutinefunction(getattr(policy, "__call__", None)):  # noqa: B004
-        async with token.scope():
-            return await policy(request)
-    answer = await run_blocking_async(policy, request, token=token)
-    try:
-        if inspect.isawaitable(answer):
-            async with token.scope():
-                return await answer
+    is_async = inspect.iscoroutinefunction(policy) or inspect.iscoroutinefunction(getattr(policy, "__call__", None))  # noqa: B004
+    answer = policy(request) if is_async else await run_blocking_async(policy, request, token=token)
+    if not inspect.isawaitable(answer):
         return answer
+    given: list[object] = []
+
+    async def wait() -> None:
+        given.append(await answer)
+
+    try:
+        await run_detached(wait, token, grace=_GRACE, name="the approval policy")
     finally:
         close_unused(answer)  # the stop came before its first step
+    return given[0]
 
 
 def _denied(note: str) -> Approval:

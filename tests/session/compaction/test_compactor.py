@@ -16,7 +16,7 @@ from halter.models import Message, ProviderError, ToolCall, ToolMessage, Usage, 
 from halter.session.compaction.prefix import shorten
 from halter.session.log import SessionSnapshot, SessionState
 from halter.stores import MemoryStore, SQLiteStore, Store
-from halter.testing import Gate, ScriptedModel
+from halter.testing import DeafCoroutine, Gate, ScriptedModel
 from tests.support.looped import looped
 from tests.support.sessions import call, data_of, kinds, replay, said
 from tests.support.valid_history import judge, judge_messages
@@ -519,3 +519,22 @@ async def test_a_steer_does_not_drop_a_compaction_that_was_asked_for() -> None:
         await session.apost("be quick", "steer")
         assert (await running).text.endswith("done")
         assert [record.why for record in compactions(session)] == ["asked"]
+
+
+@looped
+async def test_a_stop_does_not_wait_for_the_question_about_the_window() -> None:
+    """A model of a user's own whose ask_context_window() swallowed the stop held it up for ever."""
+    question = DeafCoroutine()
+
+    class AskedModel(ScriptedModel):
+        async def ask_context_window(self) -> int | None:
+            await question()
+            return None
+
+    async with Agent(AskedModel("ok")).session() as session:
+        turn = asyncio.create_task(session.arun("long " * 10_000))
+        await asyncio.to_thread(question.started.wait, 10)
+        session.stop()
+        async with asyncio.timeout(10):
+            assert (await turn).status == "interrupted"
+        question.release()

@@ -16,6 +16,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from halter.agent import Compaction
+from halter.cancel.detach import run_detached
 from halter.events import ContextCompacted, SummaryDiscarded
 from halter.models.context_window import ask_context_window, known_context_window, own_context_window, window_in_error
 from halter.models.errors import ContextTooLong
@@ -41,6 +42,7 @@ __all__ = ["Compactor", "ContextUsage", "context_usage"]
 
 _log = logging.getLogger(__name__)
 _DEFAULT: Final = Compaction()
+_GRACE: Final = 0.1  # seconds for a question about the window to end after a stop
 _MIN_WINDOW: Final = 2_000  # tokens; no model has less, so a shorter request needs no question to the provider
 _DEFAULT_WINDOW: Final = 8_192  # tokens, for `compact()` with a model whose window is not known
 _MIN_SCALE: Final = 0.5  # the bounds of our estimate for one token that the provider counted:
@@ -136,12 +138,21 @@ class Compactor:
         settings, model = self._agent.compaction or _DEFAULT, self._agent.model
         reported = settings.window or own_context_window(model)
         if reported is None and tokens >= _MIN_WINDOW:
-            async with token.scope():
-                reported = await ask_context_window(model)
+            reported = await self._ask_window(token)
         record = view.prefix.record if view.prefix is not None else None
         # What was refused counts as long as the model and its window are the same.
         is_same = record is not None and record.model == model.name and record.window == (reported or 0)
         return _Window(reported, record.refused if record is not None and is_same else 0)
+
+    async def _ask_window(self, token: CancellationToken) -> int | None:
+        """Ask the provider, by code that may be a user's: a stop does not wait for it."""
+        answers: list[int | None] = []
+
+        async def ask() -> None:
+            answers.append(await ask_context_window(self._agent.model))
+
+        await run_detached(ask, token, grace=_GRACE, name="ask_context_window() of the model")
+        return answers[0]
 
     def _limit(self, window: int) -> int:
         """The tokens of a request at which it is time to compact."""

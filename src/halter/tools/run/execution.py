@@ -157,7 +157,7 @@ class ToolExecution:
     def _uses_token(self, call: BlockingCall) -> bool:
         return self._is_generator or call.token.was_checked or self._context.was_used
 
-    def _call(self) -> list[Piece] | Awaitable[object] | AsyncGenerator[object, None]:
+    def _call(self) -> list[Piece] | Awaitable[object] | AsyncGenerator[object, Any]:
         """Run a function, and turn its result into text here, in its own thread: that may take long as well.
 
         What it returns decides what it is: a decorator may hide a generator behind a plain function.
@@ -167,7 +167,7 @@ class ToolExecution:
             return value
         return self._iterate(value) if inspect.isgenerator(value) else pieces_of(value)
 
-    def _iterate(self, generator: Generator[object, None, object]) -> list[Piece]:
+    def _iterate(self, generator: Generator[object, Any, object]) -> list[Piece]:
         """Run a generator; each of its yields is a partial result and a checkpoint."""
         self._is_generator = True
         try:
