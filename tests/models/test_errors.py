@@ -94,6 +94,8 @@ def test_how_long_to_wait() -> None:
     assert provider_error(b"", status=429, headers={"retry-after-ms": "250", "retry-after": "9"}).retry_after == 0.25
     assert 25 < (provider_error(b"", status=429, headers={"retry-after": later}).retry_after or 0) <= 30
     assert provider_error(b"", status=429, headers={"retry-after": "soon"}).retry_after is None
+    far = "Wed, 21 Oct 99999999999999999999 07:28:00 GMT"  # such a year made the request fail with OverflowError
+    assert provider_error(b"", status=429, headers={"retry-after": far}).retry_after is None
     assert provider_error(b"", status=429).retry_after is None
 
 

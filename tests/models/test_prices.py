@@ -33,6 +33,12 @@ def test_a_price_is_for_a_million_tokens() -> None:
     assert price.cost(USED) == pytest.approx((500 * 1.0 + 200 * 0.1 + 300 * 2.0 + 100 * 10.0) / 1e6)
 
 
+def test_a_count_that_is_nonsense_has_no_price() -> None:
+    """A server that counted 400 digits of tokens made the turn fail with OverflowError."""
+    prices = Prices({"m": Price(1.0, 1.0)})
+    assert prices.cost(ScriptedModel(), "m", Usage(input_tokens=10**400), PLAIN) is None
+
+
 @pytest.mark.parametrize(
     ("model", "provider"),
     [

@@ -245,7 +245,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
     try:
         date = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if date.tzinfo is None:
         date = date.replace(tzinfo=UTC)

@@ -67,7 +67,10 @@ class Prices:
             return 0.0
         price = self._price(model, name)
         if price is not None:
-            return price.cost(usage)
+            try:
+                return price.cost(usage)
+            except OverflowError:  # a count of hundreds of digits, from a server that is broken
+                return None
         if "service_tier" in settings.extra:  # other tiers have other prices
             return None
         return _listed_cost(model, name, usage)
