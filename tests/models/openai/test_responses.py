@@ -100,6 +100,17 @@ def test_reasoning_is_kept_with_its_place() -> None:
     assert events[-1] == Finished("tool_calls", "completed", "m")
 
 
+def test_a_call_that_was_not_announced_counts_once() -> None:
+    """A server that only ends its items lost all its calls, and the turn was done without them."""
+    first, other = (
+        done(index, type="function_call", call_id=call.id, name=call.name, arguments=call.arguments)[1]
+        for index, call in enumerate((CALL, OTHER))
+    )
+    events = events_of(first, first, other, completed())
+    assert calls_of(events) == [CALL, OTHER]
+    assert events[-1] == Finished("tool_calls", "completed", "m")
+
+
 def test_reasoning_is_sent_back_in_its_place() -> None:
     """The order of reasoning, text and calls is the one in which they came."""
     blocks = [thought("rs_1"), thought("rs_2", text=3), thought("rs_3", text=3, calls=1)]

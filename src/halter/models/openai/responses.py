@@ -181,6 +181,7 @@ class _Reader(Reader):
         self._text = 0  # characters so far
         self._has_message = False
         self._open: dict[int, _OpenItem] = {}
+        self._call_ids: set[str | None] = set()
 
     def take(self, name: str, data: bytes) -> list[ModelEvent]:
         event = _decode_event(data)
@@ -192,7 +193,7 @@ class _Reader(Reader):
         if kind == "response.output_item.added" and event.item is not None:
             return self._start(event.output_index, event.item)
         if kind == "response.output_item.done" and event.item is not None:
-            return self._stop(event.output_index, event.item)
+            return self._stop_or_take(event.output_index, event.item)
         response = event.response
         if response is None:
             return []
@@ -243,6 +244,7 @@ class _Reader(Reader):
         state = self._open[index] = _OpenItem(item, self._calls)
         if item.type == "function_call":
             self._calls += 1
+            self._call_ids.add(item.call_id)
             return [ToolCallStarted(state.index, item.call_id or "", item.name or "")]
         return []
 
@@ -275,6 +277,11 @@ class _Reader(Reader):
             self._has_message = True
         self._text += len(text)
         return [TextDelta(text)]
+
+    def _stop_or_take(self, index: int, item: _Item) -> list[ModelEvent]:
+        """End an item. Some servers do not announce their calls, others end them twice."""
+        is_new = item.type == "function_call" and index not in self._open and item.call_id not in self._call_ids
+        return [*(self._start(index, item) if is_new else ()), *self._stop(index, item)]
 
     def _stop(self, index: int, item: _Item) -> list[ModelEvent]:
         """End an item. What was not streamed of it is in its last form."""
