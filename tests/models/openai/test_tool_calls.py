@@ -74,6 +74,29 @@ def test_ids_are_made_where_they_are_missing_or_not_unique(pieces: list[Piece]) 
     assert all(call.id and call.name == "f" for call in done)
 
 
+@pytest.mark.parametrize("call_id", ["", "a"])
+def test_calls_that_are_all_number_0_without_ids(call_id: str) -> None:
+    """Two calls that both had number 0, and of which one had no id, were glued together into one that is not JSON."""
+    done = [
+        event.call
+        for event in assemble([(0, call_id, "f", '{"x": 1}'), (0, "", "f", '{"x": 2}')])
+        if isinstance(event, ToolCallDone)
+    ]
+    assert [(call.name, call.arguments) for call in done] == [("f", '{"x": 1}'), ("f", '{"x": 2}')]
+    assert len({call.id for call in done}) == 2
+
+
+@pytest.mark.parametrize("rest", [': {"y": 1}}', ": 1}"])
+def test_a_name_that_is_repeated_without_an_id_begins_no_call(rest: str) -> None:
+    """Arguments that are not complete go on, also if the name comes again with them."""
+    done = [
+        event.call
+        for event in assemble([(0, "a", "f", '{"x"'), (0, "", "f", rest), (0, "", "f", "\n")])
+        if isinstance(event, ToolCallDone)
+    ]
+    assert [(call.id, call.arguments) for call in done] == [("a", '{"x"' + rest + "\n")]
+
+
 def test_what_has_no_name_is_no_call() -> None:
     """Pieces that no name ever came for are dropped, not launched."""
     assert assemble([(0, "a", "", "{}")]) == []

@@ -11,6 +11,7 @@ import os
 
 import msgspec
 
+from halter.models.errors import UNREADABLE
 from halter.models.types import ModelEvent, ToolCall, ToolCallDelta, ToolCallDone, ToolCallStarted
 
 __all__ = ["CallAssembler"]
@@ -29,6 +30,14 @@ class _OpenCall:
         self.arguments: list[str] = []
         self.started = False
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether its arguments are a whole JSON object."""
+        try:
+            return isinstance(msgspec.json.decode("".join(self.arguments)), dict)
+        except UNREADABLE:
+            return False
+
 
 class CallAssembler:
     """The calls of one answer."""
@@ -38,8 +47,8 @@ class CallAssembler:
 
     def piece(self, key: int | None, call_id: str, name: str, arguments: object) -> list[ModelEvent]:
         """Take one piece. `key` is the provider's number of the call, if it gave one."""
-        call = self._find(key, call_id, name)
         text = _text(arguments)
+        call = self._find(key, call_id, name, text)
         if text:
             call.arguments.append(text)
         if not call.name:
@@ -64,7 +73,7 @@ class CallAssembler:
         self._calls.clear()
         return events
 
-    def _find(self, key: int | None, call_id: str, name: str) -> _OpenCall:
+    def _find(self, key: int | None, call_id: str, name: str, arguments: str) -> _OpenCall:
         """Find the call that a piece belongs to, or begin a new one.
 
         The number decides if there is one, the newest call first. But a piece with a name and another id is a new call,
@@ -78,13 +87,22 @@ class CallAssembler:
             if key is not None or (candidate.id == call_id if call_id else not name):
                 call = candidate
                 break
-        if call is not None and not (name and call.name and call_id and call.id and call_id != call.id):
+        if call is not None and not (name and call.name and self._is_next(call, call_id, arguments)):
             if call_id and not call.started:
                 call.id = call_id
             return call
         call = _OpenCall(len(self._calls), key, call_id)
         self._calls.append(call)
         return call
+
+    def _is_next(self, call: _OpenCall, call_id: str, arguments: str) -> bool:
+        """Whether a piece with a name begins a call after this one, which has a name too.
+
+        Without ids, one with arguments does after a call whose arguments are complete: nothing can continue them.
+        """
+        if call_id and call.id:
+            return call_id != call.id
+        return bool(arguments.strip()) and call.is_complete
 
     def _unique(self, call: _OpenCall) -> str:
         taken = {other.id for other in self._calls if other is not call and other.started}
