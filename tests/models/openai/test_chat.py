@@ -92,6 +92,19 @@ def test_calls_may_follow_a_finish_reason(events: list[bytes]) -> None:
     assert ending(read).reason == "tool_calls"
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_half_a_surrogate_pair_does_not_break_the_answer(streaming: bool) -> None:
+    """Servers that cut an emoji in two between chunks made the answer fail after three paid attempts."""
+    if streaming:
+        pieces = [rb"whole \ud83d\ude00 half \ud83d", rb"\ude00, literal \\ud83d"]
+        events = stream(*(b'data: {"choices":[{"delta":{"content":"%s"}}]}\n\n' % piece for piece in pieces), DONE)
+        assert text_of(events) == "whole \U0001f600 half \ufffd\ufffd, literal \\ud83d"
+        return
+    body = rb'{"choices":[{"message":{"content":"half \ud83d"},"finish_reason":"stop"}]}'
+    with FakeProvider(raw(body, content_type="application/json")) as provider:
+        assert text_of(ask(model_for("openai", provider, stream=False))) == "half \ufffd"
+
+
 @pytest.mark.parametrize(
     ("raw_reason", "reason"),
     [

@@ -11,6 +11,7 @@ decided in one place above, and because a streamed chunk costs an SDK over ten t
 from __future__ import annotations
 
 import contextlib
+import re
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from halter.models.providers import find_provider
 
 if TYPE_CHECKING:
     import ssl as tls
-    from collections.abc import AsyncGenerator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Mapping
 
     from halter.models.http.reader import Reader
     from halter.models.types import ModelEvent, ModelRequest
@@ -43,6 +44,12 @@ _NOT_A_STREAM = frozenset({"application/json", "text/html"})
 _ERROR_BYTES = 64 * 1024
 _ERROR_WAIT = 2.0  # seconds for the text of an error
 _BAD_REQUEST = frozenset({400, 422})
+# The escape of a whole surrogate pair, as the second group, or of half of one. An even number of backslashes before it
+# stands for themselves.
+_HALF = re.compile(
+    rb"(?<!\\)((?:\\\\)*)"
+    rb"(?:(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
 _SECRET_HEADERS = frozenset({"authorization", "x-api-key", "x-goog-api-key", "api-key", "proxy-authorization"})
 
 
@@ -185,25 +192,33 @@ class HTTPModel(ABC):
     def _take(self, reader: Reader, name: str, data: bytes) -> list[ModelEvent]:
         try:
             return reader.take(name, data)
-        except UNREADABLE as exc:
-            raise StreamBroken(
-                f"the provider sent an event that cannot be read: {readable(data, self._secrets())[:200]!r}"
-            ) from exc
+        except UNREADABLE:
+            return self._decode(lambda whole: reader.take(name, whole), _with_whole_characters(data), "event")
         except ProviderError as exc:
-            raise provider_error(exc.body.encode(), status=exc.status, secrets=self._secrets()) from None
+            raise self._full_error(exc) from None
 
     async def _read_complete(self, reply: Reply, reader: Reader) -> list[ModelEvent]:
-        body = await reply.read_all(MAX_EVENT_BYTES)
+        body = _with_whole_characters(await reply.read_all(MAX_EVENT_BYTES))
+        return [*self._decode(reader.read_complete, body, "answer", reply.headers), *reader.end()]
+
+    def _decode(
+        self,
+        decode: Callable[[bytes], list[ModelEvent]],
+        data: bytes,
+        name: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> list[ModelEvent]:
+        """The events of *data*; what cannot be read, and an error in it, are our errors."""
         try:
-            return [*reader.read_complete(body), *reader.end()]
+            return decode(data)
         except UNREADABLE as exc:
-            raise StreamBroken(
-                f"the provider sent an answer that cannot be read: {readable(body, self._secrets())[:200]!r}"
-            ) from exc
+            text = readable(data, self._secrets())[:200]
+            raise StreamBroken(f"the provider sent an {name} that cannot be read: {text!r}") from exc
         except ProviderError as exc:
-            raise provider_error(
-                exc.body.encode(), status=exc.status, headers=reply.headers, secrets=self._secrets()
-            ) from None
+            raise self._full_error(exc, headers) from None
+
+    def _full_error(self, error: ProviderError, headers: Mapping[str, str] | None = None) -> ProviderError:
+        return provider_error(error.body.encode(), status=error.status, headers=headers, secrets=self._secrets())
 
     def _headers(self) -> dict[str, str]:
         headers = {
@@ -224,6 +239,11 @@ class HTTPModel(ABC):
             if key.lower() in _SECRET_HEADERS:
                 secrets += [value, value.rpartition(" ")[2]]
         return secrets
+
+
+def _with_whole_characters(data: bytes) -> bytes:
+    """The same JSON with U+FFFD for each half of a surrogate pair: some servers cut a character in two."""
+    return _HALF.sub(lambda found: found[1] + (found[2] or rb"\ufffd"), data) if b"\\u" in data else data
 
 
 async def read_refusal(reply: Reply, secrets: list[str]) -> ProviderError:
