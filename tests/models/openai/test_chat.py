@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -22,7 +23,7 @@ from halter.models import (
     UserMessage,
 )
 from halter.testing import FakeProvider, answer, raw, tool_calls
-from tests.support.wires import HELLO, ask, calls_of, model_for, text_of, thought_of
+from tests.support.wires import HELLO, ask, calls_of, collect, model_for, run, text_of, thought_of
 
 DONE = b"data: [DONE]\n\n"
 
@@ -103,6 +104,49 @@ def test_half_a_surrogate_pair_does_not_break_the_answer(streaming: bool) -> Non
     body = rb'{"choices":[{"message":{"content":"half \ud83d"},"finish_reason":"stop"}]}'
     with FakeProvider(raw(body, content_type="application/json")) as provider:
         assert text_of(ask(model_for("openai", provider, stream=False))) == "half \ufffd"
+
+
+def lost_after(*events: bytes) -> list[ModelEvent]:
+    """Read a stream whose connection is lost after these events."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        await reader.readexactly(int(head.partition(b"content-length:")[2].split()[0]))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 100000\r\n\r\n")
+        writer.write(b"".join(events))
+        writer.close()
+
+    async def scenario() -> list[ModelEvent]:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            return await collect(OpenAIModel("m", base_url=f"http://127.0.0.1:{port}/v1", api_key="k"))
+
+    return run(scenario())
+
+
+def test_a_connection_that_is_lost_after_the_answer_loses_nothing() -> None:
+    """A complete answer was asked for again, and paid three times, because its [DONE] did not come."""
+    events = lost_after(chunk({"content": "all"}), chunk({}, "stop"), chunk(usage={"prompt_tokens": 7}))
+    assert (text_of(events), ending(events).reason) == ("all", "stop")
+    assert Usage(7) in events
+    call = lost_after(chunk(call_piece(0, "a", "f", '{"x":1}')), chunk({"content": ""}, "tool_calls"))
+    assert calls_of(call) == [ToolCall("a", "f", '{"x":1}')]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [chunk({"content": "the first"}, "stop")],  # some servers send a reason with each chunk
+        [chunk({"content": "a"}), chunk({}, "stop"), chunk({"content": "b"})],
+        [chunk(call_piece(0, "a", "f", '{"x":')), chunk({}, "tool_calls")],
+        [chunk(call_piece(0, "a", "f", "")), chunk({}, "tool_calls")],
+        [chunk(call_piece(0, "a", "f", "{}")), chunk({"content": ""})],
+    ],
+)
+def test_a_truncated_answer_is_never_complete(events: list[bytes]) -> None:
+    """Where more may have been on its way, a lost connection is an error: half a call must not run."""
+    with pytest.raises(StreamBroken):
+        lost_after(*events)
 
 
 @pytest.mark.parametrize(

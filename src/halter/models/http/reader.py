@@ -28,6 +28,11 @@ class Reader(ABC):
         self._detail = ""  # the provider's explanation of that
         self._usage = Usage()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the answer is complete although its connection was lost, so that it is not asked for again."""
+        return self.finished
+
     @abstractmethod
     def take(self, name: str, data: bytes) -> list[ModelEvent]:
         """Read one event of a stream."""

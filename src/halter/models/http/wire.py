@@ -144,7 +144,7 @@ class HTTPModel(ABC):
                     yield event
                 return
             decoder = ServerSentEvents()
-            while not reader.finished and (chunk := await reply.read()):
+            while not reader.finished and (chunk := await _read(reply, reader)):
                 for name, data in decoder.feed(chunk):
                     for event in self._take(reader, name, data):
                         yield event
@@ -239,6 +239,16 @@ class HTTPModel(ABC):
             if key.lower() in _SECRET_HEADERS:
                 secrets += [value, value.rpartition(" ")[2]]
         return secrets
+
+
+async def _read(reply: Reply, reader: Reader) -> bytes:
+    """The next bytes; empty at the end, also if the connection was lost after the end of the answer."""
+    try:
+        return await reply.read()
+    except StreamBroken:
+        if reader.has_ended:
+            return b""
+        raise
 
 
 def _with_whole_characters(data: bytes) -> bytes:

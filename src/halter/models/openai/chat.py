@@ -189,6 +189,7 @@ class _Reader(Reader):
     def __init__(self, model: str) -> None:
         super().__init__(model)
         self._is_refusal = False
+        self._is_last = False  # the newest chunk had a reason or came after it, and had nothing else
         self._thinking: list[str] = []
         self._calls = CallAssembler()
 
@@ -208,6 +209,11 @@ class _Reader(Reader):
         events = self._chunk(chunk)
         self.finished = True
         return events
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether a `finish_reason` came after everything else: some servers send one with each piece."""
+        return self.finished or (self._is_last and self._calls.are_complete)
 
     def end(self) -> list[ModelEvent]:
         if not (self._raw or self.finished):
@@ -236,6 +242,7 @@ class _Reader(Reader):
                 if choice.error or choice.finish_reason == "error":
                     raise _error(choice.error, b"the provider ended the answer with an error")
                 self._raw = choice.finish_reason  # not the end yet: some servers send it with each call
+            self._is_last = bool(self._raw) and not events
         return events + self._update_usage(_usage(chunk.usage)) if chunk.usage is not None else events
 
     def _delta(self, delta: _Delta, events: list[ModelEvent]) -> None:

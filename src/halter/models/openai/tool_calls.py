@@ -73,6 +73,11 @@ class CallAssembler:
         self._calls.clear()
         return events
 
+    @property
+    def are_complete(self) -> bool:
+        """Whether the arguments of each call are a whole JSON object."""
+        return all(call.is_complete for call in self._calls)
+
     def _find(self, key: int | None, call_id: str, name: str, arguments: str) -> _OpenCall:
         """Find the call that a piece belongs to, or begin a new one.
 
