@@ -49,6 +49,17 @@ def test_an_error_whose_text_never_ends_is_reported_all_the_same(monkeypatch: py
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
+def test_an_answer_that_is_not_http_says_so() -> None:
+    """It read "the provider could not be reached: 400, message=...", of a status that no server had sent."""
+
+    async def main() -> None:
+        async with server(b"HTTP/1.1 abc\r\n\r\n", ends=True) as url:
+            with pytest.raises(HalterError, match="the provider's answer is not valid HTTP: "):
+                await Endpoint(url, KEY).post("/images", {})
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
 def test_an_error_does_not_repeat_the_key() -> None:
     """A server may say what it was given; ours to hide it. And it is one of our errors."""
     text = f"wrong key {KEY}".encode()

@@ -117,6 +117,8 @@ def connection_error(error: BaseException) -> ModelError | None:  # noqa: PLR091
         return ConnectionFailed(f"the provider's certificate is not trusted: {error}", retryable=False)
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return ConnectionFailed(f"the proxy refused the connection: {error.status} {error.message}")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return ConnectionFailed(f"the provider's answer is not valid HTTP: {error.message}")
     if isinstance(error, aiohttp.ServerDisconnectedError):
         return ConnectionFailed("the provider closed the connection without an answer")
     if isinstance(error, aiohttp.InvalidURL | aiohttp.NonHttpUrlClientError):
