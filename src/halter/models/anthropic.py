@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from halter.models.errors import StreamBroken, error_in_answer
-from halter.models.http.reader import Reader
+from halter.models.http.reader import Reader, tokens
 from halter.models.http.wire import HTTPModel
 from halter.models.image_types import sendable
 from halter.models.output_schema import is_overridden, is_recursive, strict_schema, with_schema
@@ -93,25 +93,13 @@ class _Delta(Struct):
     stop_details: _StopDetails | None = None
 
 
-class _OutputTokens(Struct):
-    thinking_tokens: int | None = None
-
-
-class _Usage(Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    output_tokens_details: _OutputTokens | None = None
-
-
 class _Message(Struct):
     type: str = ""
     model: str | None = None
     content: list[_Block] | None = None
     stop_reason: str | None = None
     stop_details: _StopDetails | None = None
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 class _Event(Struct):
@@ -120,7 +108,7 @@ class _Event(Struct):
     message: _Message | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -214,7 +202,7 @@ class _Reader(Reader):
         super().__init__(model)
         self._calls = 0
         self._open: dict[int, _OpenBlock] = {}
-        self._tokens = _Usage()
+        self._reported: dict[str, Any] = {}
 
     def take(self, name: str, data: bytes) -> list[ModelEvent]:
         event = _decode_event(data)
@@ -309,23 +297,19 @@ class _Reader(Reader):
             return [ReasoningDone(Reasoning(redacted=block.data or ""))]
         return []
 
-    def _count(self, tokens: _Usage | None) -> list[ModelEvent]:
+    def _count(self, reported: object) -> list[ModelEvent]:
         """Update the usage: reports are cumulative, and fields that are left out have not changed."""
-        if tokens is None:
+        if not isinstance(reported, dict):
             return []
-        known = self._tokens
-        for key in tokens.__struct_fields__:
-            value = getattr(tokens, key)
-            if value is not None:
-                setattr(known, key, value)
-        cached, written = known.cache_read_input_tokens or 0, known.cache_creation_input_tokens or 0
-        thought = known.output_tokens_details
+        known = self._reported
+        known.update((key, value) for key, value in reported.items() if value is not None)
+        cached, written = tokens(known, "cache_read_input_tokens"), tokens(known, "cache_creation_input_tokens")
         usage = Usage(
-            input_tokens=(known.input_tokens or 0) + cached + written,
-            output_tokens=known.output_tokens or 0,
+            input_tokens=tokens(known, "input_tokens") + cached + written,
+            output_tokens=tokens(known, "output_tokens"),
             cached_tokens=cached,
             cache_write_tokens=written,
-            reasoning_tokens=(thought.thinking_tokens or 0) if thought else 0,
+            reasoning_tokens=tokens(known, "output_tokens_details", "thinking_tokens"),
         )
         return self._update_usage(usage)
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from halter.models.errors import ProviderError, StreamBroken, error_in_answer
 from halter.models.gemini_contents import WIRE, write_contents, write_schema, write_tools
-from halter.models.http.reader import Reader
+from halter.models.http.reader import Reader, tokens
 from halter.models.http.wire import HTTPModel
 from halter.models.output_schema import is_recursive, with_schema
 from halter.models.types import (
@@ -89,18 +89,10 @@ class _Feedback(Struct, rename="camel"):
     block_reason_message: str | None = None
 
 
-class _Usage(Struct, rename="camel"):
-    prompt_token_count: int | None = None
-    tool_use_prompt_token_count: int | None = None
-    candidates_token_count: int | None = None
-    thoughts_token_count: int | None = None
-    cached_content_token_count: int | None = None
-
-
 class _Chunk(Struct, rename="camel"):
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None
-    usage_metadata: _Usage | None = None
+    usage_metadata: Any = None
     model_version: str | None = None
     error: Any = None
 
@@ -278,14 +270,14 @@ class _Reader(Reader):
     def _block(self, text: str, signature: str = "") -> Reasoning:
         return Reasoning(text, signature, wire=WIRE, text_before=self._text, calls_before=self._calls)
 
-    def _count(self, tokens: _Usage | None) -> list[ModelEvent]:
-        if tokens is None:
+    def _count(self, reported: object) -> list[ModelEvent]:
+        if reported is None:
             return []
-        thoughts = tokens.thoughts_token_count or 0
+        thoughts = tokens(reported, "thoughtsTokenCount")
         usage = Usage(
-            input_tokens=(tokens.prompt_token_count or 0) + (tokens.tool_use_prompt_token_count or 0),
-            output_tokens=(tokens.candidates_token_count or 0) + thoughts,
-            cached_tokens=tokens.cached_content_token_count or 0,
+            input_tokens=tokens(reported, "promptTokenCount") + tokens(reported, "toolUsePromptTokenCount"),
+            output_tokens=tokens(reported, "candidatesTokenCount") + thoughts,
+            cached_tokens=tokens(reported, "cachedContentTokenCount"),
             reasoning_tokens=thoughts,
         )
         return self._update_usage(usage)

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from halter.models.types import Usage
 
 if TYPE_CHECKING:
     from halter.models.types import ModelEvent
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "tokens"]
+
+_MAX_TOKENS: Final = 2**53
+
+
+def tokens(usage: object, *keys: str) -> int:
+    """The number below these keys of a usage report; 0 if it is none: a wrong count must not cost the answer."""
+    for key in keys:
+        usage = usage.get(key) if isinstance(usage, dict) else None
+    return int(usage) if isinstance(usage, int | float) and 0 < usage < _MAX_TOKENS else 0
 
 
 class Reader(ABC):

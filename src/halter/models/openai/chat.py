@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from halter.models.errors import ProviderError, StreamBroken, error_in_answer
-from halter.models.http.reader import Reader
+from halter.models.http.reader import Reader, tokens
 from halter.models.http.wire import HTTPModel
 from halter.models.openai.cache_key import prompt_cache_key
 from halter.models.openai.chat_messages import write_messages
@@ -75,25 +75,10 @@ class _Choice(Struct):
     error: Any = None
 
 
-class _CachedTokens(Struct):
-    cached_tokens: int | None = None
-
-
-class _ReasoningTokens(Struct):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    prompt_tokens_details: _CachedTokens | None = None
-    completion_tokens_details: _ReasoningTokens | None = None
-
-
 class _Chunk(Struct):
     choices: list[_Choice] | None = None
     model: str | None = None
-    usage: _Usage | None = None
+    usage: Any = None
     error: Any = None
 
 
@@ -290,14 +275,12 @@ def _texts(parts: object) -> list[str]:
     return [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
 
 
-def _usage(usage: _Usage) -> Usage:
-    cached = usage.prompt_tokens_details
-    thinking = usage.completion_tokens_details
+def _usage(usage: object) -> Usage:
     return Usage(
-        input_tokens=usage.prompt_tokens or 0,
-        output_tokens=usage.completion_tokens or 0,
-        cached_tokens=(cached.cached_tokens or 0) if cached else 0,
-        reasoning_tokens=(thinking.reasoning_tokens or 0) if thinking else 0,
+        input_tokens=tokens(usage, "prompt_tokens"),
+        output_tokens=tokens(usage, "completion_tokens"),
+        cached_tokens=tokens(usage, "prompt_tokens_details", "cached_tokens"),
+        reasoning_tokens=tokens(usage, "completion_tokens_details", "reasoning_tokens"),
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from halter.models.errors import StreamBroken, error_in_answer
-from halter.models.http.reader import Reader
+from halter.models.http.reader import Reader, tokens
 from halter.models.http.wire import HTTPModel
 from halter.models.openai.cache_key import prompt_cache_key
 from halter.models.openai.responses_input import WIRE, write_input
@@ -58,29 +58,13 @@ class _Incomplete(Struct):
     reason: str | None = None
 
 
-class _InputDetails(Struct):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-
-
-class _OutputDetails(Struct):
-    reasoning_tokens: int | None = None
-
-
-class _Usage(Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    input_tokens_details: _InputDetails | None = None
-    output_tokens_details: _OutputDetails | None = None
-
-
 class _Response(Struct):
     model: str | None = None
     status: str | None = None
     error: Any = None
     output: list[_Item] | None = None
     incomplete_details: _Incomplete | None = None
-    usage: _Usage | None = None
+    usage: Any = None
 
 
 class _Event(Struct):
@@ -331,17 +315,16 @@ class _Reader(Reader):
         )
         return [*events, ReasoningDone(block)]
 
-    def _count(self, usage: _Usage | None) -> list[ModelEvent]:
+    def _count(self, usage: object) -> list[ModelEvent]:
         if usage is None:
             return []
-        read, written = usage.input_tokens_details, usage.output_tokens_details
         return [
             Usage(
-                input_tokens=usage.input_tokens or 0,
-                output_tokens=usage.output_tokens or 0,
-                cached_tokens=(read.cached_tokens or 0) if read else 0,
-                cache_write_tokens=(read.cache_write_tokens or 0) if read else 0,
-                reasoning_tokens=(written.reasoning_tokens or 0) if written else 0,
+                input_tokens=tokens(usage, "input_tokens"),
+                output_tokens=tokens(usage, "output_tokens"),
+                cached_tokens=tokens(usage, "input_tokens_details", "cached_tokens"),
+                cache_write_tokens=tokens(usage, "input_tokens_details", "cache_write_tokens"),
+                reasoning_tokens=tokens(usage, "output_tokens_details", "reasoning_tokens"),
             )
         ]
 
