@@ -19,7 +19,7 @@ from tests.support.sessions import AT_MOST, agent_of, data_of, kinds, model_of, 
 from tests.support.valid_history import judge_session
 from tests.support.waiting import wait_until
 
-PICTURE = Image(b"\x89PNG picture")
+PICTURE = Image(b"\x89PNG\r\n\x1a\n picture")
 SOUND = Audio(b"RIFF sound")
 
 

@@ -251,8 +251,8 @@ async def test_a_revoked_key_is_refused_on_what_it_has_opened(tmp_path: Path, mo
             monkeypatch.setattr(sse, "_HEARTBEAT", 0.01)
             gateway.streams.begin()
             assert await asyncio.wait_for(stream.rest(), 20) == []
-            assert (await socket.receive(timeout=20)).type is aiohttp.WSMsgType.CLOSE
-            assert socket.close_code == aiohttp.WSCloseCode.POLICY_VIOLATION
+            end = await socket.receive(timeout=20)
+            assert (end.type, end.data) == (aiohttp.WSMsgType.CLOSE, aiohttp.WSCloseCode.POLICY_VIOLATION)
 
 
 @looped

@@ -206,7 +206,7 @@ def test_a_form_answers_a_question(home: Home, provider: FakeProvider, workspace
 
 def test_every_kind_of_content_reaches_the_model(home: Home, provider: FakeProvider, workspace: Path) -> None:
     """Text, images, sound, files and links of a prompt become parts of the message, in order."""
-    data = base64.b64encode(b"\x89PNG").decode()
+    data = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
     prompt = [
         acp.text_block("Look:"),
         ImageContentBlock(type="image", data=data, mime_type="image/png"),
