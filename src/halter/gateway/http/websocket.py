@@ -153,7 +153,7 @@ class SessionWebSocket:
             await self._socket.close(code=code, message=why)
 
     async def _take(self, data: str | bytes) -> None:
-        """Start what the client has sent, without waiting for it."""
+        """Start what the client has sent, without waiting for it; a stop with nothing to overtake is done here."""
         try:
             command: Command = decode(data, Command)
         except Problem as problem:
@@ -162,6 +162,8 @@ class SessionWebSocket:
         if len(self._stops if isinstance(command, StopCommand) else self._commands) >= _MAX_WAITING:
             many = LimitExceeded("too many commands are waiting on this connection", "connection")
             await self._send("problem", command.ref, many.body())
+        elif isinstance(command, StopCommand) and not (self._commands or command.patience):
+            await self._answer(_Waiting(command))  # now: a task would begin only in the next iteration of the loop
         elif isinstance(command, StopCommand):
             again = StopBody(reason=command.reason, scope=command.scope, expect_turn=command.expect_turn)
             if command.scope != "call" and command.call_id is None:
