@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -15,6 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
+from halter.cancel.processes import guardian
+from halter.cancel.processes.guardian_main import SLOT, TREE
 from tests.support.processes import is_alive, run_python, wait_dead
 from tests.support.waiting import wait_until
 
@@ -434,3 +438,43 @@ def test_no_process_is_started_before_the_guardian_exists() -> None:
     result = run_python(program)
     assert result.returncode == -signal.SIGKILL
     wait_dead(int(result.stdout), 20.0)
+
+
+def no_descriptor(*_: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_without_a_free_descriptor_processes_run_without_a_guardian(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, nothing waits, and the next call tries again."""
+    monkeypatch.setattr(guardian, "_guardian", None)
+    monkeypatch.setattr(os, "memfd_create", no_descriptor)
+    guardian.wait_until_started()
+    asyncio.run(guardian.started())
+    guardian.watch_tree(os.getpid(), 1, b"HALTER_TEST_COOKIE", leads_session=False)()
+    guardian.watch_folder("/nowhere")()
+    assert guardian._guardian is None
+    assert "could not start" in caplog.text
+
+
+def test_a_guardian_that_cannot_be_started_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for it, and its table takes no more than it has room for."""
+    monkeypatch.setattr(os, "pidfd_open", no_descriptor)
+    unstarted = guardian.Guardian()
+    try:
+        unstarted.start()
+        assert unstarted.started.is_set
+        assert "could not be started" in caplog.text
+        free = len(unstarted._free)
+        unstarted.note(TREE, b"x" * SLOT)()
+        assert len(unstarted._free) == free
+        unstarted._free.clear()
+        unstarted.note(TREE, b"x")()
+        assert unstarted._free == []
+    finally:
+        del os.environ[unstarted.cookie]
+        for descriptor in (unstarted._file, unstarted._lifeline, unstarted._write_end):
+            os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -238,3 +239,15 @@ def test_a_forked_child_scans_for_itself() -> None:
     """
     result = run_python(program)
     assert result.returncode == 0, result.stderr
+
+
+def test_without_a_free_descriptor_a_process_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it runs is not known then; a file that is only read for more says nothing."""
+
+    def no_descriptor(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", no_descriptor)
+    with pytest.raises(OSError, match="Too many open files"):
+        proc_table.status_of(os.getpid())
+    assert proc_table.read("/proc/self/stat") == b""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
 from halter.cancel.deadlines import MAX_SECONDS
 from halter.cancel.processes import registry, tree
+from halter.cancel.processes.proc_table import status_of
 from halter.cancel.processes.tree import ProcessTree
 from halter.testing import deaf_process
 from tests.support.processes import is_alive, run_python, wait_dead
@@ -349,3 +352,29 @@ def test_an_unlimited_grace_is_one() -> None:
         process.stdout.readline()
     assert ProcessTree([process.pid], session=process.pid, reap=process.poll).stop(MAX_SECONDS) == []
     assert process.returncode == 0
+
+
+def test_as_many_as_there_are_descriptors_for_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With none at all the caller is told, and ends the groups; with some it waits for these, and looks again."""
+    open_one = os.pidfd_open
+    left: list[int] = []
+    to_kill: list[subprocess.Popen[bytes]] = []
+
+    def limited(pid: int) -> int:
+        if not left:
+            for each in to_kill:  # it is waited for by now: one that is dead before that is not
+                each.kill()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return open_one(left.pop())
+
+    monkeypatch.setattr(os, "pidfd_open", limited)
+    with subprocess.Popen(["sleep", "30"]) as process:
+        status = status_of(process.pid)
+        assert status is not None
+        members = {process.pid: status.start, os.getpid(): 1}
+        with pytest.raises(OSError, match="Too many open files"):
+            tree._wait_until_gone(members, time.monotonic() + 30)
+        left.append(process.pid)
+        to_kill.append(process)
+        tree._wait_until_gone(members, time.monotonic() + 30)
+        assert left == []
