@@ -88,9 +88,8 @@ def _decide(root: Path, change: TurnChange, max_size: int) -> str:
         return error.strerror or str(error)
     if now == change.before:
         return "done"
-    if now == change.after or (
-        now == "other" and change.after is None
-    ):  # “other” may be an empty folder, which `_restore()` removes
+    # "other" may be an empty folder, which `_restore()` removes.
+    if now == change.after or (now == "other" and change.after is None):
         return "restore"
     return CHANGED
 
